@@ -1,4 +1,4 @@
-//! What the agent knows about its machine.
+//! Registration and heartbeat contents: resources of the host, or of the remote node.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,10 @@ use agentaflow_api::units::Cores;
 use crate::gpus::GpuWatch;
 use crate::settings::AgentSettings;
 
-/// The host's name.
 pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// How the node registers.
 pub(crate) fn registration(
     settings: &AgentSettings,
     gpus: &GpuWatch,
@@ -57,13 +55,12 @@ pub(crate) fn registration(
         labels: settings.labels.clone(),
         ..NodeRegistration::default()
     };
-    if let Some(elsewhere) = &settings.elsewhere {
-        elsewhere.machine.describe(&mut registration);
+    if let Some(node) = &settings.remote_node {
+        node.facts.complete_registration(&mut registration);
     }
     registration
 }
 
-/// A sign of life.
 pub(crate) fn heartbeat(
     node_id: &str,
     settings: &AgentSettings,
@@ -71,8 +68,8 @@ pub(crate) fn heartbeat(
     gpus: &GpuWatch,
 ) -> Heartbeat {
     let instances = gpus.instances();
-    let sick = !gpus.faults().is_empty();
-    let mut beat = Heartbeat {
+    let faulty = !gpus.faults().is_empty();
+    let mut heartbeat = Heartbeat {
         node_id: Some(Value::from(node_id)),
         gpu_memory_available: Some(
             instances.iter().filter_map(|gpu| gpu.gpu_memory_available).sum(),
@@ -81,20 +78,20 @@ pub(crate) fn heartbeat(
         memory_available: Some(memory_mib().1),
         storage_available: Some(storage_gib(&settings.state_dir).1),
         current_jobs: Some(jobs as u32),
-        health_status: Some(if sick { Health::Unhealthy } else { Health::Healthy }),
+        health_status: Some(if faulty { Health::Unhealthy } else { Health::Healthy }),
         gpu_instances: Some(instances),
     };
-    if let Some(elsewhere) = &settings.elsewhere {
-        elsewhere.machine.beat(&mut beat);
+    if let Some(node) = &settings.remote_node {
+        node.facts.complete_heartbeat(&mut heartbeat);
     }
-    beat
+    heartbeat
 }
 
 fn cores() -> Cores {
     Cores(std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64 * 1000)
 }
 
-/// MiB of memory, and of it free.
+/// Total and available memory in MiB.
 fn memory_mib() -> (u64, u64) {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {
@@ -105,7 +102,7 @@ fn memory_mib() -> (u64, u64) {
     (field("MemTotal"), field("MemAvailable"))
 }
 
-/// GiB of the file system of a folder, and of it free.
+/// Total and available GiB of the file system of a directory.
 fn storage_gib(dir: &Path) -> (u64, u64) {
     rustix::fs::statvfs(dir).map_or((0, 0), |stat| {
         let gib = |blocks: u64| blocks.saturating_mul(stat.f_frsize) >> 30;
@@ -118,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_has_memory_and_storage() {
+    fn memory_and_storage_of_the_host_are_not_zero() {
         let (total, free) = memory_mib();
         assert!(total > 0 && free > 0 && free <= total);
         let (total, free) = storage_gib(Path::new("/"));

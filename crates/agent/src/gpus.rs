@@ -1,7 +1,7 @@
-//! Watches the GPUs: their readings, whose memory is whose, and who is well over his share.
+//! Watches the GPUs: readings, memory per task, and tasks far over their share.
 //!
-//! I/O is in this file and in `gpus/processes.rs`; whose a process is (`gpus/owners.rs`) and who is over
-//! (`gpus/shares.rs`) are decided by plain functions.
+//! I/O is in this file and in `gpus/processes.rs`; pure functions determine the owner of a process (`gpus/owners.rs`)
+//! and the tasks over their share (`gpus/shares.rs`).
 
 mod environment;
 mod owners;
@@ -21,37 +21,34 @@ pub use environment::{Mps, device_env};
 pub use shares::OverShare;
 
 use owners::{Owner, Owners};
-use processes::Origin;
+use processes::ProcessOrigin;
 use shares::OverCounter;
 
-/// Slices come and go, and GPUs fall off the bus: the list is read again after this time. Not at every tick,
-/// since some of it is asked from a program.
-const REREAD: Duration = Duration::from_mins(1);
+/// Interval between reads of the device list: MIG slices change and GPUs fall off the bus. Not at every tick, since
+/// part of the list comes from a program.
+const DEVICE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// A driver that has not answered by then hangs. It is waited for on a thread that is lost, so never on a second.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// After this time the driver counts as hung. The waiting thread is lost, so there is never a second one.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A task and what is known of it on this host.
+/// Running task with its GPUs and processes.
 #[derive(Clone, Debug)]
 pub struct TaskLoad {
-    /// Which.
     pub key: TaskKey,
-    /// What it may use.
     pub grants: Vec<GpuGrant>,
-    /// Its processes, as the host counts; children need not be named.
+    /// Process ids in the host's pid namespace; children may be omitted.
     pub pids: Vec<u32>,
 }
 
-/// Watches the GPUs of this host.
 pub struct GpuWatch {
     source: Arc<dyn GpuSource>,
-    view: Mutex<View>,
-    looking: Arc<AtomicBool>,
+    state: Mutex<GpuState>,
+    reading: Arc<AtomicBool>,
 }
 
-/// What was seen last.
+/// Results of the last tick.
 #[derive(Debug, Default)]
-struct View {
+struct GpuState {
     devices: Vec<Device>,
     read_at: Option<Instant>,
     samples: BTreeMap<String, Sample>,
@@ -60,16 +57,16 @@ struct View {
     peaks: BTreeMap<TaskKey, u64>,
     owners: Owners,
     over: OverCounter,
-    /// Why nothing can be read at all.
+    /// Set when no GPU can be read.
     fault: Option<String>,
 }
 
-/// What one look at the driver and at the processes gave.
-struct Look {
+/// Data of one read of the driver and of `/proc`.
+struct Reading {
     devices: Option<Vec<Device>>,
     samples: Vec<Sample>,
-    processes: Vec<(DeviceProcess, Origin)>,
-    marks: Vec<owners::Marks>,
+    processes: Vec<(DeviceProcess, ProcessOrigin)>,
+    marks: Vec<owners::TaskMarks>,
 }
 
 impl std::fmt::Debug for GpuWatch {
@@ -79,97 +76,96 @@ impl std::fmt::Debug for GpuWatch {
 }
 
 impl GpuWatch {
-    /// Watches this source. Nothing is known before the first [`GpuWatch::tick`].
+    /// Starts without devices; the first [`GpuWatch::tick`] reads them.
     pub fn new(source: Arc<dyn GpuSource>) -> Self {
-        Self { source, view: Mutex::default(), looking: Arc::default() }
+        Self { source, state: Mutex::default(), reading: Arc::default() }
     }
 
-    /// Watches this source and looks once, so that `instances` has something to tell; fails if that fails.
+    /// Starts with one tick; fails if the source cannot be read.
     pub async fn open(source: Arc<dyn GpuSource>) -> Result<Self, GpuError> {
         let watch = Self::new(source);
         watch.tick(&[]).await;
-        let fault = watch.view().fault.clone();
-        fault.map_or(Ok(watch), |words| Err(GpuError::Broken(words)))
+        let fault = watch.state().fault.clone();
+        fault.map_or(Ok(watch), |fault| Err(GpuError::Broken(fault)))
     }
 
-    /// What all GPUs have in common.
+    /// Facts common to all GPUs.
     pub fn host(&self) -> Host {
         self.source.host()
     }
 
-    /// The GPUs are simulated.
     pub fn simulated(&self) -> bool {
-        self.view().devices.iter().any(|gpu| gpu.simulated)
+        self.state().devices.iter().any(|gpu| gpu.simulated)
     }
 
-    /// The GPUs with their latest readings, for registrations and heartbeats.
+    /// GPUs with their latest readings, for registrations and heartbeats.
     pub fn instances(&self) -> Vec<GpuInstance> {
-        let view = self.view();
-        // One that could never be read has no memory to offer; a warning in the log told of it.
-        view.devices.iter().filter(|gpu| gpu.memory > 0).map(|gpu| view.instance(gpu)).collect()
+        let state = self.state();
+        // A GPU that could never be read has no memory; the source has logged a warning.
+        state.devices.iter().filter(|gpu| gpu.memory > 0).map(|gpu| state.instance(gpu)).collect()
     }
 
-    /// GPUs that are out of order: identifier and words. All of them when the driver fails.
+    /// UUIDs and fault texts of faulty GPUs; all GPUs when the driver fails.
     pub fn faults(&self) -> Vec<(String, String)> {
-        let view = self.view();
-        let each = view.devices.iter();
-        each.filter_map(|gpu| Some((gpu.uuid.clone(), view.fault(gpu)?))).collect()
+        let state = self.state();
+        let each = state.devices.iter();
+        each.filter_map(|gpu| Some((gpu.uuid.clone(), state.fault(gpu)?))).collect()
     }
 
-    /// The most GPU memory that a task held at one time, in MiB, over all its GPUs.
+    /// Peak GPU memory of a task over all its GPUs, in MiB.
     pub fn peak_memory(&self, key: TaskKey) -> Option<u64> {
-        self.view().peaks.get(&key).copied()
+        self.state().peaks.get(&key).copied()
     }
 
-    /// Forgets a task that is over and reported.
+    /// Drops the peak of a task whose end is reported.
     pub fn forget(&self, key: TaskKey) {
-        self.view().peaks.remove(&key);
+        self.state().peaks.remove(&key);
     }
 
-    /// Looks at the GPUs and returns the tasks that have been well over their share for some seconds, again at
-    /// every tick until they are gone. To be called about once a second with every task that runs.
+    /// Reads the GPUs and returns the tasks that have been far over their share for some seconds, again at every tick
+    /// until they end. To be called about once a second with all running tasks.
     pub async fn tick(&self, tasks: &[TaskLoad]) -> Vec<OverShare> {
-        let look = self.look(tasks.to_vec()).await;
-        let mut view = self.view();
-        match look {
-            Ok(look) => view.apply(look, tasks, Instant::now()),
-            Err(words) => {
-                view.fail(words);
+        let reading = self.read(tasks.to_vec()).await;
+        let mut state = self.state();
+        match reading {
+            Ok(reading) => state.apply(reading, tasks, Instant::now()),
+            Err(fault) => {
+                state.fail(fault);
                 Vec::new()
             }
         }
     }
 
-    /// Looks on a thread of its own: the driver may take its time.
-    async fn look(&self, tasks: Vec<TaskLoad>) -> Result<Look, String> {
-        if self.looking.swap(true, Ordering::AcqRel) {
+    /// Reads on a blocking thread, as the driver may be slow.
+    async fn read(&self, tasks: Vec<TaskLoad>) -> Result<Reading, String> {
+        if self.reading.swap(true, Ordering::AcqRel) {
             return Err(
-                "the NVIDIA driver does not answer; see `dmesg`, and restart the machine".into()
+                "the NVIDIA driver does not answer; check `dmesg` and restart the host".into()
             );
         }
-        let (source, looking) = (Arc::clone(&self.source), Arc::clone(&self.looking));
-        let due = self.view().read_at.is_none_or(|at| at.elapsed() >= REREAD);
-        let look = tokio::task::spawn_blocking(move || {
-            let look = look(&*source, &tasks, due);
-            looking.store(false, Ordering::Release);
-            look.map_err(|error| error.to_string())
+        let (source, reading) = (Arc::clone(&self.source), Arc::clone(&self.reading));
+        let due = self.state().read_at.is_none_or(|at| at.elapsed() >= DEVICE_INTERVAL);
+        let read = tokio::task::spawn_blocking(move || {
+            let result = read(&*source, &tasks, due);
+            reading.store(false, Ordering::Release);
+            result.map_err(|error| error.to_string())
         });
-        match tokio::time::timeout(PATIENCE, look).await {
-            Ok(Ok(look)) => look,
-            Ok(Err(_)) => Err("reading the GPUs was interrupted".into()),
+        match tokio::time::timeout(DRIVER_TIMEOUT, read).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err("the read of the GPUs was cancelled".into()),
             Err(_) => Err(format!(
                 "the NVIDIA driver did not answer within {} seconds",
-                PATIENCE.as_secs()
+                DRIVER_TIMEOUT.as_secs()
             )),
         }
     }
 
-    fn view(&self) -> MutexGuard<'_, View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, GpuState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn look(source: &dyn GpuSource, tasks: &[TaskLoad], due: bool) -> Result<Look, GpuError> {
+fn read(source: &dyn GpuSource, tasks: &[TaskLoad], due: bool) -> Result<Reading, GpuError> {
     let grants = tasks.iter().flat_map(|task| &task.grants);
     let load: Vec<_> = grants.map(|g| (g.uuid.clone(), g.milli, g.memory)).collect();
     source.set_simulated_load(&load);
@@ -183,24 +179,24 @@ fn look(source: &dyn GpuSource, tasks: &[TaskLoad], due: bool) -> Result<Look, G
             (process, origin)
         })
         .collect();
-    // Nobody's processes need no owners: the common case of an idle or simulated host costs nothing.
+    // Without processes no owners are needed: an idle or simulated host costs nothing.
     let marks = if processes.is_empty() { Vec::new() } else { processes::marks(tasks) };
-    Ok(Look { devices, samples, processes, marks })
+    Ok(Reading { devices, samples, processes, marks })
 }
 
-impl View {
-    fn apply(&mut self, look: Look, tasks: &[TaskLoad], now: Instant) -> Vec<OverShare> {
+impl GpuState {
+    fn apply(&mut self, reading: Reading, tasks: &[TaskLoad], now: Instant) -> Vec<OverShare> {
         self.fault = None;
-        if let Some(devices) = look.devices {
+        if let Some(devices) = reading.devices {
             self.devices = devices;
             self.read_at = Some(now);
         }
-        self.samples = look.samples.into_iter().map(|s| (s.uuid.clone(), s)).collect();
-        let owned: Vec<(DeviceProcess, Owner)> = look
+        self.samples = reading.samples.into_iter().map(|s| (s.uuid.clone(), s)).collect();
+        let owned: Vec<(DeviceProcess, Owner)> = reading
             .processes
             .into_iter()
             .map(|(process, origin)| {
-                let owner = self.owners.owner(&origin, &look.marks, now);
+                let owner = self.owners.owner(&origin, &reading.marks, now);
                 (process, owner)
             })
             .collect();
@@ -230,12 +226,12 @@ impl View {
         self.busy = uuids.map(|uuid| parents.get(uuid).unwrap_or(uuid).clone()).collect();
     }
 
-    fn fail(&mut self, words: String) {
-        if self.fault.as_ref() != Some(&words) {
-            tracing::warn!("the GPUs cannot be read: {words}");
+    fn fail(&mut self, fault: String) {
+        if self.fault.as_ref() != Some(&fault) {
+            tracing::warn!(%fault, "cannot read the GPUs");
         }
-        self.fault = Some(words);
-        // Without a reading nobody is known to be over.
+        self.fault = Some(fault);
+        // Without a reading no task counts as over its share.
         self.over = OverCounter::default();
     }
 
@@ -254,7 +250,7 @@ impl View {
 
     fn instance(&self, gpu: &Device) -> GpuInstance {
         let faulty = self.fault(gpu).is_some();
-        // Readings of a GPU that does not answer are old, and nobody is to be sent there.
+        // The readings of a faulty GPU are old, and the server must not place work there.
         let sample = self.samples.get(&gpu.uuid).filter(|_| !faulty).cloned().unwrap_or_default();
         let used = sample.memory_used.unwrap_or(0);
         let free = sample.memory_free.unwrap_or_else(|| gpu.memory.saturating_sub(used));

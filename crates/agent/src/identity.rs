@@ -1,4 +1,4 @@
-//! Who the agent is, kept in its folder: `agent-id`, and `credentials.json` with the key that the server gave it.
+//! Identity of the agent in its state directory: `agent-id`, and `credentials.json` with the API key.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,18 +12,17 @@ use agentaflow_api::units::Secret;
 const NAME: &str = "agent-id";
 const CREDENTIALS: &str = "credentials.json";
 
-/// What the server knows the agent by.
+/// Result of a registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Credentials {
-    /// The server they are for.
+    /// URL of the server that issued them.
     pub(crate) server: String,
-    /// The node, as `gpu-…`.
+    /// `gpu-…`.
     pub(crate) node_id: String,
-    /// The agent's key.
     pub(crate) api_key: Secret,
 }
 
-/// The agent's name; made up once.
+/// Reads the agent id; creates a random one at the first start.
 pub(crate) fn agent_id(dir: &Path) -> io::Result<String> {
     let path = dir.join(NAME);
     match fs::read_to_string(&path) {
@@ -36,7 +35,7 @@ pub(crate) fn agent_id(dir: &Path) -> io::Result<String> {
     Ok(name)
 }
 
-/// Twelve digits that nobody else has.
+/// Twelve random hexadecimal digits.
 pub(crate) fn random_name() -> io::Result<String> {
     let mut bytes = [0_u8; 6];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
@@ -44,7 +43,7 @@ pub(crate) fn random_name() -> io::Result<String> {
     Ok(format!("{number:012x}"))
 }
 
-/// The credentials for a server, if there are any.
+/// Credentials issued by `server`.
 pub(crate) fn read_credentials(dir: &Path, server: &str) -> Option<Credentials> {
     let bytes = fs::read(dir.join(CREDENTIALS)).ok()?;
     serde_json::from_slice::<Credentials>(&bytes).ok().filter(|found| found.server == server)
@@ -54,10 +53,10 @@ pub(crate) fn write_credentials(dir: &Path, credentials: &Credentials) -> io::Re
     write_private(dir, CREDENTIALS, &serde_json::to_vec(credentials)?)
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes a file with mode 0600 atomically.
 pub(crate) fn write_private(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let beside = dir.join(format!(".{name}"));
-    // A leftover could have other rights.
+    // A file left by a crash could have another mode.
     let _ = fs::remove_file(&beside);
     let mut file = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&beside)?;
     file.write_all(bytes)?;
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_keeps_its_name_and_nobody_else_can_read_its_key() {
+    fn an_agent_keeps_its_id_and_only_the_owner_can_read_its_key() {
         let dir = tempfile::tempdir().unwrap();
         let name = agent_id(dir.path()).unwrap();
         assert_eq!(agent_id(dir.path()).unwrap(), name);

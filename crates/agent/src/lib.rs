@@ -1,20 +1,20 @@
-//! The worker on a GPU host: registers the machine, takes assignments from the server over a stream that it
-//! holds open, runs them as containers or processes, and reports logs, results and use.
+//! Worker on a GPU host: registers the node, receives assignments from the server over a long-lived stream, runs
+//! them as containers or processes, and reports logs, results and resource usage.
 //!
 //! Three rules keep a job from running twice at once: every assignment has an epoch; the agent renews a lease
-//! with every heartbeat that is answered; and a *guardian*, a small process that outlives the agent, stops leased
-//! work when the lease is not renewed for two intervals.
+//! with every answered heartbeat; and a *guardian*, a small process that outlives the agent, stops leased tasks when
+//! the lease is not renewed for two heartbeat intervals.
 //!
-//! [`run`] puts everything together; each part then does one thing for ever: `register.rs` keeps the agent known,
-//! `heart.rs` renews the lease, `link.rs` takes messages, `tasks/` carries them out, `report/` tells what happened.
+//! [`run`] starts one loop per concern: `register.rs` keeps the agent registered, `heartbeat.rs` renews the lease,
+//! `link.rs` receives messages, `tasks/` executes them, `report/` sends task updates and logs.
 
 mod backoff;
 mod clock;
-mod engine;
+mod docker_daemon;
 mod facts;
 pub mod gpus;
 pub mod guardian;
-mod heart;
+mod heartbeat;
 mod identity;
 mod lease;
 mod link;
@@ -28,4 +28,4 @@ mod settings;
 mod tasks;
 
 pub use run::{AgentError, run};
-pub use settings::{AgentSettings, Elsewhere, Machine, Prices};
+pub use settings::{AgentSettings, NodeFacts, Prices, RemoteNode};

@@ -1,4 +1,4 @@
-//! Takes messages from the server: over a stream that is held open, or by long polling where streams do not last.
+//! Receives messages from the server over a long-lived stream, or by long polling where the network cuts streams.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,22 +13,22 @@ use crate::backoff::RECONNECT;
 use crate::session::{Session, Sessions};
 use crate::tasks::Tasks;
 
-/// A stream that ends sooner was cut.
-const SHORT: Duration = Duration::from_secs(5);
+/// A stream that ends sooner counts as cut by the network.
+const CUT_BEFORE: Duration = Duration::from_secs(5);
 
-/// After so many cut streams in a row, polling does better.
-const CUTS: u32 = 3;
+/// Consecutive cut streams after which the agent polls.
+const CUTS_BEFORE_POLLING: u32 = 3;
 
-/// How long to poll before a stream is tried again.
-const POLLING: Duration = Duration::from_mins(5);
+/// Duration of polling before the agent opens a stream again.
+const POLLING_PERIOD: Duration = Duration::from_mins(5);
 
-/// How long one poll waits.
+/// Time for which the server holds one poll open.
 const POLL_WAIT: Duration = Duration::from_secs(25);
 
-/// Takes messages for ever.
+/// Receives messages while a session exists; never ends.
 pub(crate) async fn listen(sessions: Sessions, tasks: Tasks) {
     let mut current = sessions.subscribe();
-    let mut listener = Listener { sessions, tasks, seen: Position::default(), cuts: 0 };
+    let mut listener = Listener { sessions, tasks, position: Position::default(), cuts: 0 };
     let mut backoff = RECONNECT.start();
     loop {
         let Ok(session) = current.wait_for(Option::is_some).await.map(|session| session.clone())
@@ -38,16 +38,16 @@ pub(crate) async fn listen(sessions: Sessions, tasks: Tasks) {
         let Some(session) = session else { continue };
         let begun = Instant::now();
         let result = tokio::select! {
-            result = listener.take(&session) => result,
+            result = listener.receive(&session) => result,
             _ = current.wait_for(|now| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &session))) => Ok(()),
         };
         listener.sessions.set_connected(false);
-        if begun.elapsed() > SHORT {
+        if begun.elapsed() > CUT_BEFORE {
             backoff.reset();
         }
         if let Err(error) = result {
-            debug!(%error, "the connection broke; connecting again");
-            listener.sessions.doubt(&session, &error);
+            debug!(%error, "connection lost; reconnecting");
+            listener.sessions.end_if_rejected(&session, &error);
         }
         backoff.sleep().await;
     }
@@ -56,20 +56,20 @@ pub(crate) async fn listen(sessions: Sessions, tasks: Tasks) {
 struct Listener {
     sessions: Sessions,
     tasks: Tasks,
-    seen: Position,
+    position: Position,
     cuts: u32,
 }
 
 impl Listener {
-    async fn take(&mut self, session: &Session) -> Result<(), ClientError> {
-        if self.cuts >= CUTS {
-            info!("streams are cut on the way to the server; polling for a while");
+    async fn receive(&mut self, session: &Session) -> Result<(), ClientError> {
+        if self.cuts >= CUTS_BEFORE_POLLING {
+            info!("the network cuts streams to the server; polling for 5 minutes");
             self.cuts = 0;
             return self.poll(session).await;
         }
-        let mut messages = match session.client.stream(&session.agent_id, &self.seen).await {
+        let mut messages = match session.client.stream(&session.agent_id, &self.position).await {
             Ok(messages) => messages,
-            Err(error) => return Err(self.closed(session, error).await),
+            Err(error) => return Err(self.count_refused_stream(session, error).await),
         };
         let begun = Instant::now();
         self.sessions.set_connected(true);
@@ -78,7 +78,7 @@ impl Listener {
             match messages.next().await {
                 Ok(Some(framed)) => {
                     any = true;
-                    if !self.hear(framed) {
+                    if !self.handle(framed) {
                         break Ok(());
                     }
                 }
@@ -86,15 +86,15 @@ impl Listener {
                 Err(error) => break Err(error),
             }
         };
-        let cut = result.is_err() && (begun.elapsed() < SHORT || !any);
+        let cut = result.is_err() && (begun.elapsed() < CUT_BEFORE || !any);
         self.cuts = if cut { self.cuts + 1 } else { 0 };
         result
     }
 
-    /// The stream could not be opened. If polling works all the same, something on the way cuts streams.
-    async fn closed(&mut self, session: &Session, error: ClientError) -> ClientError {
-        let lost = matches!(error, ClientError::Unreachable { .. });
-        if lost && self.poll_once(session, Duration::ZERO).await.is_ok() {
+    /// Counts a stream that could not be opened as cut if a poll succeeds.
+    async fn count_refused_stream(&mut self, session: &Session, error: ClientError) -> ClientError {
+        let unreachable = matches!(error, ClientError::Unreachable { .. });
+        if unreachable && self.poll_once(session, Duration::ZERO).await.is_ok() {
             self.cuts += 1;
         }
         error
@@ -102,30 +102,30 @@ impl Listener {
 
     async fn poll(&mut self, session: &Session) -> Result<(), ClientError> {
         let begun = Instant::now();
-        while begun.elapsed() < POLLING && self.poll_once(session, POLL_WAIT).await? {}
+        while begun.elapsed() < POLLING_PERIOD && self.poll_once(session, POLL_WAIT).await? {}
         Ok(())
     }
 
-    /// False if messages were missed.
+    /// Returns false if messages were lost.
     async fn poll_once(&mut self, session: &Session, wait: Duration) -> Result<bool, ClientError> {
-        let messages = session.client.poll(&session.agent_id, &self.seen, wait).await?;
+        let messages = session.client.poll(&session.agent_id, &self.position, wait).await?;
         self.sessions.set_connected(true);
-        Ok(messages.into_iter().all(|framed| self.hear(framed)))
+        Ok(messages.into_iter().all(|framed| self.handle(framed)))
     }
 
-    /// Takes one message. False if some were missed: then everything is asked for anew.
-    fn hear(&mut self, framed: Framed) -> bool {
-        let same = self.seen.session.as_ref() == Some(&framed.session);
-        if same && framed.seq <= self.seen.after {
+    /// Handles one message. Returns false if messages were lost; the next request then asks for a full sync.
+    fn handle(&mut self, framed: Framed) -> bool {
+        let same = self.position.session.as_ref() == Some(&framed.session);
+        if same && framed.seq <= self.position.after {
             return true;
         }
-        if same && framed.seq != self.seen.after + 1 {
-            warn!("messages of the server were lost; asking for everything");
-            self.seen = Position::default();
+        if same && framed.seq != self.position.after + 1 {
+            warn!("messages of the server were lost; requesting a full sync");
+            self.position = Position::default();
             return false;
         }
-        self.seen = Position { session: Some(framed.session), after: framed.seq };
-        self.tasks.obey(framed.message);
+        self.position = Position { session: Some(framed.session), after: framed.seq };
+        self.tasks.handle(framed.message);
         true
     }
 }

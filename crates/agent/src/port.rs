@@ -1,4 +1,4 @@
-//! The agent's own port: whether it lives, and whether it can take work.
+//! Health endpoints of the agent: `/health` (liveness) and `/ready` (readiness).
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -11,7 +11,6 @@ use tracing::warn;
 
 use crate::session::Sessions;
 
-/// Answers `/health` and `/ready` until told to stop.
 pub(crate) async fn serve(listener: TcpListener, sessions: Sessions, stop: CancellationToken) {
     let ready = move || {
         let sessions = sessions.clone();
@@ -21,7 +20,7 @@ pub(crate) async fn serve(listener: TcpListener, sessions: Sessions, stop: Cance
     let routes = Router::new().route("/health", get(health)).route("/ready", get(ready));
     let served = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await;
     if let Err(error) = served {
-        warn!(%error, "the agent's own port is closed");
+        warn!(%error, "the health endpoint failed");
     }
 }
 
@@ -29,10 +28,10 @@ fn readiness(sessions: &Sessions) -> impl IntoResponse + use<> {
     if sessions.is_ready() {
         (StatusCode::OK, axum::Json(json!({ "status": "ready" })))
     } else {
-        let why = "the agent is not connected to its server";
+        let detail = "The agent is not connected to the server";
         (
             StatusCode::SERVICE_UNAVAILABLE,
-            axum::Json(json!({ "status": "not ready", "detail": why })),
+            axum::Json(json!({ "status": "not ready", "detail": detail })),
         )
     }
 }

@@ -1,4 +1,4 @@
-//! Registers the node and the agent, and does so again whenever the server no longer knows them.
+//! Registers the node and the agent, and registers again whenever the server rejects the session.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,12 +24,11 @@ use crate::{clock, facts};
 /// Retry interval of a refused registration: an operator has to act first.
 const REFUSED_DELAY: Duration = Duration::from_secs(10);
 
-/// Everything a registration needs.
 pub(crate) struct Registrar {
     pub(crate) settings: Arc<AgentSettings>,
     pub(crate) client: Client,
     pub(crate) agent_id: String,
-    /// How tasks can be run here; a way may be added later.
+    /// Names of the runtimes; Docker may be added later.
     pub(crate) runtimes: Arc<Mutex<Vec<String>>>,
     pub(crate) sessions: Sessions,
     pub(crate) lease: Lease,
@@ -37,7 +36,7 @@ pub(crate) struct Registrar {
 }
 
 impl Registrar {
-    /// Keeps the agent registered, for ever.
+    /// Keeps the agent registered; never ends.
     pub(crate) async fn run(self) {
         let mut current = self.sessions.subscribe();
         let mut backoff = RECONNECT.start();
@@ -50,15 +49,15 @@ impl Registrar {
                     if current.wait_for(Option::is_none).await.is_err() {
                         return;
                     }
-                    warn!("this registration holds no longer; registering again");
+                    warn!("the server rejected the session; registering again");
                     backoff.sleep().await;
                 }
                 Err(error) if matches!(error.status(), Some(400..=499)) && !error.is_passing() => {
-                    self.explain(&error);
+                    self.log_rejection(&error);
                     refused.sleep().await;
                 }
                 Err(error) => {
-                    warn!(%error, "cannot register yet; trying again");
+                    warn!(%error, "cannot register; retrying");
                     backoff.sleep().await;
                 }
             }
@@ -71,9 +70,9 @@ impl Registrar {
         };
         match self.register_with(token).await {
             Err(error) if matches!(error.status(), Some(401 | 403)) => {
-                // The token may have been revoked since; the key that it once gave is still good until proven
-                // otherwise, and running tasks need it.
-                self.resume_once().await.ok_or(error)
+                // The operator may have revoked the token. The API key of an earlier registration may still be
+                // valid, and running tasks need a session.
+                self.resume_if_accepted().await.ok_or(error)
             }
             other => other,
         }
@@ -88,38 +87,38 @@ impl Registrar {
         let agent = client.register_agent(&self.agent(node.id)).await?;
         let api_key = agent.api_key.ok_or_else(|| ClientError::Garbled {
             url: self.client.base().to_string(),
-            cause: "the registration gave no key".to_owned(),
+            cause: "the response has no `api_key`".to_owned(),
         })?;
         self.lease.renew(sent);
         let credentials =
             Credentials { server: self.client.base().to_string(), node_id: node.node_id, api_key };
         if let Err(error) = identity::write_credentials(&self.settings.state_dir, &credentials) {
-            warn!(%error, "cannot keep the key of the registration");
+            warn!(%error, "cannot save the API key");
         }
         Ok(self.session(credentials))
     }
 
-    /// The session of an earlier registration, as it was kept.
+    /// Session with the saved API key, not yet tried.
     fn resume(&self) -> Option<Session> {
         let found =
             identity::read_credentials(&self.settings.state_dir, self.client.base().as_str())?;
         Some(self.session(found))
     }
 
-    /// The same, if the server still takes its key.
-    async fn resume_once(&self) -> Option<Session> {
+    /// Session with the saved API key, if the server accepts a heartbeat with it.
+    async fn resume_if_accepted(&self) -> Option<Session> {
         let session = self.resume()?;
-        let beat = Heartbeat {
+        let heartbeat = Heartbeat {
             node_id: Some(Value::from(session.node_id.as_str())),
             ..Heartbeat::default()
         };
-        let heard = session.client.heartbeat(&session.node_id, &beat, REFUSED_DELAY).await;
-        if heard.is_ok() {
+        let answer = session.client.heartbeat(&session.node_id, &heartbeat, REFUSED_DELAY).await;
+        if answer.is_ok() {
             warn!(
-                "the registration token is refused; going on with the key of an earlier registration"
+                "the server rejects the registration token; using the API key of an earlier registration"
             );
         }
-        heard.ok().map(|_| session)
+        answer.ok().map(|_| session)
     }
 
     fn session(&self, credentials: Credentials) -> Session {
@@ -148,14 +147,14 @@ impl Registrar {
         }
     }
 
-    fn explain(&self, error: &ClientError) {
-        let what = match error.status() {
+    fn log_rejection(&self, error: &ClientError) {
+        let message = match error.status() {
             Some(401 | 403) => {
-                "the server refuses the registration token: give the agent a valid one (REGISTRATION_TOKEN, or the file `registration-token` in the server's data directory)"
+                "the server rejects the registration token; set REGISTRATION_TOKEN to the content of `registration-token` in the server's data directory"
             }
-            _ => "the server refuses the registration",
+            _ => "the server rejects the registration",
         };
-        warn!(server = %self.client.base(), %error, "{what}; trying again");
+        warn!(server = %self.client.base(), %error, "{message}; retrying");
     }
 }
 
@@ -164,7 +163,7 @@ fn no_token() -> ClientError {
         status: 401,
         body: ErrorBody::new(
             ErrorCode::Unauthenticated,
-            "no registration token, and no key of an earlier registration",
+            "no registration token and no API key of an earlier registration",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! Puts the agent together and runs it.
+//! Assembles the agent from its parts and runs them until shutdown.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -21,7 +21,7 @@ use agentaflow_gpu::GpuError;
 
 use crate::gpus::GpuWatch;
 use crate::guardian::client::Guardian;
-use crate::heart::{Heart, watch_gpus, watch_lease};
+use crate::heartbeat::{HeartbeatSender, watch_gpus, watch_lease};
 use crate::lease::Lease;
 use crate::register::Registrar;
 use crate::report::{Outbox, report};
@@ -31,74 +31,48 @@ use crate::runtime::process::Process;
 use crate::runtime::user::JobUser;
 use crate::session::Sessions;
 use crate::settings::AgentSettings;
-use crate::tasks::{Host, Tasks, Trash, prepare_root, remove_orphans, tidy_root};
-use crate::{engine, identity, link, port};
+use crate::tasks::{FolderRemover, Host, Tasks, prepare_root, remove_orphans, tidy_root};
+use crate::{docker_daemon, identity, link, port};
 
-/// How long news may take to reach the server when the agent is told to stop.
+/// Longest wait for the last task updates to reach the server at shutdown.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long an agent that is told to stop waits for the folders of its last tasks to go.
+/// Longest wait for the removal of task folders at shutdown.
 const TIDY_LIMIT: Duration = Duration::from_millis(200);
 
-/// The longest time between two signs of life: a lease of twice this is long enough.
+/// Limits the lease, which is two intervals long, to 20 minutes.
 const LONGEST_INTERVAL: Duration = Duration::from_mins(10);
 
-/// Why an agent cannot work.
+/// Error that keeps an agent from starting.
 #[derive(Debug, Error)]
 pub enum AgentError {
-    /// Its folder cannot be used.
-    #[error("cannot use the agent's folder `{}`", dir.display())]
-    Folder {
-        /// The folder.
-        dir: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another agent has the same folder.
+    #[error("cannot use the state directory `{}`", dir.display())]
+    StateDir { dir: PathBuf, source: io::Error },
+    #[error("another agent uses `{}`; stop it or choose another state directory", dir.display())]
+    InUse { dir: PathBuf },
+    /// An earlier agent left containers that this agent cannot manage.
     #[error(
-        "another agent uses `{}`: stop it first, or give this one a folder of its own", dir.display()
-    )]
-    InUse {
-        /// The folder.
-        dir: PathBuf,
-    },
-    /// Tasks were left that this agent cannot look after.
-    #[error(
-        "jobs in `{}` run in containers, but there is no Docker that this agent may use: start Docker, or let the \
-         agent use it, until they are over",
+        "tasks in `{}` run in containers, but this agent does not use Docker; start Docker or enable it until these \
+        tasks end",
         dir.display()
     )]
-    NoDocker {
-        /// The folder of the tasks.
-        dir: PathBuf,
-    },
-    /// Signs of life would be too seldom.
+    NoDocker { dir: PathBuf },
     #[error(
-        "a heartbeat every {} seconds is too seldom: choose an interval of at most 600 seconds", .0.as_secs()
+        "a heartbeat interval of {} seconds is too long; the maximum is 600 seconds", .0.as_secs()
     )]
     Interval(Duration),
-    /// The server's address is wrong.
     #[error(transparent)]
     Server(#[from] ClientError),
-    /// The GPUs cannot be read.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// Process jobs were allowed, but cannot be run safely.
+    /// The operator allowed process jobs, but the host cannot run them safely.
     #[error("process jobs cannot run on this machine: {0}")]
     Process(String),
-    /// Its own port cannot be used.
-    #[error(
-        "cannot listen on {address}; another program may use it: choose another port for the agent"
-    )]
-    Port {
-        /// The port.
-        address: SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("cannot listen on {address}; another program may use the port, choose another one")]
+    Port { address: SocketAddr, source: io::Error },
 }
 
-/// Runs an agent until it is told to stop. Its tasks go on running: whoever wants them stopped tells the server first.
+/// Runs an agent until `shutdown`. Its tasks keep running: to stop them, cancel the jobs or drain the node first.
 pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result<(), AgentError> {
     let settings = Arc::new(prepare(settings)?);
     let _lock = lock(&settings)?;
@@ -122,7 +96,7 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
     let (outbox, lease) = (Arc::clone(&host.outbox), host.lease.clone());
     let runtimes = Arc::new(Mutex::new(runtimes));
     let (closed, guardian) = (host.closed.clone(), host.guardian.clone());
-    let (dir, trash) = (host.dir.clone(), Arc::clone(&host.trash));
+    let (dir, remover) = (host.dir.clone(), Arc::clone(&host.folder_remover));
     let tasks = Tasks::new(host);
     tasks.adopt().await;
     let registrar = Registrar {
@@ -135,8 +109,8 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
         gpus: Arc::clone(&gpus),
     };
     let late = (Arc::clone(&settings), tasks.clone(), runtimes, sessions.clone());
-    parts.spawn(engine::await_late(late.0, late.1, late.2, late.3));
-    let heart = Heart {
+    parts.spawn(docker_daemon::connect_later(late.0, late.1, late.2, late.3));
+    let heartbeats = HeartbeatSender {
         settings,
         sessions: sessions.clone(),
         tasks: tasks.clone(),
@@ -145,7 +119,7 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
     };
     parts.spawn(watch_gpus(gpus, tasks.clone()));
     parts.spawn(registrar.run());
-    parts.spawn(heart.beat());
+    parts.spawn(heartbeats.run());
     parts.spawn(watch_lease(lease, tasks.clone()));
     parts.spawn(link::listen(sessions.clone(), tasks.clone()));
     parts.spawn(report(Arc::clone(&outbox), sessions, tasks));
@@ -156,22 +130,23 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
     }
     closed.cancel();
     parts.shutdown().await;
-    trash.settle(TIDY_LIMIT).await;
+    remover.wait(TIDY_LIMIT).await;
     tidy_root(&dir);
     Ok(())
 }
 
-/// Makes the folder, and names it by its true name, which is also how the guardian knows it.
+/// Creates the state directory and replaces it by its canonical path, by which the guardian identifies the agent.
 fn prepare(mut settings: AgentSettings) -> Result<AgentSettings, AgentError> {
     if settings.heartbeat_interval > LONGEST_INTERVAL {
         return Err(AgentError::Interval(settings.heartbeat_interval));
     }
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&settings.state_dir);
     let dir = made.and_then(|()| fs::canonicalize(&settings.state_dir));
-    let dir = dir.and_then(|dir| close(&dir).map(|()| dir));
+    let dir = dir.and_then(|dir| restrict_access(&dir).map(|()| dir));
     settings.state_dir = dir.map_err(|source| folder(&settings, source))?;
-    if settings.elsewhere.is_some() {
-        (settings.docker, settings.allow_process) = (None, false);
+    if settings.remote_node.is_some() {
+        settings.docker = None;
+        settings.allow_process = false;
     }
     if let Some(docker) = &mut settings.docker {
         docker.state_dir.clone_from(&settings.state_dir);
@@ -180,9 +155,9 @@ fn prepare(mut settings: AgentSettings) -> Result<AgentSettings, AgentError> {
     Ok(settings)
 }
 
-/// Keeps others from seeing what is in the agent's folder. One that they may pass through but neither read nor change
-/// stays so: then process jobs have their folders in it.
-fn close(dir: &Path) -> io::Result<()> {
+/// Removes access of other users to the state directory. A directory that other users may only traverse stays as it
+/// is: process jobs then have their folders in it.
+fn restrict_access(dir: &Path) -> io::Result<()> {
     let mode = fs::metadata(dir)?.permissions().mode();
     if mode & 0o066 == 0 {
         return Ok(());
@@ -190,7 +165,7 @@ fn close(dir: &Path) -> io::Result<()> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
 }
 
-/// The right to be the agent of a folder, as long as it is held: two would throw away each other's tasks.
+/// Locks the state directory for the lifetime of the returned file: two agents would remove each other's tasks.
 fn lock(settings: &AgentSettings) -> Result<File, AgentError> {
     let dir = &settings.state_dir;
     let mut options = File::options();
@@ -204,10 +179,10 @@ fn lock(settings: &AgentSettings) -> Result<File, AgentError> {
 }
 
 fn folder(settings: &AgentSettings, source: io::Error) -> AgentError {
-    AgentError::Folder { dir: settings.state_dir.clone(), source }
+    AgentError::StateDir { dir: settings.state_dir.clone(), source }
 }
 
-/// Finds out how tasks can be run here.
+/// Determines the runtimes of this host.
 async fn host(
     settings: &AgentSettings,
     gpus: &Arc<GpuWatch>,
@@ -219,25 +194,25 @@ async fn host(
     };
     let dir = prepare_root(&settings.state_dir, job_user.as_ref())
         .map_err(|source| folder(settings, source))?;
-    let elsewhere = settings.elsewhere.as_ref().map(|elsewhere| Arc::clone(&elsewhere.runtime));
-    let docker = match &elsewhere {
+    let remote = settings.remote_node.as_ref().map(|node| Arc::clone(&node.runtime));
+    let docker = match &remote {
         Some(_) => None,
-        None => engine::find(settings, &dir).await?,
+        None => docker_daemon::connect_at_start(settings, &dir).await?,
     };
     let interval = settings.heartbeat_interval;
     let guardian = (settings.allow_process || settings.docker.is_some())
         .then(|| Guardian::new(settings.state_dir.clone(), settings.guardian.clone(), interval));
     let mut runtimes: Vec<Arc<dyn Runtime>> = Vec::new();
-    let engine = settings.docker.as_ref().map(|docker| docker.socket.clone());
-    let lease = Lease::new(interval, guardian.clone()).telling(elsewhere.clone());
-    let heeding = |docker: Docker| Arc::new(docker.heeding(lease.clone())) as Arc<dyn Runtime>;
-    runtimes.extend(docker.map(heeding));
+    let docker_socket = settings.docker.as_ref().map(|docker| docker.socket.clone());
+    let lease = Lease::new(interval, guardian.clone()).with_remote_runtime(remote.clone());
+    let leased = |docker: Docker| Arc::new(docker.with_lease(lease.clone())) as Arc<dyn Runtime>;
+    runtimes.extend(docker.map(leased));
     if let Some(guardian) = guardian.as_ref().filter(|_| settings.allow_process) {
         let user = job_user.clone();
         let process = Process::new(guardian.clone(), user, settings.pids_limit, settings.log_limit);
         runtimes.push(Arc::new(process));
     }
-    runtimes.extend(elsewhere);
+    runtimes.extend(remote);
     let names: Vec<String> = runtimes.iter().map(|runtime| runtime.name().to_owned()).collect();
     info!(runtimes = names.join(", "), "ready to run tasks");
     let host = Host {
@@ -245,12 +220,12 @@ async fn host(
         late_docker: OnceLock::new(),
         lease,
         guardian,
-        engine,
+        docker_socket,
         job_user,
         log_limit: settings.log_limit,
         outbox: Arc::new(Outbox::default()),
         gpus: Arc::clone(gpus),
-        trash: open_trash(&dir),
+        folder_remover: start_folder_remover(&dir),
         dir,
         server: settings.server.clone(),
         closed: CancellationToken::new(),
@@ -258,15 +233,15 @@ async fn host(
     Ok((host, names))
 }
 
-/// Goes on with what earlier agents left to be removed.
-fn open_trash(dir: &Path) -> Arc<Trash> {
-    let trash = Trash::open();
-    trash.sweep(dir);
-    remove_orphans(&trash);
-    Arc::new(trash)
+/// Resumes the removals that earlier agents did not finish.
+fn start_folder_remover(dir: &Path) -> Arc<FolderRemover> {
+    let remover = FolderRemover::start();
+    remover.resume(dir);
+    remove_orphans(&remover);
+    Arc::new(remover)
 }
 
-/// Gives the last news a moment to get through.
+/// Waits until the server has the last task updates, up to `FLUSH_LIMIT`.
 async fn flush(outbox: &Outbox) {
     let empty = async {
         while !outbox.is_empty() {
@@ -281,13 +256,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_others_could_read_is_closed_and_one_they_may_only_pass_through_stays() {
+    fn a_readable_state_directory_becomes_private_and_a_traversable_one_stays() {
         let dir = tempfile::tempdir().unwrap();
         let closed =
             [(0o755, 0o700), (0o770, 0o700), (0o702, 0o700), (0o700, 0o700), (0o711, 0o711)];
         for (before, after) in closed {
             fs::set_permissions(dir.path(), fs::Permissions::from_mode(before)).unwrap();
-            close(dir.path()).unwrap();
+            restrict_access(dir.path()).unwrap();
             let mode = fs::metadata(dir.path()).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, after, "{before:o}");
         }

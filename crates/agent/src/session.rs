@@ -1,4 +1,4 @@
-//! The agent's standing with the server: absent until it is registered, and again when the server no longer knows it.
+//! Current registration of the agent: absent before the first registration and after the server rejects it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,18 +7,17 @@ use tokio::sync::watch;
 
 use agentaflow_api::client::{Client, ClientError};
 
-/// A registration that holds.
+/// Accepted registration.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Calls with the agent's own key.
+    /// Authenticates with the agent's API key.
     pub(crate) client: Client,
-    /// The agent's name.
     pub(crate) agent_id: String,
-    /// The node, as `gpu-…`.
+    /// `gpu-…`.
     pub(crate) node_id: String,
 }
 
-/// The present session. Cheap to clone.
+/// Current session. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Sessions {
     current: Arc<watch::Sender<Option<Arc<Session>>>>,
@@ -32,18 +31,16 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// To see how it changes.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Arc<Session>>> {
         self.current.subscribe()
     }
 
-    /// Registered.
     pub(crate) fn begin(&self, session: Session) {
         self.current.send_replace(Some(Arc::new(session)));
     }
 
-    /// If the server no longer knows this session, it is over, and the agent registers again.
-    pub(crate) fn doubt(&self, session: &Arc<Session>, error: &ClientError) {
+    /// Ends the session if the error means that the server does not know the agent; the agent then registers again.
+    pub(crate) fn end_if_rejected(&self, session: &Arc<Session>, error: &ClientError) {
         if !matches!(error.status(), Some(401 | 403 | 404)) {
             return;
         }
@@ -56,19 +53,18 @@ impl Sessions {
         });
     }
 
-    /// Ends the present session, or the next one if there is none: the server has to be told something new about us.
-    pub(crate) async fn renew(&self) {
-        // Fails only when nobody registers any more.
+    /// Ends the current session, or the next one if there is none, so that the agent registers with new facts.
+    pub(crate) async fn restart(&self) {
+        // Fails only when the registrar has ended.
         let _ = self.subscribe().wait_for(Option::is_some).await;
         self.current.send_replace(None);
     }
 
-    /// Whether messages of the server reach the agent now.
     pub(crate) fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Ordering::Relaxed);
     }
 
-    /// Registered, and messages reach the agent.
+    /// True when the agent is registered and receives messages.
     pub(crate) fn is_ready(&self) -> bool {
         self.connected.load(Ordering::Relaxed) && self.current.borrow().is_some()
     }

@@ -1,4 +1,4 @@
-//! How an agent is set up.
+//! Settings of an agent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,90 +14,79 @@ use agentaflow_gpu::GpuSource;
 use crate::runtime::Runtime;
 use crate::runtime::docker::DockerSettings;
 
-/// Settings of an agent. The command line fills them in.
 #[derive(Clone)]
 pub struct AgentSettings {
-    /// The server: `http://127.0.0.1:8000`.
+    /// URL of the server: `http://127.0.0.1:8000`.
     pub server: String,
-    /// With what the agent registers. Without it, the key of an earlier registration must still be good.
+    /// Without a token the agent uses the API key of an earlier registration.
     pub registration_token: Option<Secret>,
-    /// The node's name; the host's when absent.
+    /// Default: the host name.
     pub node_name: Option<String>,
-    /// The pod, when the agent runs in Kubernetes.
+    /// Set when the agent runs in Kubernetes.
     pub pod_name: Option<String>,
-    /// Where the agent keeps its identity and its tasks; one folder is one agent.
+    /// Directory of the agent's identity and task folders. Each agent needs its own.
     pub state_dir: PathBuf,
-    /// The GPUs.
     pub gpus: Arc<dyn GpuSource>,
-    /// How to use Docker; `None` does not use it. The folder and the limit of the output in it are replaced by the
-    /// agent's.
+    /// `None` disables Docker. [`run`](crate::run) overwrites `state_dir` and `log_limit` with the agent's.
     pub docker: Option<DockerSettings>,
-    /// Process jobs may run on this host.
+    /// Allows process jobs on this host.
     pub allow_process: bool,
-    /// As whom process jobs run when the agent is root: a name, or `uid:gid`; `nobody` when absent.
+    /// User of process jobs when the agent runs as root: a name, or `uid:gid`. Default: `nobody`.
     pub job_user: Option<String>,
-    /// The most processes and threads of a process job, where the machine can limit them.
+    /// Maximum number of processes and threads of a process job, enforced on hosts with the pids cgroup controller.
     pub pids_limit: u64,
-    /// How often the agent gives a sign of life. The lease is twice this.
+    /// The lease lasts two intervals.
     pub heartbeat_interval: Duration,
-    /// The longest time between TERM and KILL that jobs of this node get; told to the server.
+    /// Longest time between TERM and KILL on this node; part of the registration.
     pub stop_grace: Duration,
-    /// The most jobs at a time; absent when resources alone decide.
+    /// Default: no limit beyond the node's resources.
     pub max_concurrent_jobs: Option<u32>,
-    /// Prices an hour of a GPU, a CPU core and a GiB of memory; the server's when absent.
+    /// Default: the server's prices.
     pub prices: Prices,
-    /// Labels of the node.
     pub labels: BTreeMap<String, String>,
-    /// Where it stands.
     pub region: Option<String>,
-    /// Where in the region.
     pub zone: Option<String>,
-    /// Bytes of output that are kept of a task.
+    /// Bytes of output kept per task.
     pub log_limit: u64,
-    /// Where the agent itself answers `/health` and `/ready`; nowhere when absent.
+    /// Address of `/health` and `/ready`. Default: not served.
     pub listen: Option<SocketAddr>,
-    /// The program that is started as `PROGRAM guardian --dir DIR`.
+    /// Program that the agent starts as `PROGRAM guardian --dir DIR`.
     pub guardian: PathBuf,
-    /// The node is another machine than the agent's. Then neither Docker nor processes of this one are used.
-    pub elsewhere: Option<Elsewhere>,
+    /// Makes the agent represent another node than its own host; disables Docker and process jobs of the host.
+    pub remote_node: Option<RemoteNode>,
 }
 
-/// Another machine than the agent's, such as a node of a Kubernetes cluster. Its GPUs are [`AgentSettings::gpus`].
+/// Node other than the agent's host, such as a node of a Kubernetes cluster. Its GPUs are [`AgentSettings::gpus`].
 #[derive(Clone)]
-pub struct Elsewhere {
-    /// How tasks run there.
+pub struct RemoteNode {
     pub runtime: Arc<dyn Runtime>,
-    /// What it is like.
-    pub machine: Arc<dyn Machine>,
+    pub facts: Arc<dyn NodeFacts>,
 }
 
-impl fmt::Debug for Elsewhere {
+impl fmt::Debug for RemoteNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Elsewhere").field("runtime", &self.runtime.name()).finish_non_exhaustive()
+        f.debug_struct("RemoteNode").field("runtime", &self.runtime.name()).finish_non_exhaustive()
     }
 }
 
-/// What a machine is like that the agent does not run on.
-pub trait Machine: Send + Sync {
-    /// Writes over what would be said of the agent's own.
-    fn describe(&self, registration: &mut NodeRegistration);
-    /// The same for a sign of life.
-    fn beat(&self, heartbeat: &mut Heartbeat);
+/// Description of a [`RemoteNode`]. Both methods overwrite the fields that describe the agent's own host.
+pub trait NodeFacts: Send + Sync {
+    fn complete_registration(&self, registration: &mut NodeRegistration);
+    fn complete_heartbeat(&self, heartbeat: &mut Heartbeat);
 }
 
-/// Prices an hour.
+/// Prices per hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prices {
-    /// Of a GPU.
     pub gpu: Option<Dollars>,
-    /// Of a CPU core.
+    /// Per core.
     pub cpu: Option<Dollars>,
-    /// Of a GiB of memory.
+    /// Per GiB.
     pub memory: Option<Dollars>,
 }
 
 impl AgentSettings {
-    /// The usual settings: a sign of life every 30 seconds, no Docker, no process jobs, no port.
+    /// Defaults: a heartbeat every 30 seconds, no Docker, no process jobs, no health endpoint.
     pub fn new(server: impl Into<String>, state_dir: PathBuf, gpus: Arc<dyn GpuSource>) -> Self {
         Self {
             server: server.into(),
@@ -119,7 +108,7 @@ impl AgentSettings {
             zone: None,
             log_limit: 64 << 20,
             listen: None,
-            elsewhere: None,
+            remote_node: None,
             guardian: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("agentaflow")),
         }
     }

@@ -1,5 +1,5 @@
-//! The time as the cluster has it. When a Job began is written by the cluster's clock, so its age must be told by that
-//! clock, too: one of this machine that is wrong by more than a lease would end healthy Jobs, or keep dead ones.
+//! Clock of the API server. The start time of a Job comes from the cluster's clock, so its age must be computed with
+//! that clock: a local clock off by more than a lease would end healthy Jobs or keep dead ones.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,24 +9,24 @@ use jiff::Timestamp;
 use kube::Client;
 use tokio::time::Instant;
 
-/// How long a reading is good for: no clock runs wrong by much in that time.
-const FRESH: Duration = Duration::from_mins(1);
+/// Validity of a reading: clock drift is negligible in this time.
+const VALIDITY: Duration = Duration::from_mins(1);
 
-/// The API server's clock, carried on by the time that has passed here since it was read.
+/// Last reading of the API server's clock, extrapolated with the local monotonic clock.
 #[derive(Debug, Default)]
-pub(crate) struct Clock(Mutex<Option<Reading>>);
+pub(crate) struct ServerClock(Mutex<Option<Reading>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    said: Timestamp,
+    time: Timestamp,
     at: Instant,
 }
 
-impl Clock {
-    /// The time by the API server's clock; that of this machine where the API server does not date its answers.
+impl ServerClock {
+    /// Time of the API server; local time if its responses have no `Date` header.
     pub(crate) async fn now(&self, client: &Client) -> Result<Timestamp, kube::Error> {
         let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fresh) = known.filter(|known| known.at.elapsed() < FRESH) {
+        if let Some(fresh) = known.filter(|known| known.at.elapsed() < VALIDITY) {
             return Ok(fresh.now());
         }
         let read = match (server_time(client).await, known) {
@@ -34,8 +34,8 @@ impl Clock {
             (Err(error), None) => return Err(error),
             (Err(_), Some(old)) => return Ok(old.now()),
         };
-        let Some(said) = read else { return Ok(Timestamp::now()) };
-        let reading = Reading { said, at: Instant::now() };
+        let Some(time) = read else { return Ok(Timestamp::now()) };
+        let reading = Reading { time, at: Instant::now() };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
         Ok(reading.now())
     }
@@ -43,7 +43,7 @@ impl Clock {
 
 impl Reading {
     fn now(self) -> Timestamp {
-        self.said.saturating_add(self.at.elapsed()).unwrap_or(self.said)
+        self.time.saturating_add(self.at.elapsed()).unwrap_or(self.time)
     }
 }
 
@@ -52,25 +52,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fake;
+    use crate::fake_api::FakeApiServer;
 
     #[tokio::test]
-    async fn the_time_is_what_the_api_server_says_whatever_this_machine_believes() {
-        let api = fake::Api::new(|_| json!({})).dated("Sun, 06 Nov 1994 08:49:37 GMT");
+    async fn the_time_comes_from_the_api_server() {
+        let api = FakeApiServer::new(|_| json!({})).with_date("Sun, 06 Nov 1994 08:49:37 GMT");
         let client = Client::new(api.clone(), "default");
-        let clock = Clock::default();
+        let clock = ServerClock::default();
         for _ in 0..3 {
             let behind = clock.now(&client).await.unwrap().as_second() - 784_111_777;
             assert!((0..30).contains(&behind), "{behind} seconds");
         }
-        assert_eq!(api.asked(), ["GET"], "it is not asked each time");
+        assert_eq!(api.methods(), ["GET"], "one request for three readings");
     }
 
     #[tokio::test]
-    async fn an_api_server_that_says_no_time_leaves_that_of_this_machine() {
-        let client = Client::new(fake::Api::new(|_| json!({})), "default");
+    async fn without_a_date_header_the_local_clock_is_used() {
+        let client = Client::new(FakeApiServer::new(|_| json!({})), "default");
         let before = Timestamp::now();
-        let now = Clock::default().now(&client).await.unwrap();
+        let now = ServerClock::default().now(&client).await.unwrap();
         assert!(before <= now && now <= Timestamp::now());
     }
 }

@@ -1,23 +1,23 @@
-//! What the API server says when something goes wrong.
+//! Errors of the API server, classified once.
 
 use agentaflow_agent::runtime::StartError;
-use agentaflow_api::end::{EndReason, StartFailure};
+use agentaflow_api::end::EndReason;
 
-/// It refused to make something of a task.
-pub(crate) fn start(what: &str, error: &kube::Error) -> StartError {
+/// Classifies the failure to create an object of a task.
+pub(crate) fn start(object: &str, error: &kube::Error) -> StartError {
     match status(error) {
-        // The job's own words are wrong; they would be wrong on every node.
-        Some(400 | 422) => StartError::Job(StartFailure::new(
+        // The job's spec is invalid on every node.
+        Some(400 | 422) => StartError::job(
             EndReason::StartFailed,
-            format!("Kubernetes refused {what}: {}", words(error)),
-        )),
-        _ => StartError::Node(format!("the cluster did not make {what}: {}", words(error))),
+            format!("Kubernetes rejected the {object}: {}", message(error)),
+        ),
+        _ => StartError::Node(format!("cannot create the {object}: {}", message(error))),
     }
 }
 
-/// It failed in something that it does for every task.
+/// Failure that does not depend on the job.
 pub(crate) fn node(error: &kube::Error) -> StartError {
-    StartError::Node(format!("the cluster failed: {}", words(error)))
+    StartError::Node(format!("request to Kubernetes failed: {}", message(error)))
 }
 
 pub(crate) fn is_missing(error: &kube::Error) -> bool {
@@ -35,8 +35,8 @@ fn status(error: &kube::Error) -> Option<u16> {
     }
 }
 
-/// What was said, without what only programs read.
-pub(crate) fn words(error: &kube::Error) -> String {
+/// Message of the API server without status code and reason.
+pub(crate) fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),

@@ -1,4 +1,4 @@
-//! Follows a task to its end: its output, and how it ended.
+//! Follows a task to its end: copies its output and determines its exit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use agentaflow_agent::runtime::Exit;
-use agentaflow_agent::runtime::stopped::{Stopped, remembered};
+use agentaflow_agent::runtime::stop_record::{self, StopRecord};
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_backoff::BackoffPolicy;
 use k8s_openapi::api::core::v1::Pod;
@@ -17,84 +17,82 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use crate::ending;
-use crate::output::{self, Source};
-use crate::watch::Watch;
+use crate::output::{self, OutputSource};
+use crate::pod_status;
+use crate::watch::ClusterWatch;
 
-/// Looks again at least so often, whatever the watches say.
-const LOOK: Duration = Duration::from_secs(5);
+/// Longest interval between two checks, independent of watch events.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Delays between requests for the output of a pod.
 const OUTPUT_RETRIES: BackoffPolicy =
     BackoffPolicy::new(Duration::from_millis(200), Duration::from_secs(5));
 
-/// How long the last of the output may take to come.
-const LAST_OUTPUT: Duration = Duration::from_mins(1);
+/// Longest time to read the rest of the output.
+const OUTPUT_LIMIT: Duration = Duration::from_mins(1);
 
-/// The same for one whose pod is about to go, and how often it is looked whether it has come.
-const ON_ITS_WAY: Duration = Duration::from_secs(5);
-const GLANCE: Duration = Duration::from_millis(10);
+/// Longest wait for output in flight of a terminating pod, and the interval between checks.
+const TERMINATING_LIMIT: Duration = Duration::from_secs(5);
+const COPY_CHECK: Duration = Duration::from_millis(10);
 
-/// What a task's end is told with: the exit, or what went wrong.
 type End = Option<Result<Exit, String>>;
 
-/// Follows one task, until the last copy of this is dropped.
+/// Follows one task until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Follower {
     end: watch::Receiver<End>,
     _task: Arc<AbortOnDropHandle<()>>,
 }
 
-/// A task, and where its output goes.
-pub(crate) struct Subject {
+pub(crate) struct FollowedTask {
     pub(crate) key: TaskKey,
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watch: Arc<ClusterWatch>,
     pub(crate) pods: Api<Pod>,
     pub(crate) folder: PathBuf,
     pub(crate) limit: u64,
-    pub(crate) stopped: Arc<OnceLock<Stopped>>,
-    /// Output is on its way.
+    pub(crate) stopped: Arc<OnceLock<StopRecord>>,
+    /// True while a log stream is open.
     pub(crate) copying: AtomicBool,
 }
 
 impl Follower {
-    pub(crate) fn start(subject: Subject) -> Self {
+    pub(crate) fn start(followed: FollowedTask) -> Self {
         let (sender, end) = watch::channel(None);
         let task = tokio::spawn(async move {
-            let exit = subject.follow().await;
-            // Nobody may want to know any more.
+            let exit = followed.follow().await;
+            // Fails if all receivers are dropped.
             let _ = sender.send(Some(exit));
         });
         Self { end, _task: Arc::new(AbortOnDropHandle::new(task)) }
     }
 
-    /// How the task ended, once it has and its output is complete.
+    /// Waits for the end of the task and of its output.
     pub(crate) async fn end(mut self) -> Result<Exit, String> {
-        let told = self.end.wait_for(Option::is_some).await;
-        let end = told.ok().and_then(|end| end.clone());
-        end.unwrap_or_else(|| Err("the task is not followed any more".to_owned()))
+        let end = self.end.wait_for(Option::is_some).await;
+        let end = end.ok().and_then(|end| end.clone());
+        end.unwrap_or_else(|| Err("the follower was cancelled".to_owned()))
     }
 }
 
-impl Subject {
+impl FollowedTask {
     async fn follow(&self) -> Result<Exit, String> {
         let output = self.follow_output();
         tokio::pin!(output);
         let (exit, pod) = tokio::select! {
-            end = self.until_end() => end?,
+            end = self.wait_for_end() => end?,
             // Never ends by itself.
-            () = &mut output => return Err("the output is not followed any more".to_owned()),
+            () = &mut output => return Err("the follower was cancelled".to_owned()),
         };
-        // A pod that is being deleted may be gone before it can be asked again: what is on its way is waited for.
-        let going = pod.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
+        // A terminating pod may be gone before the next log request: wait for the open stream.
+        let terminating = pod.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
         let rest = async {
             while self.copying.load(Ordering::Relaxed) {
-                sleep(GLANCE).await;
+                sleep(COPY_CHECK).await;
             }
         };
-        if going {
+        if terminating {
             tokio::select! {
-                _ = timeout(ON_ITS_WAY, rest) => {}
+                _ = timeout(TERMINATING_LIMIT, rest) => {}
                 () = &mut output => {}
             }
         }
@@ -104,90 +102,90 @@ impl Subject {
         Ok(exit)
     }
 
-    /// Waits for the end; with the pod, if it is still there.
-    async fn until_end(&self) -> Result<(Exit, Option<Arc<Pod>>), String> {
+    /// Waits for the end; returns the pod too if it still exists.
+    async fn wait_for_end(&self) -> Result<(Exit, Option<Arc<Pod>>), String> {
         let mut changes = self.watch.changes();
         let mut last: Option<Arc<Pod>> = None;
         loop {
-            let seen = self.watch.look(self.key);
-            let stopped = self.stopped.get().copied().or_else(|| remembered(&self.folder));
-            let ran_out = seen.job.as_deref().is_some_and(ending::ran_out);
-            let late = |exit: Exit| Exit {
-                stopped: exit.stopped.or(ran_out.then_some(StopCause::LeaseLost)),
+            let task = self.watch.task(self.key);
+            let stopped = self.stopped.get().copied().or_else(|| stop_record::load(&self.folder));
+            let deadline_exceeded = task.job.as_deref().is_some_and(pod_status::deadline_exceeded);
+            let with_deadline = |exit: Exit| Exit {
+                stopped: exit.stopped.or(deadline_exceeded.then_some(StopCause::LeaseLost)),
                 ..exit
             };
-            if let Some(exit) = seen.pod.as_deref().and_then(|pod| ending::exit(pod, stopped)) {
-                return Ok((late(exit), seen.pod));
+            if let Some(exit) = task.pod.as_deref().and_then(|pod| pod_status::exit(pod, stopped)) {
+                return Ok((with_deadline(exit), task.pod));
             }
-            if seen.pod.is_none()
-                && (seen.job.as_deref().is_none_or(|job| ending::verdict(job).is_some())
+            if task.pod.is_none()
+                && (task.job.as_deref().is_none_or(|job| pod_status::succeeded(job).is_some())
                     || last.is_some())
             {
                 let cause = stopped.map(|stopped| stopped.cause);
-                if cause.is_some() || ran_out {
-                    // Its end was not seen, only that it is gone.
-                    let started_at = last.as_deref().and_then(ending::began);
+                if cause.is_some() || deadline_exceeded {
+                    // The watch missed the end of the pod and saw only its deletion.
+                    let started_at = last.as_deref().and_then(pod_status::started_at);
                     return Ok((
-                        late(Exit { stopped: cause, started_at, ..Exit::default() }),
+                        with_deadline(Exit { stopped: cause, started_at, ..Exit::default() }),
                         None,
                     ));
                 }
-                match seen.job.as_deref().map(ending::verdict) {
-                    None => return Err("the Job is gone: somebody deleted it".to_owned()),
+                match task.job.as_deref().map(pod_status::succeeded) {
+                    None => return Err("the Job was deleted".to_owned()),
                     Some(Some(true)) => {
                         return Ok((Exit { code: Some(0), ..Exit::default() }, None));
                     }
                     Some(Some(false)) => {
-                        return Err("its pod is gone, and nobody saw how".to_owned());
+                        return Err("the pod was deleted before its exit was observed".to_owned());
                     }
                     Some(None) => {}
                 }
             }
-            last = seen.pod.or(last);
-            // Fails only when nothing is watched any more.
-            let _ = timeout(LOOK, changes.changed()).await;
+            last = task.pod.or(last);
+            // Fails only when the watches have ended.
+            let _ = timeout(CHECK_INTERVAL, changes.changed()).await;
         }
     }
 
-    /// Copies the output through whatever happens to the connection, for ever.
+    /// Copies the output and reconnects after errors; never ends.
     async fn follow_output(&self) {
         let mut backoff = OUTPUT_RETRIES.start();
         loop {
-            let pod = self.watch.look(self.key).pod;
-            if let Some(pod) = pod.filter(|pod| ending::began(pod).is_some()) {
+            let pod = self.watch.task(self.key).pod;
+            if let Some(pod) = pod.filter(|pod| pod_status::started_at(pod).is_some()) {
                 let name = pod.name_any();
                 self.copying.store(true, Ordering::Relaxed);
                 let followed = output::follow(&self.source(&name)).await;
                 self.copying.store(false, Ordering::Relaxed);
                 match followed {
                     Ok(()) => backoff.reset(),
-                    Err(error) => debug!(pod = name, %error, "the output does not come"),
+                    Err(error) => debug!(pod = name, %error, "cannot read the output"),
                 }
             }
             backoff.sleep().await;
         }
     }
 
-    /// Takes what the pod still has: the rest of the output, and the result.
+    /// Reads the rest of the output and the result.
     async fn finish(&self, pod: &Pod) {
         let name = pod.name_any();
         let source = self.source(&name);
-        match timeout(LAST_OUTPUT, output::complete(&source)).await {
+        match timeout(OUTPUT_LIMIT, output::complete(&source)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                warn!(pod = name, %error, "the end of the output may be missing");
+                warn!(pod = name, %error, "cannot read the end of the output");
             }
-            Err(_) => warn!(pod = name, "the end of the output did not come in time"),
+            Err(_) => warn!(pod = name, "timeout while reading the end of the output"),
         }
-        if let Some(result) = ending::result(pod)
+        if let Some(result) = pod_status::result(pod)
             && let Err(error) = fs::write(self.folder.join("out").join("output.json"), result)
         {
-            warn!(pod = name, %error, "the result could not be kept");
+            warn!(pod = name, %error, "cannot save the result");
         }
     }
 
-    fn source<'a>(&'a self, pod: &'a str) -> Source<'a> {
+    fn source<'a>(&'a self, pod: &'a str) -> OutputSource<'a> {
         let folder: &Path = &self.folder;
-        Source { pods: &self.pods, pod, folder, limit: self.limit }
+        OutputSource { pods: &self.pods, pod, folder, limit: self.limit }
     }
 }

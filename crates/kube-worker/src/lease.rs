@@ -1,5 +1,5 @@
-//! A task that must not outlive the lease: its Job has a deadline that is moved on with every renewal. When nobody
-//! moves it any more, because the agent or its machine is gone, Kubernetes itself ends the Job.
+//! Leased tasks: each Job has a deadline that the agent extends with every renewal of the lease. Without an agent,
+//! Kubernetes itself ends the Job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,44 +13,43 @@ use tracing::warn;
 use crate::runtime::Jobs;
 use crate::{fault, names, object};
 
-/// How often an API server that does not answer is asked again: a deadline must not pass for that.
-const RETRY: Duration = Duration::from_secs(1);
+/// Retry interval while the API server does not answer; short, so that deadlines do not pass meanwhile.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Moves deadlines on whenever the lease was renewed, for ever.
-pub(crate) async fn keep(jobs: Arc<Jobs>) {
+/// Extends deadlines after each renewal of the lease; never ends.
+pub(crate) async fn extend_deadlines(jobs: Arc<Jobs>) {
     loop {
         jobs.renewal.notified().await;
-        while !jobs.renew_all().await {
-            tokio::time::sleep(RETRY).await;
+        while !jobs.extend_all().await {
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 }
 
 impl Jobs {
-    /// What is left of the lease.
     pub(crate) fn lease_left(&self) -> Duration {
         self.lease_end().saturating_duration_since(Instant::now())
     }
 
-    /// Moves every deadline to the end of the lease. False when some could not be.
-    async fn renew_all(&self) -> bool {
+    /// Extends every deadline to the end of the lease. Returns false if a request failed.
+    async fn extend_all(&self) -> bool {
         let mut all = true;
         for job in self.watch.jobs().iter().filter(|job| is_leased(job)) {
             let now = match self.clock.now(&self.settings.client).await {
                 Ok(now) => now,
                 Err(error) => {
-                    warn!(%error, "the cluster does not say what time it is; deadlines cannot be moved on");
+                    warn!(%error, "cannot read the time of the API server; deadlines are not extended");
                     return false;
                 }
             };
             let Some(seconds) = deadline(job, self.lease_left(), now) else { continue };
             let name = job.metadata.name.clone().unwrap_or_default();
             let patch = Patch::Merge(json!({"spec": {"activeDeadlineSeconds": seconds}}));
-            let moved = self.jobs_api().patch(&name, &PatchParams::default(), &patch).await;
-            if let Err(error) = moved
+            let extended = self.jobs_api().patch(&name, &PatchParams::default(), &patch).await;
+            if let Err(error) = extended
                 && !fault::is_missing(&error)
             {
-                warn!(job = name, %error, "the deadline of a Job could not be moved on");
+                warn!(job = name, %error, "cannot extend the deadline of a Job");
                 all = false;
             }
         }
@@ -58,26 +57,25 @@ impl Jobs {
     }
 }
 
-/// Whether a Job may not outlive the lease.
 fn is_leased(job: &Job) -> bool {
     let label = |name: &str| job.metadata.labels.as_ref()?.get(name).map(String::as_str);
     label(names::LEASED) == Some("true") && label(names::DONE).is_none()
 }
 
-/// The deadline that a Job should have, counted from its start by the clock that wrote it; none when it has it, or
-/// needs none.
+/// New `activeDeadlineSeconds` of a Job, counted from its start by the cluster's clock; `None` if the Job needs no
+/// extension.
 fn deadline(job: &Job, left: Duration, now: jiff::Timestamp) -> Option<i64> {
     if !is_leased(job) || left.is_zero() {
         return None;
     }
     let status = job.status.as_ref()?;
-    let over = status.conditions.iter().flatten().any(|found| {
+    let finished = status.conditions.iter().flatten().any(|found| {
         matches!(
             found.type_.as_str(),
             "Complete" | "Failed" | "FailureTarget" | "SuccessCriteriaMet"
         )
     });
-    let started = status.start_time.as_ref().filter(|_| !over)?;
+    let started = status.start_time.as_ref().filter(|_| !finished)?;
     let age = Duration::from_millis(
         u64::try_from(now.as_millisecond() - started.0.as_millisecond()).unwrap_or(0),
     );
@@ -93,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_leased_jobs_that_run_have_their_deadline_moved_on() {
+    fn only_deadlines_of_running_leased_jobs_are_extended() {
         let now: jiff::Timestamp = "2026-11-15T10:01:40Z".parse().unwrap();
         let of = |labels: Value, status: Value| -> Option<i64> {
             let spec = json!({"activeDeadlineSeconds": 120, "template": {}});

@@ -1,36 +1,36 @@
-//! A node of a Kubernetes cluster as a worker of the server. The agent runs beside the cluster or in it; what the
-//! server assigns to the node becomes a `batch/v1` Job there.
+//! Makes a node of a Kubernetes cluster a worker of the server. The agent runs inside or outside the cluster; each
+//! assignment becomes a `batch/v1` Job on the node.
 //!
-//! One agent is one node, as everywhere in the product: heartbeats, leases, streams and adoption are the agent's own
-//! (`crates/agent`), which only hands tasks to a [`Runtime`](agentaflow_agent::runtime::Runtime) and asks a
-//! [`Machine`](agentaflow_agent::Machine) what it is like. A `DaemonSet` makes a whole cluster of them.
+//! One agent represents one node. `crates/agent` does heartbeats, leases, streams and adoption; this crate implements
+//! its [`Runtime`](agentaflow_agent::runtime::Runtime) and [`NodeFacts`](agentaflow_agent::NodeFacts). A `DaemonSet`
+//! covers a whole cluster.
 //!
-//! | file | what it does |
+//! | file | content |
 //! |---|---|
-//! | `object.rs` | the objects of a task, around what `create_gpu_job` gives |
-//! | `ending.rs` | what a pod's status says: waits, runs, ended, and how |
-//! | `offer.rs` | what a node offers, and what of it others have |
-//! | `watch.rs` | the node, its pods and our Jobs, as the API server tells them |
-//! | `runtime.rs`, `begin.rs`, `follow.rs`, `stop.rs`, `output.rs` | starts, follows and stops tasks, and copies their output |
-//! | `lease.rs`, `clock.rs` | lets the cluster itself end what nobody looks after any more, by its own clock |
-//! | `machine.rs` | tells the agent about the node and its GPUs |
+//! | `object.rs` | Job and Secrets of a task, based on `create_gpu_job` |
+//! | `pod_status.rs` | start state and exit of a task from the status of its pod |
+//! | `offer.rs` | resources of the node, and foreign usage |
+//! | `watch.rs` | reflectors of the node, its pods and the agent's Jobs |
+//! | `runtime.rs`, `start.rs`, `follow.rs`, `stop.rs`, `output.rs` | start, follow and stop of tasks, copy of their output |
+//! | `lease.rs`, `clock.rs` | deadlines of leased Jobs, by the clock of the API server |
+//! | `node_facts.rs` | registration and heartbeat data of the node, its GPUs |
 //!
-//! The first three are plain functions. The cluster keeps the truth: Jobs are found again by their labels.
+//! The first three are pure functions. The cluster is the source of truth: Jobs are found again by their labels.
 
-mod begin;
 mod clock;
-mod ending;
 #[cfg(test)]
-mod fake;
+mod fake_api;
 mod fault;
 mod follow;
 mod lease;
-mod machine;
 mod names;
+mod node_facts;
 mod object;
 mod offer;
 mod output;
+mod pod_status;
 mod runtime;
+mod start;
 mod stop;
 mod watch;
 
@@ -38,69 +38,62 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentaflow_agent::Elsewhere;
+use agentaflow_agent::RemoteNode;
 use agentaflow_gpu::GpuSource;
 use thiserror::Error;
 
 use runtime::Jobs;
 
-/// Which node, and how to reach its cluster.
 #[derive(Clone)]
 pub struct Settings {
-    /// Speaks to the API server.
     pub client: kube::Client,
-    /// What the cluster is called, to be shown.
+    /// Display name.
     pub cluster: Option<String>,
-    /// Where Jobs are made.
+    /// Namespace of the Jobs.
     pub namespace: String,
-    /// The node.
     pub node: String,
-    /// The server, which with the node tells our Jobs from those of others.
+    /// URL of the server; identifies the agent's Jobs together with the node.
     pub server: String,
-    /// The agent's folder.
+    /// State directory of the agent.
     pub state_dir: PathBuf,
-    /// Bytes of output that are kept of a task.
+    /// Bytes of output kept per task.
     pub log_limit: u64,
-    /// How long a lease is.
+    /// Length of the lease.
     pub lease: Duration,
 }
 
-/// Why a node cannot be a worker.
 #[derive(Debug, Error)]
 pub enum WorkerError {
-    /// The node is not there.
-    #[error("the cluster has no node `{0}`: name one with --node, or NODE_NAME")]
+    #[error("node `{0}` does not exist; set --node or NODE_NAME to a node of the cluster")]
     NoNode(String),
-    /// The instances that the product knows cannot be read.
     #[error("cannot read the catalogue of instances: {0}")]
     Catalogue(String),
 }
 
-/// A node that is watched, and the Jobs on it.
+/// Watched node with the agent's Jobs.
 #[derive(Clone)]
 pub struct Worker {
     jobs: Arc<Jobs>,
 }
 
 impl Worker {
-    /// Begins to watch the node; waits for an API server that does not answer yet.
+    /// Starts the watches; waits for an API server that does not answer yet.
     pub async fn connect(settings: Settings) -> Result<Self, WorkerError> {
         let jobs = Jobs::connect(settings).await?;
         Ok(Self { jobs })
     }
 
-    /// What the agent is to use in place of its own machine.
-    pub fn elsewhere(&self) -> Elsewhere {
-        Elsewhere { runtime: self.jobs.clone(), machine: self.jobs.clone() }
+    /// Node that the agent represents instead of its own host.
+    pub fn remote_node(&self) -> RemoteNode {
+        RemoteNode { runtime: self.jobs.clone(), facts: self.jobs.clone() }
     }
 
-    /// The node's GPUs.
     pub fn gpus(&self) -> Arc<dyn GpuSource> {
         self.jobs.clone()
     }
 
-    /// Waits until the node has other GPUs, or more or less of something else, than when this was called: the
-    /// server has to be told anew.
+    /// Waits until the GPUs or other resources of the node differ from those at the call: the agent then has to register
+    /// again.
     pub async fn changed(&self) {
         self.jobs.changed().await;
     }

@@ -1,36 +1,35 @@
-//! Names that stand on what the worker makes.
+//! Labels and annotations of the worker's objects.
 
 use std::hash::Hasher as _;
 
 use fnv::FnvHasher;
 
-/// Label: whose a Job is.
+/// Label: agent that owns a Job.
 pub(crate) const AGENT: &str = "agentaflow.io/agent";
-/// Label: the task, as `job-attempt-task`.
+/// Label: task as `job-attempt-task`.
 pub(crate) const TASK: &str = "agentaflow.io/task";
-/// Label: the number of the server's job.
+/// Label: job id of the server.
 pub(crate) const JOB: &str = "agentaflow.io/job";
-/// Label: which try of it, from 1.
+/// Label: attempt, from 1.
 pub(crate) const ATTEMPT: &str = "agentaflow.io/attempt";
-/// Label: it must not outlive the lease.
+/// Label: the Job ends when the lease expires.
 pub(crate) const LEASED: &str = "agentaflow.io/leased";
-/// Label: the server has everything; what is left is for people, until its time is over.
+/// Label: the server has logs and exit; the Job remains for inspection until its TTL.
 pub(crate) const DONE: &str = "agentaflow.io/done";
-/// Annotation: the job's name.
+/// Annotation: name of the job.
 pub(crate) const JOB_NAME: &str = "agentaflow.io/job-name";
-/// Annotation: the GPUs of the node that the server gave it, as it calls them. Which ones the kubelet hands out is
-/// the kubelet's choice.
+/// Annotation: GPUs that the server assigned, by the agent's names. The kubelet chooses the actual devices.
 pub(crate) const GPUS: &str = "agentaflow.io/gpus";
-/// Annotation: whose job it is.
+/// Annotation: owner of the job.
 pub(crate) const USER: &str = "agentaflow.io/user";
 
-/// Whether a Secret takes it as a key.
+/// True for a valid key of a Secret.
 pub(crate) fn is_key(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (1..=253).contains(&text.len()) && text.chars().all(plain)
 }
 
-/// A label that tells the Jobs of one agent from those of others: its server and its node.
+/// Label value that identifies the Jobs of one agent by server and node.
 pub(crate) fn owner(server: &str, node: &str) -> String {
     // FNV-1a is stable across releases; a collision does no harm.
     let mut hasher = FnvHasher::default();

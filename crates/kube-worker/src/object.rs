@@ -1,14 +1,14 @@
-//! From a task to the objects that run it: the Job that `create_gpu_job` gives, pinned to its node, and a Secret.
+//! Builds the objects of a task: the Job of `create_gpu_job`, pinned to the node, and its Secrets.
 //!
-//! Whoever may read Jobs of a namespace reads their variables. So only what the product itself sets stands in the
-//! Job; variables and data of users are in a Secret that belongs to it and goes with it.
+//! Every reader of Jobs in a namespace can read their environment. So the Job contains only variables that the product
+//! sets; variables and data of users are in a Secret owned by the Job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
 use agentaflow_agent::runtime::{CAPABILITIES, Launch, StartError};
-use agentaflow_api::end::{EndReason, StartFailure};
+use agentaflow_api::end::EndReason;
 use agentaflow_api::link::{Assignment, RegistryAuth};
 use agentaflow_kube_core::slim;
 use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
@@ -30,17 +30,17 @@ use serde_json::json;
 
 use crate::names;
 
-/// Where a container finds its data, when they are too large for a variable.
+/// Path of job data in a container, if they are too large for a variable.
 pub(crate) const DATA_FILE: &str = "/agentaflow/data.json";
 
-/// Where a container leaves its result: the kubelet takes it from there, up to 4 KiB.
+/// Path of the result; the kubelet reads up to 4 KiB from it.
 pub(crate) const RESULT_FILE: &str = "/dev/termination-log";
 
-/// What a Secret may hold, with room for its own words.
-const MOST_SECRET: usize = 1000 << 10;
+/// Maximum size of a Secret's data, with a margin for its metadata.
+const MAX_SECRET: usize = 1000 << 10;
 
-/// Variables that the product itself sets; nothing in them is anybody's secret.
-const OPEN: [&str; 8] = [
+/// Variables that the product sets; none is secret.
+const PUBLIC: [&str; 8] = [
     "API_ENDPOINT",
     "AGENTAFLOW_OUTPUT",
     "JOB_DATA_FILE",
@@ -51,63 +51,63 @@ const OPEN: [&str; 8] = [
     "WORLD_SIZE",
 ];
 
-/// Variables that the device plugin and `create_gpu_job` set; the agent's name devices of its own account.
+/// Variables that the device plugin and `create_gpu_job` set; the agent's values name other devices.
 const DEVICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 
-/// Where a task goes, and whose it is.
+/// Node and ownership of a Job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot<'a> {
+pub(crate) struct JobTarget<'a> {
     pub(crate) node: &'a slim::Node,
     pub(crate) namespace: &'a str,
-    /// Tells our Jobs from those of other agents.
+    /// Value of the label `names::AGENT`.
     pub(crate) owner: &'a str,
-    /// How long a leased task may live without hearing from us.
+    /// Remaining lease.
     pub(crate) lease: Duration,
     pub(crate) catalogue: &'a Catalogue,
 }
 
-/// What is to be made for a task.
 #[derive(Clone, Debug)]
-pub(crate) struct BuildOutput {
-    /// Suspended until its Secrets are there.
+pub(crate) struct TaskObjects {
+    /// Suspended until its Secrets exist.
     pub(crate) job: Job,
-    /// Without owners yet.
+    /// Without owner references yet.
     pub(crate) secrets: Vec<Secret>,
 }
 
-/// The objects of a task.
-pub(crate) fn make(launch: &Launch, spot: &Spot<'_>) -> Result<BuildOutput, StartError> {
+pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjects, StartError> {
     let assignment = &launch.assignment;
-    let built = create_gpu_job(&ask(launch, spot), spot.catalogue);
-    let mut job = built.map_err(|error| refused(error.to_string()))?.job;
+    let built = create_gpu_job(&request(launch, target), target.catalogue);
+    let mut job = built.map_err(|error| rejected(error.to_string()))?.job;
     let name = job.metadata.name.clone().unwrap_or_default();
-    let labels = labels(assignment, spot.owner);
-    job.metadata.namespace = Some(spot.namespace.to_owned());
+    let labels = labels(assignment, target.owner);
+    job.metadata.namespace = Some(target.namespace.to_owned());
     job.metadata.labels.get_or_insert_default().extend(labels.clone());
     job.metadata.annotations = Some(annotations(assignment));
-    let Some(spec) = &mut job.spec else { return Err(refused("the Job is empty".to_owned())) };
-    // The server counts the tries; a second pod of the same try would be billed to nobody.
+    let Some(spec) = &mut job.spec else { return Err(rejected("The Job has no spec".to_owned())) };
+    // The server counts attempts; a second pod of one attempt would not be billed.
     spec.backoff_limit = Some(0);
     spec.suspend = Some(true);
-    spec.active_deadline_seconds = assignment.leased.then(|| seconds(spot.lease));
+    spec.active_deadline_seconds = assignment.leased.then(|| seconds(target.lease));
     let meta = spec.template.metadata.get_or_insert_default();
     meta.labels.get_or_insert_default().extend(labels);
-    let Some(pod) = &mut spec.template.spec else { return Err(refused("no pod".to_owned())) };
+    let Some(pod) = &mut spec.template.spec else {
+        return Err(rejected("The Job has no pod template".to_owned()));
+    };
     pod.restart_policy = Some("Never".to_owned());
     let env_name = format!("{name}-env");
-    let mut secrets = vec![secret(env_name.clone(), spot.namespace, env_data(launch)?)];
-    shape(pod, launch, &env_name);
-    pin(pod, spot.node);
+    let mut secrets = vec![secret(env_name.clone(), target.namespace, env_data(launch)?)];
+    configure(pod, launch, &env_name);
+    pin(pod, target.node);
     if let Some(auth) = &assignment.registry_auth {
         let pull = format!("{name}-pull");
         pod.image_pull_secrets = Some(vec![LocalObjectReference { name: pull.clone() }]);
-        secrets.push(pull_secret(pull, spot.namespace, auth, assignment));
+        secrets.push(pull_secret(pull, target.namespace, auth, assignment));
     }
-    Ok(BuildOutput { job, secrets })
+    Ok(TaskObjects { job, secrets })
 }
 
-/// Makes a Secret go with its Job.
-pub(crate) fn own(secret: &mut Secret, job: &Job) {
+/// Sets the owner reference, so that Kubernetes deletes the Secret with its Job.
+pub(crate) fn set_owner(secret: &mut Secret, job: &Job) {
     secret.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "batch/v1".to_owned(),
         kind: "Job".to_owned(),
@@ -117,47 +117,47 @@ pub(crate) fn own(secret: &mut Secret, job: &Job) {
     }]);
 }
 
-/// What `create_gpu_job` is asked.
-fn ask(launch: &Launch, spot: &Spot<'_>) -> GpuJobRequest {
+fn request(launch: &Launch, target: &JobTarget<'_>) -> GpuJobRequest {
     let assignment = &launch.assignment;
     let gpus: BTreeSet<&str> = assignment.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
-    let open = launch.env.iter().filter(|(name, _)| OPEN.contains(&name.as_str()));
+    let public = launch.env.iter().filter(|(name, _)| PUBLIC.contains(&name.as_str()));
     GpuJobRequest {
         task_id: assignment.key.to_string(),
         image: assignment.image.clone().unwrap_or_default(),
         gpu_count: gpus.len().max(1) as u32,
-        gpu_type: gpu_type(spot.node).to_owned(),
+        gpu_type: gpu_type(target.node).to_owned(),
         memory: (assignment.memory > 0).then(|| format!("{}Mi", assignment.memory)),
         cpu: (assignment.cpu.0 > 0).then(|| format!("{}m", assignment.cpu.0)),
-        // The kubelet would put variables in the place of `$(NAME)`; two dollars are one to it.
-        command: assignment.command.iter().flatten().map(|word| word.replace('$', "$$")).collect(),
-        env: open.map(|(name, value)| (name.clone(), value.replace('$', "$$"))).collect(),
+        // The kubelet expands `$(NAME)`; `$$` escapes the dollar.
+        command: assignment.command.iter().flatten().map(|arg| arg.replace('$', "$$")).collect(),
+        env: public.map(|(name, value)| (name.clone(), value.replace('$', "$$"))).collect(),
     }
 }
 
-/// The model of the node's GPUs as people write it. Where it is none that we know, any will do: the pin decides.
+/// Model name of the node's GPUs. For an unknown model any name will do: the affinity selects the node.
 fn gpu_type(node: &slim::Node) -> &'static str {
     let labels = node.metadata.labels.as_ref();
     let label = |key: &str| labels.and_then(|labels| labels.get(key));
     let product =
         label(agentaflow_kube_core::names::NVIDIA_PRODUCT).and_then(|name| gpu_named(name));
-    let said = || label(ACCELERATOR).and_then(|name| gpu_named(name.trim_start_matches("nvidia-")));
-    product.or_else(said).map_or("v100", |gpu| gpu.name)
+    let accelerator =
+        || label(ACCELERATOR).and_then(|name| gpu_named(name.trim_start_matches("nvidia-")));
+    product.or_else(accelerator).map_or("v100", |gpu| gpu.name)
 }
 
 const ACCELERATOR: &str = "accelerator";
 
-/// What of a container the assignment decides and `create_gpu_job` does not know.
-fn shape(pod: &mut PodSpec, launch: &Launch, secret: &str) {
+/// Applies the settings of the assignment that `create_gpu_job` does not take.
+fn configure(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     let assignment = &launch.assignment;
     pod.automount_service_account_token = Some(false);
     pod.enable_service_links = Some(false);
-    // The first process is then not the job's: what it leaves behind is reaped, and TERM ends it.
+    // The pause process becomes pid 1: it reaps orphans, and TERM ends the job's process.
     pod.share_process_namespace = Some(true);
     pod.termination_grace_period_seconds =
         Some(seconds(Duration::from_millis(assignment.grace_ms)));
     let Some(container) = pod.containers.first_mut() else { return };
-    // As with Docker: what a node has it need not fetch again.
+    // The same default as with Docker.
     container.image_pull_policy = Some("IfNotPresent".to_owned());
     container.working_dir.clone_from(&assignment.working_dir);
     container.security_context = Some(SecurityContext {
@@ -169,8 +169,8 @@ fn shape(pod: &mut PodSpec, launch: &Launch, secret: &str) {
         read_only_root_filesystem: assignment.read_only.then_some(true),
         ..SecurityContext::default()
     });
-    let hidden = launch.env.iter().map(|(name, _)| name).filter(|name| is_hidden(name));
-    container.env.get_or_insert_default().extend(hidden.map(|name| from_secret(name, secret)));
+    let private = launch.env.iter().map(|(name, _)| name).filter(|name| is_private(name));
+    container.env.get_or_insert_default().extend(private.map(|name| from_secret(name, secret)));
     limit(container, assignment);
     if assignment.shm > 0 {
         let volumes = pod.volumes.iter_mut().flatten();
@@ -186,8 +186,7 @@ fn shape(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     }
 }
 
-/// Who asks for nothing reserves nothing, and is not limited: presets are for those who leave it to us. A task
-/// without GPUs is the same Job without them.
+/// Removes preset requests and limits of resources that the assignment does not request.
 fn limit(container: &mut Container, assignment: &Assignment) {
     let Some(resources) = &mut container.resources else { return };
     for amounts in [&mut resources.limits, &mut resources.requests] {
@@ -200,15 +199,15 @@ fn limit(container: &mut Container, assignment: &Assignment) {
         });
     }
     if assignment.gpus.is_empty() {
-        let of_gpus = ["WORKER_TYPE", "CUDA_VISIBLE_DEVICES"];
+        let gpu_variables = ["WORKER_TYPE", "CUDA_VISIBLE_DEVICES"];
         container
             .env
             .iter_mut()
-            .for_each(|env| env.retain(|env| !of_gpus.contains(&env.name.as_str())));
+            .for_each(|env| env.retain(|env| !gpu_variables.contains(&env.name.as_str())));
     }
 }
 
-/// Only this node; labels that it does not carry and taints that it has must not be in the way.
+/// Restricts the pod to the node: removes selectors that the node does not match and tolerates its GPU taint.
 fn pin(pod: &mut PodSpec, node: &slim::Node) {
     let labels = node.metadata.labels.clone().unwrap_or_default();
     if let Some(selector) = &mut pod.node_selector {
@@ -255,7 +254,7 @@ fn labels(assignment: &Assignment, owner: &str) -> BTreeMap<String, String> {
     ])
 }
 
-/// Anything may stand in these, unlike in labels.
+/// Values that labels do not allow.
 fn annotations(assignment: &Assignment) -> BTreeMap<String, String> {
     let name = assignment.job_name.clone().map(|name| (names::JOB_NAME.to_owned(), name));
     let gpus: Vec<&str> = assignment.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
@@ -264,8 +263,8 @@ fn annotations(assignment: &Assignment) -> BTreeMap<String, String> {
     user.into_iter().chain(name).chain(gpus).collect()
 }
 
-fn is_hidden(name: &str) -> bool {
-    !OPEN.contains(&name) && !DEVICES.contains(&name)
+fn is_private(name: &str) -> bool {
+    !PUBLIC.contains(&name) && !DEVICES.contains(&name)
 }
 
 fn from_secret(name: &str, secret: &str) -> EnvVar {
@@ -278,23 +277,22 @@ fn from_secret(name: &str, secret: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value_from: Some(value_from), ..EnvVar::default() }
 }
 
-/// What is not for everybody's eyes: variables, and data that are too large for one.
+/// Data of the Secret: private variables, and job data too large for a variable.
 fn env_data(launch: &Launch) -> Result<BTreeMap<String, ByteString>, StartError> {
-    let hidden = launch.env.iter().filter(|(name, _)| is_hidden(name));
-    let mut data: BTreeMap<String, ByteString> = hidden
+    let private = launch.env.iter().filter(|(name, _)| is_private(name));
+    let mut data: BTreeMap<String, ByteString> = private
         .map(|(name, value)| (name.clone(), ByteString(value.clone().into_bytes())))
         .collect();
     if let Some(bad) = data.keys().find(|name| !names::is_key(name)) {
-        return Err(refused(format!("Kubernetes takes no variable with the name `{bad}`")));
+        return Err(rejected(format!("Variable name `{bad}` is not valid in Kubernetes")));
     }
     if let Ok(bytes) = fs::read(launch.dir.join("data.json")) {
         data.insert("data.json".to_owned(), ByteString(bytes));
     }
     let size: usize = data.iter().map(|(name, value)| name.len() + value.0.len()).sum();
-    if size > MOST_SECRET {
-        let detail = "its variables and input are more than the 1 MiB that Kubernetes takes: put the data on a disk \
-                      or behind an address, and hand over where they are";
-        return Err(refused(detail.to_owned()));
+    if size > MAX_SECRET {
+        let detail = "Variables and input exceed the limit of 1 MiB in Kubernetes; pass large data by path or URL";
+        return Err(rejected(detail.to_owned()));
     }
     Ok(data)
 }
@@ -312,7 +310,7 @@ fn secret(name: String, namespace: &str, data: BTreeMap<String, ByteString>) -> 
     }
 }
 
-/// How the kubelet logs in to the registry.
+/// Registry credentials for the kubelet.
 fn pull_secret(
     name: String,
     namespace: &str,
@@ -360,13 +358,13 @@ fn mount(pod: &mut PodSpec, name: &str, path: &str, of_secret: Option<&str>) {
     });
 }
 
-/// At least one: a Job with no time at all is over at once.
+/// At least 1: a Job with a deadline of 0 ends at once.
 pub(crate) fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }
 
-fn refused(detail: String) -> StartError {
-    StartError::Job(StartFailure::new(EndReason::StartFailed, detail))
+fn rejected(detail: String) -> StartError {
+    StartError::job(EndReason::StartFailed, detail)
 }
 
 #[cfg(test)]

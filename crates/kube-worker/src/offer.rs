@@ -1,4 +1,4 @@
-//! What a node of the cluster has to offer: a plain function of the node and of the pods on it.
+//! Resources that the node offers: a pure function of the node and its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,35 +7,54 @@ use agentaflow_engine::{Gpu, GpuHealth};
 use agentaflow_kube_core::translate::{self, Namespaces, Surroundings, Volumes};
 use agentaflow_kube_core::{names as kube_names, slim};
 use agentaflow_manifest::cloud::gpu_named;
+use thiserror::Error;
 
 use crate::names;
 
-/// What a node has, and how much of it is left for us.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Offer {
-    /// Its GPUs. Which of them a pod gets is the kubelet's choice: only their number counts.
-    pub(crate) gpus: Vec<Gpu>,
-    /// Those that take no work, by position: sick, or closed by people.
-    pub(crate) closed_gpus: BTreeSet<usize>,
-    /// How many the pods of others have.
-    pub(crate) taken_gpus: usize,
-    /// Thousandths of cores that pods may use, and of them not asked for by others.
-    pub(crate) cpu: (u64, u64),
-    /// MiB of memory.
-    pub(crate) memory: (u64, u64),
-    /// MiB of local storage.
-    pub(crate) storage: (u64, u64),
-    /// Why it takes no work now.
-    pub(crate) closed: Option<String>,
+/// Allocatable amount, and the part that foreign pods do not request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
 }
 
-/// What a node offers to the agent whose Jobs carry this label.
+/// Reason for which the node accepts no new Jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum NodeClosed {
+    #[error("node was removed from the cluster")]
+    Removed,
+    #[error("node is cordoned")]
+    Cordoned,
+    #[error("node is not ready")]
+    NotReady,
+    #[error("node has the taint `{0}`, which jobs do not tolerate")]
+    Taint(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The kubelet chooses the GPU of a pod: only the number of GPUs counts.
+    pub(crate) gpus: Vec<Gpu>,
+    /// Positions of faulty or cordoned GPUs.
+    pub(crate) closed_gpus: BTreeSet<usize>,
+    /// Number of GPUs that foreign pods use.
+    pub(crate) foreign_gpus: usize,
+    /// Thousandths of cores.
+    pub(crate) cpu: Capacity,
+    /// MiB.
+    pub(crate) memory: Capacity,
+    /// MiB.
+    pub(crate) storage: Capacity,
+    pub(crate) closed: Option<NodeClosed>,
+}
+
+/// Offer for the agent whose Jobs have the label value `owner`.
 pub(crate) fn offer(node: &slim::Node, pods: &[Arc<slim::Pod>], owner: &str) -> Offer {
     let view = translate::node(node, None, None);
     let (volumes, namespaces) = (Volumes::default(), Namespaces::default());
     let around = Surroundings { volumes: &volumes, namespaces: &namespaces };
     let (mut gpus, mut cpu, mut memory, mut storage) = (0_u64, 0_u64, 0_u64, 0_u64);
-    for pod in pods.iter().filter(|pod| !is_over(pod) && !is_ours(pod, owner)) {
+    for pod in pods.iter().filter(|pod| !has_ended(pod) && !is_ours(pod, owner)) {
         let uses = translate::foreign(pod, &around);
         gpus += u64::from(uses.gpu_count);
         cpu = cpu.saturating_add(uses.cpu.0);
@@ -44,42 +63,43 @@ pub(crate) fn offer(node: &slim::Node, pods: &[Arc<slim::Pod>], owner: &str) -> 
     }
     let unusable =
         |(at, (_, health)): (usize, &(_, GpuHealth))| (*health != GpuHealth::Healthy).then_some(at);
-    let left = |all: u64, taken: u64| (all, all.saturating_sub(taken));
+    let capacity =
+        |total: u64, foreign: u64| Capacity { total, free: total.saturating_sub(foreign) };
     Offer {
         closed_gpus: view.health.iter().enumerate().filter_map(unusable).collect(),
-        taken_gpus: usize::try_from(gpus).unwrap_or(usize::MAX),
-        cpu: left(view.node.cpu.0, cpu),
-        memory: left(view.node.memory.0, memory),
-        storage: left(view.node.storage.0, storage),
-        gpus: view.node.gpus.into_iter().map(sized).collect(),
+        foreign_gpus: usize::try_from(gpus).unwrap_or(usize::MAX),
+        cpu: capacity(view.node.cpu.0, cpu),
+        memory: capacity(view.node.memory.0, memory),
+        storage: capacity(view.node.storage.0, storage),
+        gpus: view.node.gpus.into_iter().map(with_memory).collect(),
         closed: closed(node),
     }
 }
 
 impl Offer {
-    /// With the GPUs that were there before, if fewer are now. A kubelet or a device plugin that starts anew hands out
-    /// none for a while, and the jobs on them run on: those that are missing are kept, and taken.
+    /// Keeps GPUs that the node reported before, marked as used by foreign pods. A restarting kubelet or device plugin
+    /// reports none for a while, although the jobs on them keep running.
     pub(crate) fn with_known(mut self, known: &[Gpu]) -> Self {
         if self.gpus.len() < known.len() {
-            self.taken_gpus = self.taken_gpus.saturating_add(known.len() - self.gpus.len());
+            self.foreign_gpus = self.foreign_gpus.saturating_add(known.len() - self.gpus.len());
             self.gpus = known.to_vec();
         }
         self
     }
 
-    /// The GPUs, by position, that others have or that take no work. Which devices the kubelet gave to whom is not
-    /// known: those that none of our tasks was given are counted first, the last ones before the others.
+    /// Positions of GPUs that foreign pods use or that are closed. The devices of foreign pods are unknown: they count
+    /// from the last GPU down, skipping GPUs of the agent's tasks.
     pub(crate) fn unavailable(&self, ours: &BTreeSet<usize>) -> BTreeSet<usize> {
         let mut gone: BTreeSet<usize> = self.closed_gpus.difference(ours).copied().collect();
         let free = (0..self.gpus.len()).rev().filter(|at| !ours.contains(at) && !gone.contains(at));
-        let taken: Vec<usize> = free.take(self.taken_gpus).collect();
+        let taken: Vec<usize> = free.take(self.foreign_gpus).collect();
         gone.extend(taken);
         gone
     }
 }
 
-/// A GPU of a model that we know has its memory also where no label tells how much.
-fn sized(mut gpu: Gpu) -> Gpu {
+/// Adds the memory of a known model if the node has no memory label.
+fn with_memory(mut gpu: Gpu) -> Gpu {
     if gpu.memory.0 <= 1
         && let Some(known) = gpu_named(gpu.model.as_str())
     {
@@ -88,23 +108,22 @@ fn sized(mut gpu: Gpu) -> Gpu {
     gpu
 }
 
-/// Why the node takes no new pods of ours.
-fn closed(node: &slim::Node) -> Option<String> {
+fn closed(node: &slim::Node) -> Option<NodeClosed> {
     if node.spec.unschedulable == Some(true) {
-        return Some("it is cordoned".to_owned());
+        return Some(NodeClosed::Cordoned);
     }
     let ready = node.status.conditions.iter().flatten().find(|found| found.kind == "Ready");
     if ready.is_none_or(|ready| ready.status != "True") {
-        return Some("it is not ready".to_owned());
+        return Some(NodeClosed::NotReady);
     }
     let taints = node.spec.taints.iter().flatten();
-    let mut strange = taints.filter(|taint| {
+    let mut untolerated = taints.filter(|taint| {
         taint.key != kube_names::GPU_RESOURCE && taint.effect != "PreferNoSchedule"
     });
-    strange.next().map(|taint| format!("jobs do not tolerate its taint `{}`", taint.key))
+    untolerated.next().map(|taint| NodeClosed::Taint(taint.key.clone()))
 }
 
-fn is_over(pod: &slim::Pod) -> bool {
+fn has_ended(pod: &slim::Pod) -> bool {
     matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 

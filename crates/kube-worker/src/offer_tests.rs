@@ -28,27 +28,29 @@ fn pod(gpus: u32, phase: &str, agent: &str) -> Arc<slim::Pod> {
 }
 
 #[test]
-fn a_node_offers_what_the_pods_of_others_leave() {
+fn foreign_pods_reduce_the_free_capacity() {
     let pods = [
-        pod(1, "Running", "somebody"),
+        pod(1, "Running", "other"),
         pod(1, "Pending", ""),
         pod(2, "Succeeded", ""),
         pod(1, "Running", "us"),
     ];
     let offer = offer(&node(|_| {}), &pods, "us");
-    assert_eq!((offer.gpus.len(), offer.taken_gpus), (4, 2));
+    assert_eq!((offer.gpus.len(), offer.foreign_gpus), (4, 2));
     assert_eq!(
         (offer.gpus[0].model.as_str(), offer.gpus[0].memory.0),
         ("NVIDIA-A100-SXM4-80GB", 81_920)
     );
-    assert_eq!((offer.cpu, offer.memory), ((64_000, 60_000), (512 << 10, 510 << 10)));
-    assert_eq!((offer.storage, offer.closed), ((100 << 10, 100 << 10), None));
+    assert_eq!(offer.cpu, Capacity { total: 64_000, free: 60_000 });
+    assert_eq!(offer.memory, Capacity { total: 512 << 10, free: 510 << 10 });
+    assert_eq!(offer.storage, Capacity { total: 100 << 10, free: 100 << 10 });
+    assert_eq!(offer.closed, None);
 }
 
 #[test]
-fn gpus_of_others_are_counted_where_none_of_ours_are() {
+fn foreign_gpus_are_counted_on_gpus_without_tasks() {
     let offer = |taken: usize, closed: &[usize]| Offer {
-        taken_gpus: taken,
+        foreign_gpus: taken,
         closed_gpus: closed.iter().copied().collect(),
         ..offer(&node(|_| {}), &[], "us")
     };
@@ -60,14 +62,14 @@ fn gpus_of_others_are_counted_where_none_of_ours_are() {
     check(2, &[], &[], &[2, 3]);
     check(2, &[], &[3], &[1, 2]);
     check(1, &[3], &[2], &[1, 3]);
-    // A sick one that a job of ours is on is not somebody else's.
+    // A faulty GPU with a task of the agent is not foreign.
     check(0, &[0, 3], &[3], &[0]);
-    // More than there are.
+    // More foreign GPUs than GPUs.
     check(9, &[], &[0], &[1, 2, 3]);
 }
 
 #[test]
-fn gpus_that_the_kubelet_does_not_hand_out_for_a_while_are_kept_and_get_no_jobs() {
+fn gpus_that_the_kubelet_stops_reporting_are_kept_as_unavailable() {
     let all = offer(&node(|_| {}), &[], "us");
     let one = node(|node| node["status"]["allocatable"]["nvidia.com/gpu"] = json!("1"));
     let kept = offer(&one, &[pod(1, "Running", "us")], "us").with_known(&all.gpus);
@@ -77,26 +79,29 @@ fn gpus_that_the_kubelet_does_not_hand_out_for_a_while_are_kept_and_get_no_jobs(
 }
 
 #[test]
-fn a_node_that_takes_no_pods_says_why() {
-    let check = |change: fn(&mut Value), why: &str| {
-        assert_eq!(offer(&node(change), &[], "us").closed.as_deref(), Some(why));
+fn a_closed_node_has_a_reason() {
+    let check = |change: fn(&mut Value), reason: NodeClosed| {
+        assert_eq!(offer(&node(change), &[], "us").closed, Some(reason));
     };
-    check(|node| node["spec"]["unschedulable"] = json!(true), "it is cordoned");
-    check(|node| node["status"]["conditions"][0]["status"] = json!("Unknown"), "it is not ready");
-    check(|node| node["status"]["conditions"] = json!(null), "it is not ready");
+    check(|node| node["spec"]["unschedulable"] = json!(true), NodeClosed::Cordoned);
+    check(
+        |node| node["status"]["conditions"][0]["status"] = json!("Unknown"),
+        NodeClosed::NotReady,
+    );
+    check(|node| node["status"]["conditions"] = json!(null), NodeClosed::NotReady);
     check(
         |node| node["spec"]["taints"] = json!([{"key": "team", "effect": "NoExecute"}]),
-        "jobs do not tolerate its taint `team`",
+        NodeClosed::Taint("team".to_owned()),
     );
     let soft = json!([{"key": "team", "effect": "PreferNoSchedule"}]);
     assert_eq!(offer(&node(|node| node["spec"]["taints"] = soft), &[], "us").closed, None);
 }
 
 #[test]
-fn gpus_that_people_closed_are_not_offered_and_a_known_model_needs_no_label_for_its_memory() {
+fn cordoned_gpus_are_closed_and_a_known_model_needs_no_memory_label() {
     let closed = json!({"agentaflow.gpu/cordoned": "1"});
-    let made = offer(&node(|node| node["metadata"]["annotations"] = closed), &[], "us");
-    assert_eq!(made.closed_gpus, BTreeSet::from([1]));
+    let cordoned = offer(&node(|node| node["metadata"]["annotations"] = closed), &[], "us");
+    assert_eq!(cordoned.closed_gpus, BTreeSet::from([1]));
     let bare = offer(
         &node(|node| node["metadata"]["labels"]["nvidia.com/gpu.memory"] = json!("")),
         &[],

@@ -1,8 +1,8 @@
-//! Reads a pod's output from its kubelet, through the API server; the agent's transcript keeps each byte once.
+//! Reads a pod's output through the API server; the agent's transcript stores each byte once.
 
 use std::path::Path;
 
-use agentaflow_agent::runtime::transcript::{Copy, from_second};
+use agentaflow_agent::runtime::transcript::{OutputCopy, from_second};
 use futures_util::AsyncBufReadExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -10,74 +10,73 @@ use kube::api::LogParams;
 
 use crate::fault;
 
-/// Lines longer than this are taken in parts.
-const LONGEST_LINE: usize = 1 << 20;
+/// Longer lines are split.
+const MAX_LINE: usize = 1 << 20;
 
-/// Whose output goes where.
-pub(crate) struct Source<'a> {
+pub(crate) struct OutputSource<'a> {
     pub(crate) pods: &'a Api<Pod>,
     pub(crate) pod: &'a str,
-    /// The task's folder.
+    /// Task folder.
     pub(crate) folder: &'a Path,
-    /// Bytes of `output.log` that are kept.
+    /// Maximum size of `output.log` in bytes.
     pub(crate) limit: u64,
 }
 
-/// Copies what there is and what comes, until the container is over.
-pub(crate) async fn follow(source: &Source<'_>) -> Result<(), String> {
+/// Copies existing and new output until the container ends.
+pub(crate) async fn follow(source: &OutputSource<'_>) -> Result<(), String> {
     copy(source, true).await
 }
 
-/// Copies what `follow` missed.
-pub(crate) async fn complete(source: &Source<'_>) -> Result<(), String> {
+/// Copies the output that `follow` missed.
+pub(crate) async fn complete(source: &OutputSource<'_>) -> Result<(), String> {
     copy(source, false).await
 }
 
-async fn copy(source: &Source<'_>, follow: bool) -> Result<(), String> {
-    let unwritten = |error: std::io::Error| format!("cannot write `output.log`: {error}");
+async fn copy(source: &OutputSource<'_>, follow: bool) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("cannot write `output.log`: {error}");
     let since = jiff::Timestamp::from_second(from_second(source.folder).into()).ok();
     let since_time = since.filter(|since| since.as_second() > 0);
-    let how = LogParams { follow, timestamps: true, since_time, ..LogParams::default() };
-    let stream = source.pods.log_stream(source.pod, &how).await;
-    let mut stream = Box::pin(stream.map_err(|error| fault::words(&error))?);
-    let mut copy = Copy::open(source.folder, source.limit).map_err(unwritten)?;
+    let params = LogParams { follow, timestamps: true, since_time, ..LogParams::default() };
+    let stream = source.pods.log_stream(source.pod, &params).await;
+    let mut stream = Box::pin(stream.map_err(|error| fault::message(&error))?);
+    let mut copy = OutputCopy::open(source.folder, source.limit).map_err(failed)?;
     let mut lines = Lines::default();
     let ended = loop {
         let bytes = match stream.fill_buf().await {
             Ok([]) => break Ok(()),
             Ok(bytes) => bytes,
-            Err(error) => break Err(format!("the output broke off: {error}")),
+            Err(error) => break Err(format!("log stream interrupted: {error}")),
         };
         let count = bytes.len();
-        // No pause between taking and writing: when this is dropped, nothing is half done.
+        // No await between `take` and `flush`: a dropped future leaves no partial state.
         for line in lines.split(bytes) {
-            copy.take(&line).map_err(unwritten)?;
+            copy.take(&line).map_err(failed)?;
         }
-        copy.flush().map_err(unwritten)?;
+        copy.flush().map_err(failed)?;
         stream.as_mut().consume_unpin(count);
     };
     if ended.is_ok() && !lines.rest.is_empty() {
-        copy.take(&lines.rest).map_err(unwritten)?;
-        copy.flush().map_err(unwritten)?;
+        copy.take(&lines.rest).map_err(failed)?;
+        copy.flush().map_err(failed)?;
     }
-    ended.and(copy.save().map_err(unwritten))
+    ended.and(copy.save().map_err(failed))
 }
 
-/// Cuts a stream into lines, and lines that are too long into parts with the time of the line.
+/// Splits a stream into lines, and long lines into parts with the timestamp of the line.
 #[derive(Debug, Default)]
 struct Lines {
     rest: Vec<u8>,
 }
 
 impl Lines {
-    /// The lines that are whole by now.
+    /// Returns the complete lines.
     fn split(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut whole = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.rest.extend_from_slice(piece);
-            while self.rest.len() > LONGEST_LINE {
+            while self.rest.len() > MAX_LINE {
                 let time = time_of(&self.rest).to_vec();
-                let tail = self.rest.split_off(LONGEST_LINE);
+                let tail = self.rest.split_off(MAX_LINE);
                 whole.push(std::mem::replace(&mut self.rest, [time, tail].concat()));
             }
             if self.rest.ends_with(b"\n") {
@@ -88,7 +87,7 @@ impl Lines {
     }
 }
 
-/// The time in front of a line, with the space behind it.
+/// Leading timestamp of a line with the following space.
 fn time_of(line: &[u8]) -> &[u8] {
     let space = line.iter().take(40).position(|byte| *byte == b' ');
     space.map_or(&[], |at| &line[..=at])
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_whole_however_the_stream_is_cut_and_long_ones_in_parts_that_keep_their_time() {
+    fn lines_are_complete_for_any_chunk_size_and_parts_of_long_lines_have_the_timestamp() {
         let time = "2026-11-15T06:43:29.120456789Z ";
         let text = format!("{time}one\n{time}two\n{time}rest");
         for size in 1..text.len() {
@@ -114,7 +113,7 @@ mod tests {
         let parts = lines.split(long.as_bytes());
         assert_eq!(parts.len(), 4);
         assert!(parts.iter().all(|part| part.starts_with(time.as_bytes())));
-        let told: usize = parts.iter().map(|part| part.len() - time.len()).sum();
-        assert_eq!(told, (3 << 20) + 1);
+        let length: usize = parts.iter().map(|part| part.len() - time.len()).sum();
+        assert_eq!(length, (3 << 20) + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Tasks as Jobs of a cluster.
+//! Runs tasks as Jobs of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -7,9 +7,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use agentaflow_agent::runtime::stopped::{Stopped, remember};
-use agentaflow_agent::runtime::{Exit, Found, Launch, Progress, Runtime, StartError, Used};
-use agentaflow_api::job::Runtime as Kind;
+use agentaflow_agent::runtime::stop_record::{self, StopRecord};
+use agentaflow_agent::runtime::{
+    Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage,
+};
+use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{KubernetesPlace, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Gpu;
@@ -24,36 +26,37 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::clock::Clock;
-use crate::follow::{Follower, Subject};
-use crate::stop::Ends;
-use crate::watch::{Watch, key_of};
-use crate::{Settings, WorkerError, ending, fault, lease, names, object};
+use crate::clock::ServerClock;
+use crate::follow::{FollowedTask, Follower};
+use crate::offer::NodeClosed;
+use crate::stop::JobDeleter;
+use crate::watch::{ClusterWatch, key_of};
+use crate::{Settings, WorkerError, fault, lease, names, object, pod_status};
 
-/// The Jobs of an agent on its node.
+/// Jobs of the agent on its node.
 pub(crate) struct Jobs {
     pub(crate) settings: Settings,
-    /// Tells our Jobs from those of other agents.
+    /// Value of the label `names::AGENT`.
     pub(crate) owner: String,
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watch: Arc<ClusterWatch>,
     pub(crate) catalogue: Catalogue,
     pub(crate) renewal: Notify,
-    pub(crate) clock: Clock,
+    pub(crate) clock: ServerClock,
     lease_end: Mutex<Instant>,
-    said_closed: Mutex<Option<String>>,
-    known: Mutex<Vec<Gpu>>,
-    tasks: Mutex<HashMap<TaskKey, Task>>,
+    logged_closed: Mutex<Option<NodeClosed>>,
+    known_gpus: Mutex<Vec<Gpu>>,
+    tasks: Mutex<HashMap<TaskKey, JobTask>>,
 }
 
-/// What is remembered of a task; all of it can be found again.
+/// Cached state of a task.
 #[derive(Debug, Default)]
-pub(crate) struct Task {
-    /// `start` is at work on it.
+pub(crate) struct JobTask {
+    /// `start` is in progress.
     pub(crate) starting: bool,
-    /// The GPUs that it was given.
+    /// Assigned GPUs, by the agent's names.
     gpus: Vec<String>,
     follower: Option<Follower>,
-    pub(crate) stopped: Arc<OnceLock<Stopped>>,
+    pub(crate) stopped: Arc<OnceLock<StopRecord>>,
 }
 
 impl Jobs {
@@ -61,9 +64,10 @@ impl Jobs {
         let catalogue = Catalogue::built_in();
         let catalogue = catalogue.map_err(|error| WorkerError::Catalogue(error.to_string()))?;
         let owner = names::owner(&settings.server, &settings.node);
-        let watch = Watch::start(&settings.client, &settings.namespace, &settings.node, &owner);
+        let watch =
+            ClusterWatch::start(&settings.client, &settings.namespace, &settings.node, &owner);
         let watch = Arc::new(watch);
-        watch.listed().await;
+        watch.wait_until_listed().await;
         if watch.node().is_none() {
             return Err(WorkerError::NoNode(settings.node));
         }
@@ -74,13 +78,13 @@ impl Jobs {
             watch,
             catalogue,
             renewal: Notify::new(),
-            clock: Clock::default(),
-            said_closed: Mutex::default(),
-            known: Mutex::default(),
+            clock: ServerClock::default(),
+            logged_closed: Mutex::default(),
+            known_gpus: Mutex::default(),
             tasks: Mutex::default(),
         });
-        jobs.until_complete().await;
-        tokio::spawn(lease::keep(Arc::clone(&jobs)));
+        jobs.wait_for_gpus().await;
+        tokio::spawn(lease::extend_deadlines(Arc::clone(&jobs)));
         Ok(jobs)
     }
 
@@ -96,47 +100,48 @@ impl Jobs {
         Api::namespaced(self.settings.client.clone(), &self.settings.namespace)
     }
 
-    pub(crate) fn tasks(&self) -> MutexGuard<'_, HashMap<TaskKey, Task>> {
-        held(&self.tasks)
+    pub(crate) fn tasks(&self) -> MutexGuard<'_, HashMap<TaskKey, JobTask>> {
+        lock(&self.tasks)
     }
 
-    pub(crate) fn said_closed(&self) -> MutexGuard<'_, Option<String>> {
-        held(&self.said_closed)
+    /// Last closed state that was logged.
+    pub(crate) fn logged_closed(&self) -> MutexGuard<'_, Option<NodeClosed>> {
+        lock(&self.logged_closed)
     }
 
-    /// The GPUs that the node had so far.
-    pub(crate) fn known(&self) -> MutexGuard<'_, Vec<Gpu>> {
-        held(&self.known)
+    /// GPUs that the node has reported so far.
+    pub(crate) fn known_gpus(&self) -> MutexGuard<'_, Vec<Gpu>> {
+        lock(&self.known_gpus)
     }
 
     pub(crate) fn lease_end(&self) -> Instant {
-        *held(&self.lease_end)
+        *lock(&self.lease_end)
     }
 
-    /// The GPUs that tasks of ours were given, whose Jobs are there or about to be.
+    /// GPUs assigned to tasks of the agent with existing or upcoming Jobs.
     pub(crate) fn granted(&self) -> BTreeSet<String> {
         let jobs = self.watch.jobs();
         let live = jobs.iter().filter(|job| !job.labels().contains_key(names::DONE));
-        let noted = live.filter_map(|job| job.annotations().get(names::GPUS));
-        let noted = noted.flat_map(|gpus| gpus.split(',').map(str::to_owned));
+        let annotated = live.filter_map(|job| job.annotations().get(names::GPUS));
+        let annotated = annotated.flat_map(|gpus| gpus.split(',').map(str::to_owned));
         let tasks = self.tasks();
-        noted.chain(tasks.values().flat_map(|task| task.gpus.iter().cloned())).collect()
+        annotated.chain(tasks.values().flat_map(|task| task.gpus.iter().cloned())).collect()
     }
 
     pub(crate) fn folder(&self, key: TaskKey) -> PathBuf {
         self.settings.state_dir.join("tasks").join(key.to_string())
     }
 
-    /// Our Job of a task, also one that was made a moment ago.
+    /// Job of a task, also if the watch has not seen it yet.
     pub(crate) async fn job(&self, key: TaskKey) -> Result<Option<Job>, kube::Error> {
-        if let Some(job) = self.watch.look(key).job {
+        if let Some(job) = self.watch.task(key).job {
             return Ok(Some(job.as_ref().clone()));
         }
         let found = self.jobs_api().get_opt(&job_name(key)).await?;
         Ok(found.filter(|job| self.is_ours(job, key)))
     }
 
-    /// It carries the labels that we put there.
+    /// True for a Job of this agent and task.
     pub(crate) fn is_ours(&self, job: &Job, key: TaskKey) -> bool {
         job.labels().get(names::AGENT) == Some(&self.owner) && key_of(job) == Some(key)
     }
@@ -145,7 +150,7 @@ impl Jobs {
         let mut tasks = self.tasks();
         let task = tasks.entry(key).or_default();
         let stopped = Arc::clone(&task.stopped);
-        let subject = || Subject {
+        let followed = || FollowedTask {
             key,
             watch: Arc::clone(&self.watch),
             pods: self.pods_api(),
@@ -154,38 +159,36 @@ impl Jobs {
             stopped,
             copying: AtomicBool::new(false),
         };
-        task.follower.get_or_insert_with(|| Follower::start(subject())).clone()
+        task.follower.get_or_insert_with(|| Follower::start(followed())).clone()
     }
 
-    /// The ways to end what there is.
-    pub(crate) fn ends(&self) -> Ends {
-        Ends { jobs: self.jobs_api(), pods: self.pods_api(), owner: self.owner.clone() }
+    pub(crate) fn deleter(&self) -> JobDeleter {
+        JobDeleter { jobs: self.jobs_api(), pods: self.pods_api(), owner: self.owner.clone() }
     }
 
-    /// Removes the Secrets of a task.
     pub(crate) async fn remove_secrets(&self, job: &str) {
         for name in [format!("{job}-env"), format!("{job}-pull")] {
             match self.secrets_api().delete(&name, &kube::api::DeleteParams::default()).await {
                 Err(error) if !fault::is_missing(&error) => {
-                    warn!(secret = name, %error, "a Secret stays until its Job is removed");
+                    warn!(secret = name, %error, "cannot delete a Secret; it is deleted with its Job");
                 }
                 _ => {}
             }
         }
     }
 
-    /// Leaves a Job that is over to people, and to its time to live.
-    async fn leave(&self, name: &str) {
+    /// Keeps a finished Job for inspection until its TTL, without its Secrets.
+    async fn mark_done(&self, name: &str) {
         self.remove_secrets(name).await;
         let done = Patch::Merge(json!({"metadata": {"labels": {names::DONE: "true"}}}));
         if let Err(error) = self.jobs_api().patch(name, &PatchParams::default(), &done).await
             && !fault::is_missing(&error)
         {
-            warn!(job = name, %error, "a Job that is over could not be marked as done");
+            warn!(job = name, %error, "cannot label a finished Job as done");
         }
     }
 
-    async fn found(&self) -> Result<Vec<Found>, kube::Error> {
+    async fn found(&self) -> Result<Vec<FoundTask>, kube::Error> {
         let ours = ListParams::default().labels(&format!("{}={}", names::AGENT, self.owner));
         let jobs = self.jobs_api().list(&ours).await?.items;
         let pods = self.pods_api().list(&ours).await?.items;
@@ -199,12 +202,12 @@ impl Jobs {
                 continue;
             }
             let mine = || pods.iter().filter(|pod| key_of(*pod) == Some(key));
-            let started_at = mine().find_map(ending::began);
-            let ended = mine().any(|pod| ending::exit(pod, None).is_some());
+            let started_at = mine().find_map(pod_status::started_at);
+            let ended = mine().any(|pod| pod_status::exit(pod, None).is_some());
             match job {
-                // It never began, and whoever waits for it begins anew.
-                Some(_) if started_at.is_none() && !ended => self.ends().try_to(key, None).await,
-                _ => all.push(Found { key, started_at, ended }),
+                // The task never started; the server assigns it again.
+                Some(_) if started_at.is_none() && !ended => self.deleter().delete(key, None).await,
+                _ => all.push(FoundTask { key, started_at, ended }),
             }
         }
         Ok(all)
@@ -213,8 +216,8 @@ impl Jobs {
 
 #[async_trait]
 impl Runtime for Jobs {
-    fn kind(&self) -> Kind {
-        Kind::Docker
+    fn kind(&self) -> RuntimeKind {
+        RuntimeKind::Docker
     }
 
     fn name(&self) -> &'static str {
@@ -248,68 +251,69 @@ impl Runtime for Jobs {
         if exit.is_err()
             && let Some(task) = self.tasks().get_mut(&key)
         {
-            // Whoever asks again gets a fresh look.
+            // The next call starts a new follower.
             task.follower = None;
         }
         exit.map_err(StartError::Node)
     }
 
     async fn stop(&self, key: TaskKey, cause: StopCause, grace: Duration) {
-        let stopped = Stopped::now(cause, grace);
+        let stopped = StopRecord::now(cause, grace);
         if let Some(task) = self.tasks().get(&key) {
             // The first reason counts.
             let _ = task.stopped.set(stopped);
         }
         if self.folder(key).exists() {
-            remember(&self.folder(key), stopped);
+            stop_record::save(&self.folder(key), stopped);
         }
-        self.ends().begin(key, grace);
+        self.deleter().spawn_delete(key, grace);
     }
 
-    async fn list(&self) -> Result<Vec<Found>, StartError> {
+    async fn list(&self) -> Result<Vec<FoundTask>, StartError> {
         self.found().await.map_err(|error| fault::node(&error))
     }
 
-    /// Nobody measures it here; the cluster's own metrics do.
-    async fn used(&self, _key: TaskKey) -> Used {
-        Used::default()
+    /// Without readings: the metrics of the cluster measure usage.
+    async fn used(&self, _key: TaskKey) -> TaskUsage {
+        TaskUsage::default()
     }
 
     async fn pids(&self, _key: TaskKey) -> Vec<u32> {
         Vec::new()
     }
 
-    fn place(&self, key: TaskKey) -> Option<KubernetesPlace> {
-        let seen = self.watch.look(key);
+    fn kubernetes_objects(&self, key: TaskKey) -> Option<KubernetesPlace> {
+        let task = self.watch.task(key);
         Some(KubernetesPlace {
             namespace: self.settings.namespace.clone(),
-            job_name: seen.job.map_or_else(|| job_name(key), |job| job.name_any()),
-            pod_name: seen.pod?.name_any(),
+            job_name: task.job.map_or_else(|| job_name(key), |job| job.name_any()),
+            pod_name: task.pod?.name_any(),
         })
     }
 
-    fn renewed(&self, left: Duration) {
-        *held(&self.lease_end) = Instant::now() + left;
+    fn renew_lease(&self, left: Duration) {
+        *lock(&self.lease_end) = Instant::now() + left;
         self.renewal.notify_one();
     }
 
     async fn remove(&self, key: TaskKey) {
-        let over = self.watch.look(key).pod.is_some_and(|pod| ending::exit(&pod, None).is_some());
+        let ended =
+            self.watch.task(key).pod.is_some_and(|pod| pod_status::exit(&pod, None).is_some());
         match self.job(key).await {
-            Ok(Some(job)) if over => self.leave(&job.name_any()).await,
-            Ok(Some(_)) => self.ends().try_to(key, None).await,
+            Ok(Some(job)) if ended => self.mark_done(&job.name_any()).await,
+            Ok(Some(_)) => self.deleter().delete(key, None).await,
             Ok(None) => {}
-            Err(error) => warn!(%key, %error, "cannot look for the Job of a task"),
+            Err(error) => warn!(%key, %error, "cannot find the Job of a task"),
         }
         self.tasks().remove(&key);
     }
 }
 
-/// The name that `create_gpu_job` gives to the Job of a task.
+/// Name that `create_gpu_job` gives to the Job of a task.
 pub(crate) fn job_name(key: TaskKey) -> String {
     agentaflow_manifest::build::job_name(&key.to_string()).unwrap_or_default()
 }
 
-fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The node, the pods on it, and our own Jobs and pods, kept up to date by watches that survive outages.
+//! Reflectors of the node, its pods, and the agent's Jobs and pods. The watches reconnect after outages.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,18 +19,17 @@ use tracing::warn;
 
 use crate::names;
 
-/// How often somebody who waits for the API server is told so.
-const REMIND: Duration = Duration::from_secs(10);
+/// Interval between log lines during the wait for the first lists.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What is known of a task.
+/// Objects of a task.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct TaskState {
     pub(crate) job: Option<Arc<Job>>,
     pub(crate) pod: Option<Arc<Pod>>,
 }
 
-/// Everything that is watched.
-pub(crate) struct Watch {
+pub(crate) struct ClusterWatch {
     nodes: Store<slim::Node>,
     pods: Store<slim::Pod>,
     jobs: Store<Job>,
@@ -39,17 +38,17 @@ pub(crate) struct Watch {
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-impl Watch {
-    /// Begins to watch a node, and the Jobs of an agent in a namespace.
+impl ClusterWatch {
+    /// Watches a node, and the Jobs of an agent in a namespace.
     pub(crate) fn start(client: &Client, namespace: &str, node: &str, owner: &str) -> Self {
         let (sender, changes) = watch::channel(0);
         let sender = Arc::new(sender);
         let by_field = |field: &str| watcher::Config::default().fields(&format!("{field}={node}"));
         let ours = watcher::Config::default().labels(&format!("{}={owner}", names::AGENT));
-        let nodes = follow(Api::all(client.clone()), by_field("metadata.name"), &sender);
-        let pods = follow(Api::all(client.clone()), by_field("spec.nodeName"), &sender);
-        let jobs = follow(Api::namespaced(client.clone(), namespace), ours.clone(), &sender);
-        let own = follow(Api::namespaced(client.clone(), namespace), ours, &sender);
+        let nodes = reflect(Api::all(client.clone()), by_field("metadata.name"), &sender);
+        let pods = reflect(Api::all(client.clone()), by_field("spec.nodeName"), &sender);
+        let jobs = reflect(Api::namespaced(client.clone(), namespace), ours.clone(), &sender);
+        let own = reflect(Api::namespaced(client.clone(), namespace), ours, &sender);
         Self {
             nodes: nodes.0,
             pods: pods.0,
@@ -60,61 +59,60 @@ impl Watch {
         }
     }
 
-    /// Waits until all was listed once.
-    pub(crate) async fn listed(&self) {
+    /// Waits until every reflector has its first list.
+    pub(crate) async fn wait_until_listed(&self) {
         let listed = async {
-            // Fails only when a watch ends, which none does while this is there.
+            // Fails only when a watch ends, which does not happen while `self` exists.
             let _ = self.nodes.wait_until_ready().await;
             let _ = self.pods.wait_until_ready().await;
             let _ = self.jobs.wait_until_ready().await;
             let _ = self.own.wait_until_ready().await;
         };
         tokio::pin!(listed);
-        while tokio::time::timeout(REMIND, &mut listed).await.is_err() {
-            warn!("the cluster has not told everything yet; waiting for it");
+        while tokio::time::timeout(LOG_INTERVAL, &mut listed).await.is_err() {
+            warn!("waiting for the first lists of the API server");
         }
     }
 
-    /// Told of every change, of whatever.
+    /// Notified of every change of any object.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.clone()
     }
 
-    /// The node.
     pub(crate) fn node(&self) -> Option<Arc<slim::Node>> {
         self.nodes.state().into_iter().next()
     }
 
-    /// The pods on the node.
+    /// All pods on the node.
     pub(crate) fn pods(&self) -> Vec<Arc<slim::Pod>> {
         self.pods.state()
     }
 
-    /// Our Jobs.
+    /// Jobs of the agent.
     pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {
         self.jobs.state()
     }
 
-    /// What is known of a task. Of several pods the one that has come farthest.
-    pub(crate) fn look(&self, key: TaskKey) -> Seen {
-        let job = self.jobs.state().into_iter().find(|job| is_of(job.as_ref(), key));
+    /// Objects of a task. Of several pods, a started one.
+    pub(crate) fn task(&self, key: TaskKey) -> TaskState {
+        let job = self.jobs.state().into_iter().find(|job| belongs_to(job.as_ref(), key));
         let mut pods = self.own.state();
-        pods.retain(|pod| is_of(pod.as_ref(), key));
-        let pod = pods.into_iter().max_by_key(|pod| crate::ending::began(pod).is_some());
-        Seen { job, pod }
+        pods.retain(|pod| belongs_to(pod.as_ref(), key));
+        let pod = pods.into_iter().max_by_key(|pod| crate::pod_status::started_at(pod).is_some());
+        TaskState { job, pod }
     }
 }
 
-/// The task that an object belongs to.
+/// Task in the labels of an object.
 pub(crate) fn key_of<K: Resource>(object: &K) -> Option<TaskKey> {
     object.labels().get(names::TASK)?.parse().ok()
 }
 
-fn is_of<K: Resource>(object: &K, key: TaskKey) -> bool {
+fn belongs_to<K: Resource>(object: &K, key: TaskKey) -> bool {
     key_of(object) == Some(key)
 }
 
-fn follow<K>(
+fn reflect<K>(
     api: Api<K>,
     config: watcher::Config,
     changed: &Arc<watch::Sender<u64>>,
@@ -132,7 +130,7 @@ where
             match event {
                 Ok(_) => changed.send_modify(|count| *count = count.wrapping_add(1)),
                 Err(error) => {
-                    warn!(%error, kind = %K::kind(&()), "a watch broke; it is begun again");
+                    warn!(%error, kind = %K::kind(&()), "watch failed; reconnecting");
                 }
             }
         }

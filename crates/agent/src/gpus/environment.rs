@@ -1,4 +1,4 @@
-//! The environment through which a task sees its GPUs and no others.
+//! Environment variables that restrict a task to its GPUs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 
 use agentaflow_api::link::GpuGrant;
 
-/// Where NVIDIA's multi-process service listens unless it is told otherwise.
+/// Default pipe directory of NVIDIA's Multi-Process Service.
 const MPS_DEFAULT: &str = "/tmp/nvidia-mps";
 
-/// The least percentage of the multiprocessors that a shared task may use: one that asked for little memory did
-/// not ask to be slow. The percentages of all tasks may add up to more than a hundred.
-const LEAST_PERCENT: u32 = 10;
+/// Minimum percentage of the multiprocessors of a shared task: a small memory share must not make the task slow. The
+/// percentages of all tasks may sum to more than 100.
+const MIN_PERCENT: u32 = 10;
 
-/// NVIDIA's multi-process service (MPS), running on this host.
+/// NVIDIA's Multi-Process Service (MPS) on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mps {
     pipes: PathBuf,
 }
 
 impl Mps {
-    /// Finds a running service by its folder of pipes: `CUDA_MPS_PIPE_DIRECTORY`, else the default.
+    /// Finds a running service by its pipe directory: `CUDA_MPS_PIPE_DIRECTORY`, else the default.
     pub fn find() -> Option<Self> {
-        let told = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").filter(|told| !told.is_empty());
-        let pipes = told.map_or_else(|| PathBuf::from(MPS_DEFAULT), PathBuf::from);
+        let set = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").filter(|dir| !dir.is_empty());
+        let pipes = set.map_or_else(|| PathBuf::from(MPS_DEFAULT), PathBuf::from);
         Self::at(&pipes, Path::new("/proc"))
     }
 
-    /// A folder that anybody could have made does not count, nor one that a service left behind.
+    /// Ignores a directory of another unprivileged user, and a directory whose service has ended.
     fn at(pipes: &Path, proc: &Path) -> Option<Self> {
         let owner = fs::metadata(pipes.join("control")).ok()?.uid();
         if owner != 0 && owner != rustix::process::geteuid().as_raw() {
@@ -41,9 +41,9 @@ impl Mps {
     }
 }
 
-/// The variables that show a task its GPUs: by identifier, so that no number can mean another. A task without
-/// GPUs, or with simulated ones, sees none. `mps` only for tasks that can reach the service: processes of this
-/// host, not containers.
+/// Variables that select the GPUs of a task by UUID, since indexes depend on the process. A task without GPUs, or with
+/// simulated GPUs, sees none. `mps` is only for tasks that can reach the service: processes of the host, not
+/// containers.
 pub fn device_env(
     grants: &[GpuGrant],
     simulated: bool,
@@ -62,7 +62,7 @@ pub fn device_env(
     let Some(mps) = mps else { return env };
     let shared: Vec<&GpuGrant> = grants.iter().filter(|grant| grant.shared).collect();
     if let Some(least) = shared.iter().map(|grant| grant.milli).min() {
-        let percent = (least / 10).clamp(LEAST_PERCENT, 100);
+        let percent = (least / 10).clamp(MIN_PERCENT, 100);
         env.push(pair("CUDA_MPS_PIPE_DIRECTORY", mps.pipes.to_string_lossy().into_owned()));
         env.push(pair("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string()));
         env.push(pair("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", memory_limits(grants)));
@@ -70,7 +70,7 @@ pub fn device_env(
     env
 }
 
-/// Each device once, in order.
+/// Without duplicates, in order.
 fn uuids(grants: &[GpuGrant]) -> Vec<&str> {
     let mut uuids: Vec<&str> = Vec::new();
     for grant in grants {
@@ -81,7 +81,7 @@ fn uuids(grants: &[GpuGrant]) -> Vec<&str> {
     uuids
 }
 
-/// `0=8192M,1=4096M`: devices by their number in `CUDA_VISIBLE_DEVICES`; only those that are shared.
+/// `0=8192M,1=4096M`: memory limits of the shared devices by index in `CUDA_VISIBLE_DEVICES`.
 fn memory_limits(grants: &[GpuGrant]) -> String {
     let mut limits = Vec::new();
     for (number, uuid) in uuids(grants).into_iter().enumerate() {
@@ -113,13 +113,13 @@ mod tests {
         [("CUDA_VISIBLE_DEVICES", ""), ("NVIDIA_VISIBLE_DEVICES", "void")];
 
     #[test]
-    fn a_task_without_gpus_or_with_simulated_ones_sees_none() {
+    fn a_task_without_real_gpus_sees_none() {
         check(&[], false, true, &NONE);
         check(&[grant("SIM-1-0", 1000, 1, false)], true, true, &NONE);
     }
 
     #[test]
-    fn a_task_sees_its_gpus_by_identifier() {
+    fn a_task_sees_its_gpus_by_uuid() {
         let grants = [grant("GPU-b", 1000, 9, false), grant("GPU-a", 1000, 9, false)];
         let both = "GPU-b,GPU-a";
         let expected = [("CUDA_VISIBLE_DEVICES", both), ("NVIDIA_VISIBLE_DEVICES", both)];
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_gpu_has_limits_where_the_service_runs() {
+    fn a_shared_gpu_has_limits_on_a_host_with_mps() {
         let own = [("CUDA_VISIBLE_DEVICES", "GPU-a"), ("NVIDIA_VISIBLE_DEVICES", "GPU-a")];
         let limits = |percent: &'static str, memory: &'static str| {
             let mut all = own.to_vec();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_left_its_folder_behind_does_not_run() {
+    fn the_pipe_directory_of_an_ended_service_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let (pipes, proc) = (folder.path().join("mps"), folder.path().join("proc"));
         fs::create_dir_all(&pipes).unwrap();

@@ -1,42 +1,44 @@
-//! Whose a process is. A doubt never counts against a task: such a process is foreign.
+//! Determines the task that owns a process. A process without a certain owner is foreign and never counts against a
+//! task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use agentaflow_api::link::TaskKey;
 
-use super::processes::Origin;
+use super::processes::ProcessOrigin;
 
-/// A process of a task that is over may need this long to give its memory back; after that it is foreign.
+/// Time for a process of an ended task to free its memory; after that the process is foreign.
 const LEAVING: Duration = Duration::from_secs(15);
 
-/// What the processes of a task are known by.
+/// Attributes that identify the processes of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Marks {
+pub(super) struct TaskMarks {
     pub(super) key: TaskKey,
     pub(super) pids: BTreeSet<u32>,
-    /// Control groups that hold nothing else.
+    /// cgroups that contain only processes of the task.
     pub(super) groups: BTreeSet<String>,
 }
 
-/// Whose a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A task's.
     Task(TaskKey),
-    /// It belonged to a task that is over, and is expected to end.
+    /// Belonged to an ended task and is expected to end soon.
     Leaving,
-    /// Nobody's that we know.
     Foreign,
 }
 
-/// Remembers whose processes were, so that one that cut itself off from its parents stays its task's.
+/// Known owners by pid and start time, so that a process that detaches from its parents keeps its owner.
 #[derive(Debug, Default)]
 pub(super) struct Owners(BTreeMap<(u32, u64), (TaskKey, Instant)>);
 
 impl Owners {
-    /// Whose it is.
-    pub(super) fn owner(&mut self, origin: &Origin, tasks: &[Marks], now: Instant) -> Owner {
+    pub(super) fn owner(
+        &mut self,
+        origin: &ProcessOrigin,
+        tasks: &[TaskMarks],
+        now: Instant,
+    ) -> Owner {
         let before = self.before(origin);
         let known = before.filter(|key| tasks.iter().any(|task| task.key == *key));
         match known.or_else(|| owner(origin, tasks)) {
@@ -49,22 +51,22 @@ impl Owners {
         }
     }
 
-    /// To be called after each round.
+    /// Drops processes that were not seen for `LEAVING`. Call after each round.
     pub(super) fn forget_old(&mut self, now: Instant) {
         self.0.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < LEAVING);
     }
 
-    fn before(&self, origin: &Origin) -> Option<TaskKey> {
+    fn before(&self, origin: &ProcessOrigin) -> Option<TaskKey> {
         if origin.started > 0 {
             return self.0.get(&(origin.pid, origin.started)).map(|(key, _)| *key);
         }
-        // It is gone from /proc but still on the GPU.
+        // The process is gone from `/proc` but still on the GPU.
         self.0.range((origin.pid, 0)..=(origin.pid, u64::MAX)).next_back().map(|(_, (key, _))| *key)
     }
 }
 
-/// By its number, by its control group, by the nearest ancestor that is known.
-fn owner(origin: &Origin, tasks: &[Marks]) -> Option<TaskKey> {
+/// Owner by pid, by cgroup, or by the nearest known ancestor.
+fn owner(origin: &ProcessOrigin, tasks: &[TaskMarks]) -> Option<TaskKey> {
     let by_pid = |pid: u32| tasks.iter().find(|task| task.pids.contains(&pid));
     let by_group = || tasks.iter().find(|task| task.groups.iter().any(|mark| inside(origin, mark)));
     by_pid(origin.pid)
@@ -73,7 +75,7 @@ fn owner(origin: &Origin, tasks: &[Marks]) -> Option<TaskKey> {
         .map(|task| task.key)
 }
 
-fn inside(origin: &Origin, mark: &str) -> bool {
+fn inside(origin: &ProcessOrigin, mark: &str) -> bool {
     origin.cgroups.iter().any(|path| is_below(path, mark))
 }
 
@@ -81,15 +83,15 @@ fn is_below(path: &str, mark: &str) -> bool {
     path.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The part of a task's control group that is its own: up to the container's identifier, or up to the name
-/// that the guardian gives (`…/agentaflow/<agent>/<task>`).
+/// Prefix of a cgroup path that belongs to the task alone: up to the container id, or up to the name that the guardian
+/// gives (`…/agentaflow/<agent>/<task>`).
 pub(super) fn mark(path: &str, key: TaskKey) -> Option<String> {
     let name = key.to_string();
     let parts: Vec<&str> = path.split('/').collect();
     let ours = parts.iter().position(|part| *part == "agentaflow");
-    let by_name = ours.and_then(|at| (at + 1..parts.len()).find(|place| parts[*place] == name));
-    let place = by_name.or_else(|| parts.iter().rposition(|part| is_container(part)))?;
-    Some(parts[..=place].join("/"))
+    let by_name = ours.and_then(|at| (at + 1..parts.len()).find(|index| parts[*index] == name));
+    let last = by_name.or_else(|| parts.iter().rposition(|part| is_container(part)))?;
+    Some(parts[..=last].join("/"))
 }
 
 /// `<64 hex digits>`, `docker-<64 hex digits>.scope`.
@@ -99,8 +101,8 @@ fn is_container(part: &str) -> bool {
     id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Without groups that say nothing: the agent's own, and those that two tasks share.
-pub(super) fn distinct(mut tasks: Vec<Marks>, own: &[String]) -> Vec<Marks> {
+/// Removes groups that do not identify a task: the agent's own, and groups that two tasks share.
+pub(super) fn distinct(mut tasks: Vec<TaskMarks>, own: &[String]) -> Vec<TaskMarks> {
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     for group in tasks.iter().flat_map(|task| &task.groups) {
         *times.entry(group.clone()).or_default() += 1;

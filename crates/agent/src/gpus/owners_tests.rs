@@ -1,5 +1,3 @@
-//! Whose a process is.
-
 use super::*;
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -8,17 +6,22 @@ fn key(job: i64) -> TaskKey {
     TaskKey { job, epoch: 1, task: 0 }
 }
 
-fn task(job: i64, pids: &[u32], groups: &[&str]) -> Marks {
+fn task(job: i64, pids: &[u32], groups: &[&str]) -> TaskMarks {
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-    Marks { key: key(job), pids: pids.iter().copied().collect(), groups }
+    TaskMarks { key: key(job), pids: pids.iter().copied().collect(), groups }
 }
 
-fn process(pid: u32, ancestors: &[u32], group: &str) -> Origin {
-    Origin { pid, started: 5, ancestors: ancestors.to_vec(), cgroups: vec![group.to_owned()] }
+fn process(pid: u32, ancestors: &[u32], group: &str) -> ProcessOrigin {
+    ProcessOrigin {
+        pid,
+        started: 5,
+        ancestors: ancestors.to_vec(),
+        cgroups: vec![group.to_owned()],
+    }
 }
 
 #[test]
-fn a_process_is_known_by_number_group_or_nearest_ancestor() {
+fn the_owner_is_found_by_pid_cgroup_or_nearest_ancestor() {
     let tasks = [task(1, &[100], &["/agentaflow/a/1-1-0"]), task(2, &[200, 201], &["/docker/x"])];
     for (process, expected) in [
         (process(100, &[], "/"), Some(1)),
@@ -35,7 +38,7 @@ fn a_process_is_known_by_number_group_or_nearest_ancestor() {
 }
 
 #[test]
-fn only_the_part_of_a_group_that_is_the_tasks_own_marks_it() {
+fn a_mark_is_the_cgroup_prefix_of_one_task() {
     for (path, expected) in [
         ("/agentaflow/a/17-1-0", Some("/agentaflow/a/17-1-0".to_owned())),
         ("/x/agentaflow/a/17-1-0/inner", Some("/x/agentaflow/a/17-1-0".to_owned())),
@@ -55,27 +58,27 @@ fn only_the_part_of_a_group_that_is_the_tasks_own_marks_it() {
 }
 
 #[test]
-fn a_group_that_the_agent_or_another_task_is_in_marks_nobody() {
+fn a_cgroup_shared_with_the_agent_or_another_task_identifies_no_task() {
     let tasks = vec![task(1, &[], &["/docker/a", "/b"]), task(2, &[], &["/b", "/c"])];
     let left = distinct(tasks, &["/docker/a/agent".to_owned()]);
     assert_eq!(left, [task(1, &[], &[]), task(2, &[], &["/c"])]);
 }
 
 #[test]
-fn a_process_that_leaves_its_parents_stays_its_tasks() {
+fn a_detached_process_keeps_its_owner() {
     let (mut owners, now) = (Owners::default(), Instant::now());
     let tasks = [task(1, &[100], &[])];
     assert_eq!(owners.owner(&process(7, &[100], "/"), &tasks, now), Owner::Task(key(1)));
     assert_eq!(owners.owner(&process(7, &[], "/"), &tasks, now), Owner::Task(key(1)));
-    let another = Origin { started: 6, ..process(7, &[], "/") };
+    let another = ProcessOrigin { started: 6, ..process(7, &[], "/") };
     assert_eq!(owners.owner(&another, &tasks, now), Owner::Foreign);
 }
 
 #[test]
-fn a_process_of_a_task_that_is_over_is_foreign_only_after_a_while() {
+fn a_process_of_an_ended_task_becomes_foreign_after_a_delay() {
     let (mut owners, now) = (Owners::default(), Instant::now());
     owners.owner(&process(7, &[], "/"), &[task(1, &[7], &[])], now);
-    let gone = Origin { pid: 7, ..Origin::default() };
+    let gone = ProcessOrigin { pid: 7, ..ProcessOrigin::default() };
     assert_eq!(owners.owner(&gone, &[], now), Owner::Leaving);
     assert_eq!(owners.owner(&process(7, &[], "/"), &[], now), Owner::Leaving);
     owners.forget_old(now + LEAVING);

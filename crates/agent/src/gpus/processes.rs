@@ -1,54 +1,53 @@
-//! What `/proc` tells about processes.
+//! Reads processes from `/proc`.
 
 use std::fs;
 
 use super::TaskLoad;
-use super::owners::{self, Marks};
+use super::owners::{self, TaskMarks};
 
-/// More generations than any real tree of processes has; a loop in what is read ends here.
-const GENERATIONS: usize = 64;
+/// Deeper than any real process tree; ends a loop in inconsistent data.
+const MAX_ANCESTORS: usize = 64;
 
-/// Where a process comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(super) struct ProcessOrigin {
     pub(super) pid: u32,
-    /// When it was started, in ticks since the boot: tells a process from a later one of the same number.
+    /// Start time in ticks since boot: distinguishes a process from a later one with the same pid.
     pub(super) started: u64,
-    /// Its parent, that one's parent, and so on.
+    /// Parent first.
     pub(super) ancestors: Vec<u32>,
-    /// Its control groups.
     pub(super) cgroups: Vec<String>,
 }
 
-/// Where this process comes from; empty for one that is gone or in another's namespace.
-pub(super) fn origin(pid: u32) -> Origin {
-    let Some((mut parent, started)) = stat(pid) else { return Origin { pid, ..Origin::default() } };
+/// Without ancestors for a process that ended or lives in another pid namespace.
+pub(super) fn origin(pid: u32) -> ProcessOrigin {
+    let Some((mut parent, started)) = stat(pid) else {
+        return ProcessOrigin { pid, ..ProcessOrigin::default() };
+    };
     let mut ancestors = Vec::new();
-    while parent > 1 && ancestors.len() < GENERATIONS {
+    while parent > 1 && ancestors.len() < MAX_ANCESTORS {
         ancestors.push(parent);
         parent = stat(parent).map_or(0, |(parent, _)| parent);
     }
-    Origin { pid, started, ancestors, cgroups: cgroups(&pid.to_string()) }
+    ProcessOrigin { pid, started, ancestors, cgroups: cgroups(&pid.to_string()) }
 }
 
-/// What the processes of each task can be known by.
-pub(super) fn marks(tasks: &[TaskLoad]) -> Vec<Marks> {
+pub(super) fn marks(tasks: &[TaskLoad]) -> Vec<TaskMarks> {
     let own = cgroups("self");
     let each = tasks.iter().map(|task| {
-        // All processes of a task are in the same group, or in groups below; a few tell it even if one just died.
+        // All processes of a task are in one cgroup or below; a few are enough even if one has just ended.
         let paths = task.pids.iter().take(4).flat_map(|pid| cgroups(&pid.to_string()));
         let groups = paths.filter_map(|path| owners::mark(&path, task.key)).collect();
-        Marks { key: task.key, pids: task.pids.iter().copied().collect(), groups }
+        TaskMarks { key: task.key, pids: task.pids.iter().copied().collect(), groups }
     });
     owners::distinct(each.collect(), &own)
 }
 
-/// Parent and time of start.
+/// Parent pid and start time.
 fn stat(pid: u32) -> Option<(u32, u64)> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name stands in parentheses and may hold anything, so what follows the last one counts.
+/// The command name is in parentheses and may contain any character, so parsing starts after the last parenthesis.
 fn parse_stat(text: &str) -> Option<(u32, u64)> {
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hostile_name_does_not_confuse_the_parent() {
+    fn parentheses_in_the_command_name_do_not_break_parsing() {
         let text = "42 (a) S 1 (b) ) S 7 42 42 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 12345 99";
         assert_eq!(parse_stat(text), Some((7, 12345)));
         assert_eq!(parse_stat("42 (a"), None);
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_this_process_among_its_ancestors() {
+    fn the_first_ancestor_of_a_child_is_this_process() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
         let origin = origin(child.id());
         child.kill().unwrap();
@@ -88,8 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_comes_from_nowhere() {
+    fn an_ended_process_has_no_ancestors() {
         let gone = u32::MAX - 1;
-        assert_eq!(origin(gone), Origin { pid: gone, ..Origin::default() });
+        assert_eq!(origin(gone), ProcessOrigin { pid: gone, ..ProcessOrigin::default() });
     }
 }

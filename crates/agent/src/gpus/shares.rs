@@ -1,4 +1,4 @@
-//! Who holds how much of which GPU, and who is well over his share.
+//! GPU memory per task, tasks far over their share, and foreign memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,32 +10,30 @@ use agentaflow_gpu::{Device, DeviceProcess, Sample};
 use super::TaskLoad;
 use super::owners::Owner;
 
-/// Frameworks round up and keep caches: so many percent over the share harm nobody.
+/// Tolerance in percent of the share: frameworks round up and keep caches.
 const SLACK_PERCENT: u64 = 5;
 
-/// A small share needs more room than that: a CUDA context alone was seen to hold 610 MiB on an H200, and people who
-/// ask for memory think of their tensors.
+/// Minimum tolerance: a CUDA context alone held 610 MiB on an H200, and memory requests count only tensors.
 const SLACK_MIB: u64 = 1024;
 
-/// A peak that is over before somebody could be harmed does not end a job.
+/// A shorter peak does not end a task.
 const OVER_FOR: Duration = Duration::from_secs(5);
 
-/// MiB that the driver uses on a GPU without saying for whom.
+/// MiB that the driver uses on a GPU without attributing them to a process.
 const DRIVER_MIB: u64 = 512;
 
-/// MiB that each task holds on each GPU or slice.
+/// MiB that each task holds on each GPU or MIG slice.
 pub(super) type Held = BTreeMap<(TaskKey, String), u64>;
 
-/// A task that is well over its share of a GPU's memory.
+/// Task far over its share of a GPU's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverShare {
-    /// Which.
     pub key: TaskKey,
-    /// The GPU.
+    /// UUID of the GPU.
     pub uuid: String,
-    /// MiB that it holds there.
+    /// MiB held by the task.
     pub used: u64,
-    /// MiB that it was given there; 0 where it was given nothing.
+    /// MiB granted to the task; 0 for a GPU that was not assigned to it.
     pub share: u64,
 }
 
@@ -43,45 +41,38 @@ impl fmt::Display for OverShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { uuid, used, share, .. } = self;
         if *share == 0 {
-            return write!(
-                f,
-                "it held {used} MiB of the memory of {uuid}, a GPU that it was not given"
-            );
+            return write!(f, "Task used {used} MiB on GPU {uuid}, which is not assigned to it");
         }
-        write!(
-            f,
-            "it held {used} MiB of the memory of {uuid}; its share is {share} MiB: ask for more"
-        )
+        write!(f, "Task used {used} MiB on GPU {uuid}, limit {share} MiB; request more GPU memory")
     }
 }
 
-/// Since when tasks have been over.
+/// Start of the current excess per task and GPU.
 #[derive(Debug, Default)]
 pub(super) struct OverCounter(BTreeMap<(TaskKey, String), Instant>);
 
 impl OverCounter {
-    /// Takes those that are over now; returns those that have been at every look for long enough.
+    /// Records the tasks that are over their share now; returns those over at every call for `OVER_FOR`.
     pub(super) fn observe(&mut self, over: Vec<OverShare>, now: Instant) -> Vec<OverShare> {
-        let place = |over: &OverShare| (over.key, over.uuid.clone());
+        let slot = |over: &OverShare| (over.key, over.uuid.clone());
         let mut since = BTreeMap::new();
         for over in &over {
-            let began = self.0.get(&place(over)).copied().unwrap_or(now);
-            since.insert(place(over), began);
+            let began = self.0.get(&slot(over)).copied().unwrap_or(now);
+            since.insert(slot(over), began);
         }
         self.0 = since;
         let long =
-            |over: &OverShare| now.saturating_duration_since(self.0[&place(over)]) >= OVER_FOR;
+            |over: &OverShare| now.saturating_duration_since(self.0[&slot(over)]) >= OVER_FOR;
         over.into_iter().filter(long).collect()
     }
 }
 
-/// The GPU of each MIG slice.
+/// GPU UUID by MIG slice UUID.
 pub(super) fn parents(devices: &[Device]) -> BTreeMap<String, String> {
     let slices = devices.iter().flat_map(|gpu| gpu.mig.iter().flatten().map(move |s| (s, gpu)));
     slices.map(|(slice, gpu)| (slice.uuid.clone(), gpu.uuid.clone())).collect()
 }
 
-/// What tasks hold.
 pub(super) fn held(processes: &[(DeviceProcess, Owner)]) -> Held {
     let mut held = Held::new();
     for (process, owner) in processes {
@@ -92,7 +83,7 @@ pub(super) fn held(processes: &[(DeviceProcess, Owner)]) -> Held {
     held
 }
 
-/// Those who hold well more than their share now.
+/// Tasks that hold more than their share plus tolerance now.
 pub(super) fn over(
     held: &Held,
     tasks: &[TaskLoad],
@@ -107,12 +98,12 @@ pub(super) fn over(
     held.iter().filter_map(over).collect()
 }
 
-/// MiB that a task may hold there; none where nothing has to be watched: the device is its alone, or the
-/// hardware keeps it within its slice.
+/// MiB granted to a task on a device; `None` if no limit applies: the task has the device alone, or the hardware
+/// isolates its MIG slice.
 fn share(task: &TaskLoad, uuid: &String, parents: &BTreeMap<String, String>) -> Option<u64> {
     let mut sum = 0_u64;
     for grant in &task.grants {
-        // Tools that do not know slices name the GPU of a slice, and the other way round.
+        // Tools without MIG support report the GPU instead of the slice, and vice versa.
         let same = grant.uuid == *uuid;
         let slice =
             parents.get(&grant.uuid) == Some(uuid) || parents.get(uuid) == Some(&grant.uuid);
@@ -127,8 +118,8 @@ fn share(task: &TaskLoad, uuid: &String, parents: &BTreeMap<String, String>) -> 
     Some(sum)
 }
 
-/// MiB on each real GPU that are held by nobody we know: by processes, or by something that is not told and that
-/// is more than the driver and our tasks can account for.
+/// Foreign MiB on each real GPU: memory of foreign processes, and unattributed memory beyond the driver's use and the
+/// grants of the tasks.
 pub(super) fn foreign(
     devices: &[Device],
     samples: &BTreeMap<String, Sample>,
@@ -145,21 +136,21 @@ pub(super) fn foreign(
             let ours = processes.iter().filter(here).filter(|(_, owner)| wanted(owner));
             ours.map(|(process, _)| process.memory).sum()
         };
-        let told = sum(&|owner| *owner == Owner::Foreign);
+        let attributed = sum(&|owner| *owner == Owner::Foreign);
         let used = samples.get(&gpu.uuid).and_then(|sample| sample.memory_used).unwrap_or(0);
-        let untold = used.saturating_sub(sum(&|_| true));
+        let unattributed = used.saturating_sub(sum(&|_| true));
         let room =
             grants_on(tasks, gpu).saturating_sub(sum(&|owner| matches!(owner, Owner::Task(_))));
         let hidden = match gpu.mig {
             Some(_) => 0,
-            None => untold.saturating_sub(room.saturating_add(DRIVER_MIB)),
+            None => unattributed.saturating_sub(room.saturating_add(DRIVER_MIB)),
         };
-        foreign.insert(gpu.uuid.clone(), told + hidden);
+        foreign.insert(gpu.uuid.clone(), attributed + hidden);
     }
     foreign
 }
 
-/// MiB that our tasks may hold there.
+/// MiB granted to tasks on a GPU.
 fn grants_on(tasks: &[TaskLoad], gpu: &Device) -> u64 {
     let grants = tasks.iter().flat_map(|task| &task.grants).filter(|grant| grant.uuid == gpu.uuid);
     let may = |grant: &agentaflow_api::link::GpuGrant| {

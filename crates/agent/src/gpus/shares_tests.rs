@@ -1,5 +1,3 @@
-//! Shares, in tables.
-
 use agentaflow_api::link::GpuGrant;
 use agentaflow_gpu::MigDevice;
 
@@ -29,7 +27,7 @@ fn an_over(job: i64) -> OverShare {
 }
 
 #[test]
-fn a_task_is_over_only_beyond_the_slack() {
+fn a_task_is_over_its_share_only_beyond_the_tolerance() {
     for (share, used, expected) in [
         (1_000, 1_000, false),
         (1_000, 2_024, false),
@@ -47,7 +45,7 @@ fn a_task_is_over_only_beyond_the_slack() {
 }
 
 #[test]
-fn the_one_who_takes_too_much_is_named_and_never_his_neighbour() {
+fn only_the_task_over_its_share_is_reported() {
     let tasks = [task(1, "GPU-a", 8_000, true), task(2, "GPU-a", 8_000, true)];
     let processes = [
         process("GPU-a", 5_000, Owner::Task(key(1))),
@@ -58,20 +56,18 @@ fn the_one_who_takes_too_much_is_named_and_never_his_neighbour() {
     let over = over(&held(&processes), &tasks, &BTreeMap::new());
     let expected = OverShare { key: key(1), uuid: "GPU-a".into(), used: 10_000, share: 8_000 };
     assert_eq!(over, [expected]);
-    assert!(over[0].to_string().contains("10000 MiB"), "{}", over[0]);
 }
 
 #[test]
-fn a_gpu_that_was_not_given_is_no_share_at_all() {
+fn the_share_of_an_unassigned_gpu_is_zero() {
     let tasks = [task(1, "GPU-a", 8_000, false)];
     let held = held(&[process("GPU-b", 4_000, Owner::Task(key(1)))]);
     let over = over(&held, &tasks, &BTreeMap::new());
     assert_eq!((over.len(), over[0].share), (1, 0));
-    assert!(over[0].to_string().contains("was not given"));
 }
 
 #[test]
-fn whole_devices_and_slices_are_not_watched() {
+fn whole_devices_and_mig_slices_have_no_limit() {
     let parents = parents(&[gpu("GPU-a", Some(&["MIG-1"])), gpu("GPU-b", None)]);
     for (granted, shared, used_on) in
         [("GPU-b", false, "GPU-b"), ("MIG-1", true, "MIG-1"), ("MIG-1", true, "GPU-a")]
@@ -83,7 +79,7 @@ fn whole_devices_and_slices_are_not_watched() {
 }
 
 #[test]
-fn being_over_counts_only_when_it_lasts_without_a_break() {
+fn an_excess_counts_only_without_interruption() {
     let begin = Instant::now();
     let at = |ms: u64| begin + Duration::from_millis(ms);
     let mut counter = OverCounter::default();
@@ -96,7 +92,7 @@ fn being_over_counts_only_when_it_lasts_without_a_break() {
 }
 
 #[test]
-fn foreign_memory_is_what_nobody_we_know_holds() {
+fn memory_without_a_known_owner_is_foreign() {
     use Owner::{Foreign, Leaving, Task};
     let ours = process("GPU-a", 6_000, Task(key(1)));
     let shared = || vec![task(1, "GPU-a", 8_000, true)];
@@ -110,7 +106,7 @@ fn foreign_memory_is_what_nobody_we_know_holds() {
         (7_200, vec![ours.clone(), theirs.clone()], shared(), 900),
         (900, vec![theirs], vec![], 900),
         (900, vec![process("GPU-a", 900, Leaving)], vec![], 0),
-        // Our task's memory is not told: it is not taken for foreign as far as it may be our task's.
+        // Unattributed memory within the task's grant is not foreign.
         (8_000, vec![], shared(), 0),
         (20_512, vec![], shared(), 12_000),
         (79_000, vec![process("GPU-a", 0, Task(key(1)))], whole(), 0),
@@ -123,7 +119,7 @@ fn foreign_memory_is_what_nobody_we_know_holds() {
 }
 
 #[test]
-fn foreign_memory_in_a_slice_is_foreign_on_its_gpu() {
+fn foreign_memory_of_a_mig_slice_counts_on_its_gpu() {
     let devices = [gpu("GPU-a", Some(&["MIG-1"]))];
     let processes = [process("MIG-1", 700, Owner::Foreign)];
     assert_eq!(foreign(&devices, &BTreeMap::new(), &processes, &[])["GPU-a"], 700);

@@ -1,13 +1,12 @@
-//! The watch as the agent uses it, on a source that says what the test wants.
+//! GPU watch on a fake source.
 
 use agentaflow_api::node::GpuStatus;
 use agentaflow_gpu::{MigDevice, Simulated, SimulatedSpec};
 
 use super::*;
 
-/// A source whose answers are set by the test.
 #[derive(Default)]
-struct Told {
+struct FakeSource {
     processes: Mutex<Vec<DeviceProcess>>,
     used: Mutex<u64>,
     fault: Mutex<Option<String>>,
@@ -16,7 +15,7 @@ struct Told {
 
 const GPU: &str = "GPU-a";
 
-impl GpuSource for Told {
+impl GpuSource for FakeSource {
     fn host(&self) -> Host {
         Host { source: "nvml", ..Host::default() }
     }
@@ -64,10 +63,10 @@ fn task(job: i64, uuid: &str, memory: u64, pids: &[u32]) -> TaskLoad {
     TaskLoad { key, grants: vec![grant], pids: pids.to_vec() }
 }
 
-async fn watch() -> (Arc<Told>, GpuWatch) {
-    let told = Arc::new(Told::default());
-    let source: Arc<dyn GpuSource> = told.clone();
-    (told, GpuWatch::open(source).await.unwrap())
+async fn watch() -> (Arc<FakeSource>, GpuWatch) {
+    let fake = Arc::new(FakeSource::default());
+    let source: Arc<dyn GpuSource> = fake.clone();
+    (fake, GpuWatch::open(source).await.unwrap())
 }
 
 fn status(watch: &GpuWatch) -> Vec<String> {
@@ -80,7 +79,7 @@ fn status(watch: &GpuWatch) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn gpus_are_told_with_slices_and_without_those_that_could_never_be_read() {
+async fn instances_include_mig_slices_and_omit_unreadable_gpus() {
     let (_, watch) = watch().await;
     let gpus = watch.instances();
     assert_eq!(gpus.len(), 2);
@@ -92,7 +91,7 @@ async fn gpus_are_told_with_slices_and_without_those_that_could_never_be_read() 
 }
 
 #[tokio::test]
-async fn a_gpu_with_a_task_is_busy_and_so_is_the_gpu_of_a_slice() {
+async fn a_gpu_is_busy_with_a_task_on_it_or_on_its_mig_slice() {
     let (_, watch) = watch().await;
     assert_eq!(status(&watch), ["available", "available"]);
     watch.tick(&[task(1, "MIG-1", 100, &[])]).await;
@@ -102,18 +101,18 @@ async fn a_gpu_with_a_task_is_busy_and_so_is_the_gpu_of_a_slice() {
 }
 
 #[tokio::test]
-async fn memory_of_tasks_has_a_peak_and_memory_of_strangers_is_foreign() {
-    let (told, watch) = watch().await;
-    let mut stranger = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+async fn task_memory_has_a_peak_and_other_memory_is_foreign() {
+    let (fake, watch) = watch().await;
+    let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let mine = task(1, GPU, 40_000, &[4_000_000]);
-    for (used, strange) in [(1_000, 300), (5_000, 200), (2_000, 100)] {
+    for (used, foreign) in [(1_000, 300), (5_000, 200), (2_000, 100)] {
         let process = |pid, memory| DeviceProcess { uuid: GPU.into(), pid, memory };
-        *told.processes.lock().unwrap() =
-            vec![process(4_000_000, used), process(stranger.id(), strange)];
+        *fake.processes.lock().unwrap() =
+            vec![process(4_000_000, used), process(other.id(), foreign)];
         assert!(watch.tick(std::slice::from_ref(&mine)).await.is_empty());
     }
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
     assert_eq!(watch.peak_memory(mine.key), Some(5_000));
     assert_eq!(watch.instances()[0].gpu_memory_foreign, Some(100));
     watch.forget(mine.key);
@@ -121,9 +120,9 @@ async fn memory_of_tasks_has_a_peak_and_memory_of_strangers_is_foreign() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_lost_is_an_error_and_offers_nothing() {
-    let (told, watch) = watch().await;
-    *told.fault.lock().unwrap() = Some("fell off the bus".into());
+async fn a_lost_gpu_has_status_error_and_no_memory() {
+    let (fake, watch) = watch().await;
+    *fake.fault.lock().unwrap() = Some("fell off the bus".into());
     watch.tick(&[]).await;
     let gpu = &watch.instances()[0];
     assert_eq!((gpu.status, gpu.gpu_memory_available), (Some(GpuStatus::Error), Some(0)));
@@ -131,21 +130,21 @@ async fn a_gpu_that_is_lost_is_an_error_and_offers_nothing() {
 }
 
 #[tokio::test]
-async fn a_driver_that_fails_makes_every_gpu_an_error_until_it_works_again() {
-    let (told, watch) = watch().await;
-    told.broken.store(true, Ordering::Relaxed);
+async fn every_gpu_has_status_error_while_the_driver_fails() {
+    let (fake, watch) = watch().await;
+    fake.broken.store(true, Ordering::Relaxed);
     assert!(watch.tick(&[task(1, GPU, 1, &[])]).await.is_empty());
     assert_eq!(status(&watch), ["error", "error"]);
     assert!(watch.faults()[0].1.contains("version mismatch"));
-    told.broken.store(false, Ordering::Relaxed);
+    fake.broken.store(false, Ordering::Relaxed);
     watch.tick(&[]).await;
     assert_eq!(status(&watch), ["available", "available"]);
-    told.broken.store(true, Ordering::Relaxed);
-    assert!(GpuWatch::open(told).await.is_err());
+    fake.broken.store(true, Ordering::Relaxed);
+    assert!(GpuWatch::open(fake).await.is_err());
 }
 
 #[tokio::test]
-async fn simulated_gpus_feel_the_tasks_that_are_on_them() {
+async fn simulated_gpus_show_the_load_of_their_tasks() {
     let source: Arc<dyn GpuSource> = Arc::new(Simulated::new(&SimulatedSpec::default()).unwrap());
     let watch = GpuWatch::open(source).await.unwrap();
     let uuid = watch.instances()[0].gpu_uuid.clone().unwrap();
@@ -159,14 +158,14 @@ async fn simulated_gpus_feel_the_tasks_that_are_on_them() {
 
 #[tokio::test]
 #[ignore = "needs an NVIDIA GPU and a python3 with torch"]
-async fn on_a_real_gpu_the_task_over_its_share_is_named_and_its_neighbour_is_not() {
+async fn on_a_real_gpu_only_the_task_over_its_share_is_reported() {
     let watch = GpuWatch::open(agentaflow_gpu::detect().unwrap().into()).await.unwrap();
     let uuid = watch.instances()[0].gpu_uuid.clone().unwrap();
     let take = |gib: u32| {
         let code = format!(
             "import sys, torch; x = torch.ones({gib} << 30, dtype=torch.uint8, device='cuda'); sys.stdin.read()"
         );
-        // A shell in between: the process on the GPU is a grandchild. It ends when its input does.
+        // Through a shell, so that the process on the GPU is a grandchild. The process ends with its input.
         let script = format!("python3 -c \"{code}\"; true");
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", &script]).stdin(std::process::Stdio::piped()).spawn().unwrap()

@@ -1,7 +1,7 @@
-//! Control groups, where the machine lets us have them: limits, exact accounts, and an end that nothing escapes.
+//! cgroups of tasks, on hosts that allow them: limits, exact accounting, and a kill that reaches every process.
 //!
-//! Used only with the unified hierarchy and its memory controller. Elsewhere process groups and the sweep for
-//! strays do the work, without limits.
+//! Requires cgroup v2 with the memory controller. Other hosts use process groups and a search for orphaned processes,
+//! without limits.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,40 +11,40 @@ use tracing::warn;
 
 use agentaflow_api::link::TaskKey;
 
-/// The group under which every task gets its own.
+/// Parent of the cgroups of all tasks.
 #[derive(Clone, Debug)]
-pub(super) struct Root {
+pub(super) struct CgroupRoot {
     dir: PathBuf,
-    /// The group that the guardian itself is in, if it can go back to it.
+    /// cgroup of the guardian itself, if the guardian can return to it.
     home: Option<PathBuf>,
 }
 
-/// The group of one task; removed when dropped.
+/// cgroup of one task; removed when dropped.
 #[derive(Debug)]
-pub(super) struct Group(PathBuf);
+pub(super) struct Cgroup(PathBuf);
 
-impl Root {
-    /// Finds a place for our groups and makes it; none where that is not possible.
+impl CgroupRoot {
+    /// Creates the parent cgroup; `None` if the host does not allow it.
     pub(super) fn find(name: &str) -> Option<Self> {
         let mount = unified_mount(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let own = mount.join(own_group(&groups)?.trim_start_matches('/'));
         let dir = [&own, &mount].into_iter().find_map(|parent| Self::below(parent, name))?;
-        // To go where it is already shows whether it could come back from elsewhere.
+        // Entering the own cgroup shows that a return to it is possible.
         let home = enter(&own).is_ok().then_some(own);
         Some(Self { dir, home })
     }
 
-    /// Runs this inside the group of a task, so that a process that it starts is never outside. Where the guardian
-    /// may not go there, the process has to be taken in afterwards.
-    pub(super) fn inside<T>(&self, group: &Group, start: impl FnOnce() -> T) -> T {
+    /// Runs `start` inside the cgroup of a task, so that the started process is never outside it. If the guardian cannot
+    /// enter the cgroup, the caller adds the process afterwards.
+    pub(super) fn inside<T>(&self, group: &Cgroup, start: impl FnOnce() -> T) -> T {
         let Some(home) = self.home.as_ref().filter(|_| enter(&group.0).is_ok()) else {
             return start();
         };
         let started = start();
         if let Err(error) = enter(home) {
-            // It would be killed with the task otherwise; see `Group::kill`.
-            warn!(%error, "cannot leave the control group of a task");
+            // `Cgroup::kill` spares the guardian.
+            warn!(%error, "cannot leave the cgroup of a task");
         }
         started
     }
@@ -66,15 +66,15 @@ impl Root {
         None
     }
 
-    /// Kills everything in every group, and removes the groups as far as they are empty already.
+    /// Kills all processes in all task cgroups, and removes empty cgroups.
     pub(super) fn kill_all(&self) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
-            Group(entry.path()).kill();
+            Cgroup(entry.path()).kill();
         }
     }
 
-    /// Removes it, as far as nobody else needs it.
+    /// Removes the parent cgroups if they are empty.
     pub(super) fn remove(&self) {
         if fs::remove_dir(&self.dir).is_ok()
             && let Some(shared) = self.dir.parent()
@@ -83,19 +83,19 @@ impl Root {
         }
     }
 
-    /// Makes the group of a task, with its limits as far as the machine has them.
+    /// Creates the cgroup of a task. Only the memory limit is mandatory.
     pub(super) fn group(
         &self,
         key: TaskKey,
         memory: u64,
         cpu_milli: u64,
         pids: u64,
-    ) -> io::Result<Group> {
-        let group = Group(self.dir.join(key.to_string()));
+    ) -> io::Result<Cgroup> {
+        let group = Cgroup(self.dir.join(key.to_string()));
         make(&group.0)?;
         if memory > 0 {
             group.set("memory.max", &(memory << 20).to_string())?;
-            // Without this a task over its limit swaps instead of ending; there may be no swap at all.
+            // Without this a task over its limit swaps. Fails on hosts without swap.
             let _ = group.set("memory.swap.max", "0");
             let _ = group.set("memory.oom.group", "1");
         }
@@ -109,19 +109,17 @@ impl Root {
     }
 }
 
-impl Group {
-    /// Takes a process in.
+impl Cgroup {
     pub(super) fn add(&self, pid: u32) -> io::Result<()> {
         self.set("cgroup.procs", &pid.to_string())
     }
 
-    /// The processes in it.
     pub(super) fn pids(&self) -> Vec<u32> {
         let text = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Kills everything in it.
+    /// Kills all processes except the guardian.
     pub(super) fn kill(&self) {
         let (pids, own) = (self.pids(), std::process::id());
         if pids.contains(&own) || self.set("cgroup.kill", "1").is_err() {
@@ -131,13 +129,13 @@ impl Group {
         }
     }
 
-    /// The kernel killed something in it for lack of memory.
+    /// True if the OOM killer ended a process.
     pub(super) fn out_of_memory(&self) -> bool {
         self.field("memory.events", "oom_kill").is_some_and(|count| count > 0)
     }
 
-    /// CPU time in milliseconds, and MiB of memory at most.
-    pub(super) fn used(&self) -> (u64, u64) {
+    /// CPU time in milliseconds and peak memory in MiB.
+    pub(super) fn usage(&self) -> (u64, u64) {
         let cpu = self.field("cpu.stat", "usage_usec").unwrap_or(0) / 1000;
         let peak = fs::read_to_string(self.0.join("memory.peak"))
             .or_else(|_| fs::read_to_string(self.0.join("memory.current")))
@@ -156,14 +154,13 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Fails while something is in it, and then the next guardian finds it and kills it.
+        // Fails while processes are left; the next guardian kills them.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Moves this process into a group.
 fn enter(group: &Path) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(group.join("cgroup.procs"))?.write_all(b"0")
 }
@@ -175,7 +172,7 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Hands controllers down, one by one since some may be missing.
+/// Enables controllers one by one, since some may be missing.
 fn enable(path: &Path) {
     for controller in ["+memory", "+cpu", "+pids"] {
         let _ = fs::write(path.join("cgroup.subtree_control"), controller);
@@ -198,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_unified_hierarchy_is_found_among_others() {
+    fn the_cgroup_v2_mount_is_found() {
         let text = "31 24 0:27 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu\n\
                     32 24 0:28 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
         assert_eq!(unified_mount(text), Some(PathBuf::from("/sys/fs/cgroup/unified")));
@@ -206,22 +203,22 @@ mod tests {
     }
 
     #[test]
-    fn the_guardian_is_in_the_group_of_a_task_only_while_it_starts_it() {
-        let place = tempfile::tempdir().unwrap();
-        let (home, dir) = (place.path().join("home"), place.path().join("root"));
-        let said = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).unwrap();
+    fn the_guardian_is_in_the_cgroup_of_a_task_only_during_the_start() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, dir) = (temp.path().join("home"), temp.path().join("root"));
+        let procs = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).unwrap();
         for group in [&home, &dir.join("task")] {
             fs::create_dir_all(group).unwrap();
             fs::write(group.join("cgroup.procs"), "").unwrap();
         }
-        let group = Group(dir.join("task"));
-        let root = Root { dir, home: Some(home.clone()) };
-        let seen = root.inside(&group, || (said(&group.0), said(&home)));
-        assert_eq!(seen, ("0".to_owned(), String::new()));
-        assert_eq!(said(&home), "0");
-        // Without a way back it stays where it is.
+        let group = Cgroup(dir.join("task"));
+        let root = CgroupRoot { dir, home: Some(home.clone()) };
+        let during = root.inside(&group, || (procs(&group.0), procs(&home)));
+        assert_eq!(during, ("0".to_owned(), String::new()));
+        assert_eq!(procs(&home), "0");
+        // A guardian that cannot return does not move.
         fs::write(group.0.join("cgroup.procs"), "").unwrap();
-        let stuck = Root { home: None, ..root };
-        assert_eq!(stuck.inside(&group, || said(&group.0)), "");
+        let stuck = CgroupRoot { home: None, ..root };
+        assert_eq!(stuck.inside(&group, || procs(&group.0)), "");
     }
 }

@@ -1,5 +1,6 @@
-//! The agent's side of the guardian: finds it or starts it, and keeps in touch.
+//! The agent's connection to the guardian: finds or starts the guardian, and reconnects.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -17,295 +18,301 @@ use tracing::{debug, warn};
 
 use agentaflow_api::link::{StopCause, TaskKey};
 
-use super::book::Book;
 use super::socket;
-use super::wire::{Answer, Ask, ExitRecord, Order, PROTOCOL, Request, Say, TaskState};
+use super::task_cache::TaskCache;
+use super::wire::{
+    Command, ExitRecord, Message, PROTOCOL, ProcessSpec, Request, Response, TaskState,
+};
 use crate::clock::millis;
 
-/// How long a guardian may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a new guardian may take to listen.
+/// Longest wait for the socket of a new guardian.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a farewell may take.
-const FAREWELL: Duration = Duration::from_millis(500);
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-type Post = (Ask, Option<oneshot::Sender<Answer>>);
+type QueuedCommand = (Command, Option<oneshot::Sender<Response>>);
 
-/// The way to the guardian. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Guardian {
-    post: UnboundedSender<Post>,
-    book: Arc<Book>,
+    queue: UnboundedSender<QueuedCommand>,
+    cache: Arc<TaskCache>,
     until: Arc<AtomicU64>,
 }
 
 impl Guardian {
-    /// Keeps in touch with the guardian of a folder from now on, and starts one whenever there is none.
+    /// Connects to the guardian of a state directory in the background, and starts a guardian whenever none runs.
     pub(crate) fn new(dir: PathBuf, program: PathBuf, interval: Duration) -> Self {
-        let (post, inbox) = mpsc::unbounded_channel();
-        let book = Arc::new(Book::default());
+        let (queue, inbox) = mpsc::unbounded_channel();
+        let cache = Arc::new(TaskCache::default());
         let until = Arc::new(AtomicU64::new(0));
-        let link = Link {
+        let link = GuardianLink {
             dir,
             program,
             interval_ms: millis(interval),
-            book: Arc::clone(&book),
+            cache: Arc::clone(&cache),
             until: Arc::clone(&until),
-            next: 0,
+            next_id: 0,
         };
         tokio::spawn(link.run(inbox));
-        Self { post, book, until }
+        Self { queue, cache, until }
     }
 
-    /// Starts a process.
-    pub(crate) async fn start(&self, order: Order) -> Result<Answer, GuardianAway> {
-        let key = order.key;
-        let answer = self.ask(Ask::Start(Box::new(order))).await?;
-        if let Answer::Started { at } = &answer {
-            self.book.begun(key, *at);
+    pub(crate) async fn start(&self, spec: ProcessSpec) -> Result<Response, GuardianUnreachable> {
+        let key = spec.key;
+        let response = self.call(Command::Start(Box::new(spec))).await?;
+        if let Response::Started { at } = &response {
+            self.cache.record_start(key, *at);
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    /// How a task ended, once it did; none if the guardian does not know it.
+    /// Waits for the end of a task; `None` if the guardian does not know the task.
     pub(crate) async fn wait(&self, key: TaskKey) -> Option<ExitRecord> {
-        self.book.wait(key).await
+        self.cache.wait(key).await
     }
 
-    /// Everything it has.
-    pub(crate) async fn list(&self) -> Result<Vec<TaskState>, GuardianAway> {
-        match self.ask(Ask::List).await? {
-            Answer::Tasks { tasks } => Ok(tasks),
-            _ => Err(GuardianAway),
+    pub(crate) async fn list(&self) -> Result<Vec<TaskState>, GuardianUnreachable> {
+        match self.call(Command::List).await? {
+            Response::Tasks { tasks } => Ok(tasks),
+            _ => Err(GuardianUnreachable),
         }
     }
 
-    /// CPU milliseconds and MiB that a task has used.
-    pub(crate) async fn used(&self, key: TaskKey) -> (u64, u64) {
-        if let Some(record) = self.book.ended(key) {
+    /// CPU time in milliseconds and peak memory in MiB.
+    pub(crate) async fn usage(&self, key: TaskKey) -> (u64, u64) {
+        if let Some(record) = self.cache.ended(key) {
             return (record.cpu_ms, record.memory);
         }
-        match self.ask(Ask::Used { key }).await {
-            Ok(Answer::Used { cpu_ms, memory }) => (cpu_ms, memory),
+        match self.call(Command::Usage { key }).await {
+            Ok(Response::Usage { cpu_ms, memory }) => (cpu_ms, memory),
             _ => (0, 0),
         }
     }
 
-    /// The processes of a task.
     pub(crate) async fn pids(&self, key: TaskKey) -> Vec<u32> {
-        match self.ask(Ask::Pids { key }).await {
-            Ok(Answer::Pids { pids }) => pids,
+        match self.call(Command::Pids { key }).await {
+            Ok(Response::Pids { pids }) => pids,
             _ => Vec::new(),
         }
     }
 
-    /// Stops a task.
     pub(crate) fn stop(&self, key: TaskKey, cause: StopCause, grace: Duration) {
-        self.tell(Ask::Stop { key, cause, grace_ms: grace.as_millis() as u64 });
+        self.send(Command::Stop { key, cause, grace_ms: grace.as_millis() as u64 });
     }
 
-    /// The end of a task is known, and its folder is about to go.
+    /// Drops a task whose end is reported; its folder is removed next.
     pub(crate) fn forget(&self, key: TaskKey) {
-        self.book.forget(key);
-        self.tell(Ask::Forget { key });
+        self.cache.forget(key);
+        self.send(Command::Forget { key });
     }
 
-    /// The lease holds until this moment of the boot-time clock.
+    /// `until_ms` is a moment of the boot-time clock.
     pub(crate) fn renew(&self, until_ms: u64) {
         self.until.fetch_max(until_ms, Ordering::Relaxed);
-        self.tell(Ask::Renew { until_ms });
+        self.send(Command::Renew { until_ms });
     }
 
-    /// The task is a container of the engine behind this socket; stop it when the lease runs out. Returns when the
-    /// guardian has it; otherwise the next one will be told.
+    /// Registers a leased container, which the guardian stops when the lease expires. The command is sent at once; the
+    /// future returns the guardian's confirmation. A new guardian gets the registration again.
     pub(crate) fn protect(
         &self,
         key: TaskKey,
-        engine: PathBuf,
-    ) -> impl Future<Output = Result<(), GuardianAway>> + use<> {
-        self.book.protect(key, engine.clone());
-        let answer = self.ask(Ask::Protect { key, engine });
+        docker_socket: PathBuf,
+    ) -> impl Future<Output = Result<(), GuardianUnreachable>> + use<> {
+        self.cache.protect(key, docker_socket.clone());
+        let response = self.call(Command::Protect { key, docker_socket });
         async move {
-            match answer.await? {
-                Answer::Done => Ok(()),
-                _ => Err(GuardianAway),
+            match response.await? {
+                Response::Done => Ok(()),
+                _ => Err(GuardianUnreachable),
             }
         }
     }
 
-    /// It is not needed any more: it may go as soon as nothing is left to guard.
+    /// Lets the guardian exit as soon as it has no tasks.
     pub(crate) async fn leave(&self) {
-        let _ = tokio::time::timeout(FAREWELL, self.ask(Ask::Leave)).await;
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.call(Command::Leave)).await;
     }
 
-    fn tell(&self, ask: Ask) {
-        // The link lives as long as the process; at its end nobody listens, and that is fine.
-        let _ = self.post.send((ask, None));
+    fn send(&self, command: Command) {
+        // Fails only at the end of the process.
+        let _ = self.queue.send((command, None));
     }
 
-    /// Asks at once; the answer may be waited for.
-    fn ask(&self, ask: Ask) -> impl Future<Output = Result<Answer, GuardianAway>> + use<> {
-        let (reply, answer) = oneshot::channel();
-        // Where nobody takes it, there is no answer either.
-        let _ = self.post.send((ask, Some(reply)));
+    /// Sends a command at once; the future returns the response.
+    fn call(
+        &self,
+        command: Command,
+    ) -> impl Future<Output = Result<Response, GuardianUnreachable>> + use<> {
+        let (reply, response) = oneshot::channel();
+        // Fails only at the end of the process; then there is no response either.
+        let _ = self.queue.send((command, Some(reply)));
         async move {
-            let answer = tokio::time::timeout(PATIENCE, answer).await;
-            answer.map_err(|_| GuardianAway)?.map_err(|_| GuardianAway)
+            let response = tokio::time::timeout(RESPONSE_TIMEOUT, response).await;
+            response.map_err(|_| GuardianUnreachable)?.map_err(|_| GuardianUnreachable)
         }
     }
 }
 
-/// The guardian did not answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct GuardianAway;
+pub(crate) struct GuardianUnreachable;
 
-struct Link {
+struct GuardianLink {
     dir: PathBuf,
     program: PathBuf,
     interval_ms: u64,
-    book: Arc<Book>,
+    cache: Arc<TaskCache>,
     until: Arc<AtomicU64>,
-    next: u64,
+    next_id: u64,
 }
 
-/// A connection, with the answers it owes.
-struct Wire {
+/// Connection with the pending responses by request id.
+struct Connection {
     lines: Lines<BufReader<OwnedReadHalf>>,
     writing: OwnedWriteHalf,
-    owed: std::collections::HashMap<u64, oneshot::Sender<Answer>>,
+    pending: HashMap<u64, oneshot::Sender<Response>>,
 }
 
-impl Link {
-    async fn run(mut self, mut inbox: UnboundedReceiver<Post>) {
+impl GuardianLink {
+    async fn run(mut self, mut inbox: UnboundedReceiver<QueuedCommand>) {
         loop {
             match self.connect().await {
-                Ok(wire) => {
-                    if self.talk(wire, &mut inbox).await {
+                Ok(connection) => {
+                    if self.serve(connection, &mut inbox).await {
                         return;
                     }
-                    warn!("lost touch with the guardian; looking for it");
+                    warn!("connection to the guardian lost; reconnecting");
                 }
                 Err(error) => {
-                    warn!(%error, "no guardian yet; trying again");
+                    warn!(%error, "cannot connect to the guardian; retrying");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
         }
     }
 
-    /// Talks until the connection breaks (false) or nobody is left to talk for (true).
-    async fn talk(&mut self, mut wire: Wire, inbox: &mut UnboundedReceiver<Post>) -> bool {
+    /// Exchanges messages until the connection breaks (false) or the agent drops its last handle (true).
+    async fn serve(
+        &mut self,
+        mut connection: Connection,
+        inbox: &mut UnboundedReceiver<QueuedCommand>,
+    ) -> bool {
         loop {
             tokio::select! {
-                post = inbox.recv() => {
-                    let Some(post) = post else { return true };
-                    if self.send(&mut wire, post, inbox).await.is_err() {
+                command = inbox.recv() => {
+                    let Some(command) = command else { return true };
+                    if self.send(&mut connection, command, inbox).await.is_err() {
                         return false;
                     }
                 }
-                line = wire.lines.next_line() => match line {
-                    Ok(Some(line)) => self.hear(&mut wire, &line),
+                line = connection.lines.next_line() => match line {
+                    Ok(Some(line)) => self.handle(&mut connection, &line),
                     Ok(None) | Err(_) => return false,
                 },
             }
         }
     }
 
-    /// Sends what is there, all in one go.
+    /// Sends all queued commands in one write.
     async fn send(
         &mut self,
-        wire: &mut Wire,
-        first: Post,
-        inbox: &mut UnboundedReceiver<Post>,
+        connection: &mut Connection,
+        first: QueuedCommand,
+        inbox: &mut UnboundedReceiver<QueuedCommand>,
     ) -> io::Result<()> {
         let mut batch = Vec::new();
         let mut next = Some(first);
-        while let Some((ask, reply)) = next {
+        while let Some((command, reply)) = next {
             next = inbox.try_recv().ok();
-            // Whoever wanted this started has given up, and does not look after it.
-            let given_up = reply.as_ref().is_some_and(oneshot::Sender::is_closed);
-            if given_up && matches!(ask, Ask::Start(_)) {
+            // The caller no longer waits for this start and would not manage the task.
+            let abandoned = reply.as_ref().is_some_and(oneshot::Sender::is_closed);
+            if abandoned && matches!(command, Command::Start(_)) {
                 continue;
             }
-            self.next += 1;
-            serde_json::to_writer(&mut batch, &Request { id: self.next, ask })?;
+            self.next_id += 1;
+            serde_json::to_writer(&mut batch, &Request { id: self.next_id, command })?;
             batch.push(b'\n');
             if let Some(reply) = reply {
-                wire.owed.insert(self.next, reply);
+                connection.pending.insert(self.next_id, reply);
             }
         }
-        wire.writing.write_all(&batch).await
+        connection.writing.write_all(&batch).await
     }
 
-    fn hear(&self, wire: &mut Wire, line: &str) {
+    fn handle(&self, connection: &mut Connection, line: &str) {
         match serde_json::from_str(line) {
-            Ok(Say::Answer { id, answer }) => {
-                if let Some(reply) = wire.owed.remove(&id) {
-                    let _ = reply.send(answer);
+            Ok(Message::Response { id, response }) => {
+                if let Some(reply) = connection.pending.remove(&id) {
+                    let _ = reply.send(response);
                 }
             }
-            Ok(Say::Ended { task }) => self.book.over(task),
-            // Something that a newer guardian says; what we need to know it says in our words.
-            Err(error) => debug!(%error, "the guardian said something that we do not understand"),
+            Ok(Message::Ended { task }) => self.cache.record_end(task),
+            // A newer guardian may send additional messages.
+            Err(error) => debug!(%error, "unknown message of the guardian"),
         }
     }
 
-    async fn connect(&mut self) -> io::Result<Wire> {
+    async fn connect(&mut self) -> io::Result<Connection> {
         let stream = match socket::connect(&self.dir).await {
             Ok(stream) => stream,
             Err(_) => self.start().await?,
         };
         let (reading, writing) = stream.into_split();
         let lines = BufReader::new(reading).lines();
-        let mut wire = Wire { lines, writing, owed: std::collections::HashMap::new() };
-        tokio::time::timeout(PATIENCE, self.greet(&mut wire)).await.map_err(|_| {
-            io::Error::new(io::ErrorKind::TimedOut, "the guardian does not answer")
-        })??;
-        Ok(wire)
+        let mut connection = Connection { lines, writing, pending: HashMap::new() };
+        tokio::time::timeout(RESPONSE_TIMEOUT, self.handshake(&mut connection)).await.map_err(
+            |_| io::Error::new(io::ErrorKind::TimedOut, "the guardian does not answer"),
+        )??;
+        Ok(connection)
     }
 
-    async fn greet(&mut self, wire: &mut Wire) -> io::Result<()> {
-        match self.exchange(wire, Ask::Hello { interval_ms: self.interval_ms }).await? {
-            Answer::Hello { protocol: PROTOCOL, .. } => {}
+    async fn handshake(&mut self, connection: &mut Connection) -> io::Result<()> {
+        match self.exchange(connection, Command::Hello { interval_ms: self.interval_ms }).await? {
+            Response::Hello { protocol: PROTOCOL, .. } => {}
             _ => {
                 return Err(io::Error::other(
-                    "the guardian that is there is of another version; stop its jobs and it goes by itself",
+                    "the running guardian has an incompatible version; it exits when its jobs end",
                 ));
             }
         }
         let until_ms = self.until.load(Ordering::Relaxed);
         if until_ms > 0 {
-            self.exchange(wire, Ask::Renew { until_ms }).await?;
+            self.exchange(connection, Command::Renew { until_ms }).await?;
         }
-        for (key, engine) in self.book.protected() {
-            self.exchange(wire, Ask::Protect { key, engine }).await?;
+        for (key, docker_socket) in self.cache.protected() {
+            self.exchange(connection, Command::Protect { key, docker_socket }).await?;
         }
-        if let Answer::Tasks { tasks } = self.exchange(wire, Ask::Watch).await? {
-            self.book.replace(tasks);
+        if let Response::Tasks { tasks } = self.exchange(connection, Command::Watch).await? {
+            self.cache.replace(tasks);
         }
         Ok(())
     }
 
-    async fn exchange(&mut self, wire: &mut Wire, ask: Ask) -> io::Result<Answer> {
-        self.next += 1;
-        let mut line = serde_json::to_vec(&Request { id: self.next, ask })?;
+    async fn exchange(
+        &mut self,
+        connection: &mut Connection,
+        command: Command,
+    ) -> io::Result<Response> {
+        self.next_id += 1;
+        let mut line = serde_json::to_vec(&Request { id: self.next_id, command })?;
         line.push(b'\n');
-        wire.writing.write_all(&line).await?;
-        while let Some(line) = wire.lines.next_line().await? {
-            if let Ok(Say::Answer { id, answer }) = serde_json::from_str(&line)
-                && id == self.next
+        connection.writing.write_all(&line).await?;
+        while let Some(line) = connection.lines.next_line().await? {
+            if let Ok(Message::Response { id, response }) = serde_json::from_str(&line)
+                && id == self.next_id
             {
-                return Ok(answer);
+                return Ok(response);
             }
         }
         Err(io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Starts a guardian and waits until it listens.
+    /// Starts a guardian and waits for its socket.
     async fn start(&self) -> io::Result<UnixStream> {
-        let mut child = command(&self.program, &self.dir)?.spawn()?;
+        let mut child = guardian_command(&self.program, &self.dir)?.spawn()?;
         tokio::spawn(async move { child.wait().await });
         let began = tokio::time::Instant::now();
         loop {
@@ -318,8 +325,8 @@ impl Link {
     }
 }
 
-/// The guardian as a command: without the agent's environment, which holds its token.
-fn command(program: &Path, dir: &Path) -> io::Result<tokio::process::Command> {
+/// Command line of the guardian, without the agent's environment, which contains the registration token.
+fn guardian_command(program: &Path, dir: &Path) -> io::Result<tokio::process::Command> {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)

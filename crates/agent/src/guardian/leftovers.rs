@@ -1,5 +1,4 @@
-//! What an earlier guardian left when it was killed itself: its processes are orphans that nobody answers for. They
-//! are killed, and an end is noted for their tasks.
+//! Kills the processes of an earlier guardian that was killed itself, and records the ends of their tasks.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -11,16 +10,16 @@ use tracing::warn;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
-use super::cgroup::Root;
+use super::cgroup::CgroupRoot;
 use super::procs;
 use super::record::{self, StartRecord};
 use super::wire::{ExitRecord, TaskState};
 
-/// How long killed processes may take to go.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for killed processes to end.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Kills leftovers, and tells how every task in the folder ended that was ever started.
-pub(super) fn settle(tasks: &Path, groups: Option<&Root>) -> Vec<TaskState> {
+/// Returns the ends of all tasks in the directory that were ever started.
+pub(super) fn settle(tasks: &Path, groups: Option<&CgroupRoot>) -> Vec<TaskState> {
     if let Some(groups) = groups {
         groups.kill_all();
     }
@@ -32,10 +31,10 @@ pub(super) fn settle(tasks: &Path, groups: Option<&Root>) -> Vec<TaskState> {
         .collect();
     kill_orphans(tasks, &open);
     for (key, start) in &open {
-        warn!(%key, "its guardian was killed, and it with it");
+        warn!(%key, "the guardian of this task was killed; the task was killed too");
         let exit = orphaned(start);
         if let Err(error) = record::write_exit(&record::folder(tasks, *key), &exit) {
-            warn!(%key, %error, "cannot note the end of a task");
+            warn!(%key, %error, "cannot save the end of a task");
         }
     }
     keys.iter().filter_map(|key| ended(tasks, *key, &open)).collect()
@@ -47,7 +46,7 @@ fn ended(tasks: &Path, key: TaskKey, open: &[(TaskKey, StartRecord)]) -> Option<
     Some(TaskState { key, started_at: exit.started_at, ended: Some(exit) })
 }
 
-/// The end of a task whose guardian was killed: as if the node had been lost.
+/// End of a task whose guardian was killed: the same as for a lost node.
 fn orphaned(start: &StartRecord) -> ExitRecord {
     let kill = Signal::KILL.as_raw();
     ExitRecord {
@@ -60,7 +59,7 @@ fn orphaned(start: &StartRecord) -> ExitRecord {
     }
 }
 
-/// Kills until nothing is left that was started from this folder.
+/// Kills until no process that was started from this directory is left.
 fn kill_orphans(tasks: &Path, open: &[(TaskKey, StartRecord)]) {
     let begun = Instant::now();
     let ours = format!("{}/", tasks.display());
@@ -71,7 +70,7 @@ fn kill_orphans(tasks: &Path, open: &[(TaskKey, StartRecord)]) {
             found.extend(start.alive().map(procs::tree).unwrap_or_default());
         }
         found.retain(|pid| procs::stat(*pid).is_some_and(|stat| !stat.zombie));
-        if found.is_empty() || begun.elapsed() > PATIENCE {
+        if found.is_empty() || begun.elapsed() > KILL_LIMIT {
             return;
         }
         for pid in found {
@@ -81,7 +80,7 @@ fn kill_orphans(tasks: &Path, open: &[(TaskKey, StartRecord)]) {
     }
 }
 
-/// Started as a task of this folder: its environment says so.
+/// True if the environment of the process contains a marker of this directory.
 fn is_ours(pid: u32, tasks: &str) -> bool {
     pid != std::process::id()
         && procs::variable(pid, super::MARKER).is_some_and(|value| value.starts_with(tasks))

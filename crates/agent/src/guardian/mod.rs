@@ -1,20 +1,20 @@
-//! The guardian: one small process for each agent, which outlives it. It owns process jobs, so that an agent can be
-//! killed and come back without its jobs noticing; and it stops leased work when nobody renews the lease.
+//! The guardian: one small process per agent, which outlives the agent. The guardian is the parent of process jobs, so
+//! that they survive a restart of the agent, and it stops leased tasks when the lease expires.
 //!
-//! Everything of value is in files: output in `tasks/<key>/output.log`, ends in `tasks/<key>/exit.json`.
+//! Results are in files: output in `tasks/<key>/output.log`, ends in `tasks/<key>/exit.json`.
 
-mod book;
 mod cgroup;
 pub(crate) mod client;
-mod conn;
-mod keeper;
+mod connections;
 mod leftovers;
 mod output;
 mod procs;
 pub(crate) mod record;
-mod running;
+mod running_task;
 mod socket;
 mod spawn;
+mod supervisor;
+mod task_cache;
 #[cfg(test)]
 mod tests;
 pub(crate) mod wire;
@@ -42,105 +42,94 @@ use agentaflow_api::link::{StopCause, TaskKey};
 use crate::backoff::RECONNECT;
 use crate::clock::boot_ms;
 use crate::runtime::docker::stop_leased;
-use cgroup::Root;
-use conn::Conns;
-use keeper::{Keeper, Overdue};
-use wire::Say;
+use cgroup::CgroupRoot;
+use connections::Connections;
+use supervisor::{OverdueContainers, Supervisor};
+use wire::Message;
 
-/// The variable by which a process says which task it comes from.
+/// Environment variable that identifies the task of a process.
 pub(crate) const MARKER: &str = "AGENTAFLOW_OUTPUT";
 
-/// The folder of the tasks, below the agent's.
+/// Directory of the tasks in the state directory.
 pub(crate) const TASKS: &str = "tasks";
 
-/// Without an agent and without tasks, it goes after this long.
+/// Time without agent and tasks after which the guardian exits.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often it looks around.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How often it looks whether killed processes are gone.
+/// Interval between checks of killed processes.
 const SWEEP_TICK: Duration = Duration::from_millis(10);
 
-/// Why a guardian cannot work.
+/// Error that keeps a guardian from starting.
 #[derive(Debug, Error)]
 pub enum GuardianError {
-    /// Its folder cannot be used.
-    #[error("cannot guard `{}`", dir.display())]
-    Folder {
-        /// The folder.
-        dir: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The operating system refuses something it needs.
-    #[error("the guardian cannot {what}")]
-    System {
-        /// What.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("cannot use the state directory `{}`", dir.display())]
+    StateDir { dir: PathBuf, source: io::Error },
+    #[error("the guardian cannot {operation}")]
+    System { operation: &'static str, source: io::Error },
 }
 
-/// Guards the tasks of the agent whose state is in this folder, until there is nothing to guard. Returns at once if
-/// another guardian does already.
+/// Supervises the tasks of the agent with this state directory until no task is left. Returns at once if another
+/// guardian runs.
 pub fn run(dir: &Path) -> Result<(), GuardianError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| GuardianError::System { what: "start", source })?;
+        .map_err(|source| GuardianError::System { operation: "start", source })?;
     runtime.block_on(guard(dir))
 }
 
 async fn guard(dir: &Path) -> Result<(), GuardianError> {
-    let folder = |source| GuardianError::Folder { dir: dir.to_owned(), source };
-    // Out of the agent's session, so that its terminal does not take us along. Fails if that is so already.
+    let folder = |source| GuardianError::StateDir { dir: dir.to_owned(), source };
+    // Leaves the agent's session, so that signals of its terminal do not reach the guardian. Fails for a session
+    // leader.
     let _ = setsid();
     let Some(_lock) = socket::lock(dir).map_err(folder)? else {
-        info!("another guardian is there already");
+        info!("another guardian is running");
         return Ok(());
     };
-    // Signals are caught before the first child exists. Caught ones, unlike ignored ones, are not passed on.
-    let signals =
-        Signals::new().map_err(|source| GuardianError::System { what: "catch signals", source })?;
+    // Handlers are installed before the first child exists. Children do not inherit handlers, unlike ignored signals.
+    let signals = Signals::new()
+        .map_err(|source| GuardianError::System { operation: "catch signals", source })?;
     raise_file_limit();
-    // Tasks inherit it: programs that make their caller root, such as sudo, are of no use to them.
+    // Tasks inherit it: setuid programs such as sudo have no effect for them.
     set_no_new_privs(true).map_err(|error| GuardianError::System {
-        what: "give up privileges",
+        operation: "give up privileges",
         source: error.into(),
     })?;
-    set_child_subreaper(Some(getpid()))
-        .map_err(|error| GuardianError::System { what: "adopt orphans", source: error.into() })?;
+    set_child_subreaper(Some(getpid())).map_err(|error| GuardianError::System {
+        operation: "adopt orphans",
+        source: error.into(),
+    })?;
     let tasks = fs::canonicalize(dir.join(TASKS)).map_err(folder)?;
     let groups = fs::metadata(dir)
         .ok()
-        .and_then(|meta| Root::find(&format!("{:x}-{:x}", meta.dev(), meta.ino())));
-    debug!(groups = groups.is_some(), "guarding");
-    let keeper = Keeper::new(tasks, groups);
+        .and_then(|meta| CgroupRoot::find(&format!("{:x}-{:x}", meta.dev(), meta.ino())));
+    debug!(cgroups = groups.is_some(), "guardian started");
+    let supervisor = Supervisor::new(tasks, groups);
     let listener = socket::bind(dir).map_err(folder)?;
     let dir = dir.to_owned();
     let (stopped, released) = mpsc::unbounded_channel();
     let guardian = Guardian {
         dir,
-        keeper,
+        supervisor,
         stopped,
-        conns: Conns::default(),
-        alone_since: Instant::now(),
+        connections: Connections::default(),
+        idle_since: Instant::now(),
         ending: false,
     };
     guardian.serve(&listener, signals, released).await;
     Ok(())
 }
 
-/// Every task needs an open pipe and an open file, and the usual limit is a thousand.
+/// Every task needs an open pipe and an open file, and the default limit is about a thousand.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Where it cannot be raised, fewer tasks can run at a time, and are refused in words.
+    // On failure fewer tasks can run at a time.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// The signals that matter.
 struct Signals {
     child: Signal,
     term: Signal,
@@ -161,11 +150,11 @@ impl Signals {
 
 struct Guardian {
     dir: PathBuf,
-    keeper: Keeper,
-    /// Containers that were stopped.
+    supervisor: Supervisor,
+    /// Keys of stopped containers.
     stopped: UnboundedSender<BTreeSet<TaskKey>>,
-    conns: Conns,
-    alone_since: Instant,
+    connections: Connections,
+    idle_since: Instant,
     ending: bool,
 }
 
@@ -178,97 +167,98 @@ impl Guardian {
     ) {
         let (requests, mut inbox) = mpsc::channel(256);
         let mut tick = interval(TICK);
-        let mut look = every(self.keeper.pace());
+        let mut checks = every(self.supervisor.check_interval());
         while !self.is_over() {
-            if look.period() != self.keeper.pace() {
-                look = every(self.keeper.pace());
+            if checks.period() != self.supervisor.check_interval() {
+                checks = every(self.supervisor.check_interval());
             }
-            let soon = self.next_look();
+            let soon = self.next_check();
             tokio::select! {
-                Ok((stream, _)) = listener.accept() => self.conns.open(stream, requests.clone()),
-                Some((conn, request)) = inbox.recv() => self.conns.answer(conn, request, &mut self.keeper),
+                Ok((stream, _)) = listener.accept() => self.connections.open(stream, requests.clone()),
+                Some((connection, request)) = inbox.recv() => self.connections.handle(connection, request, &mut self.supervisor),
                 _ = signals.child.recv() => self.reap(),
                 () = tokio::time::sleep(soon) => {
-                    self.keeper.kill_due();
+                    self.supervisor.kill_due();
                     self.reap();
                 }
-                _ = look.tick() => self.look(),
-                Some(keys) = released.recv() => self.keeper.release(&keys),
+                _ = checks.tick() => self.check(),
+                Some(keys) = released.recv() => self.supervisor.release(&keys),
                 _ = tick.tick() => self.tick(),
                 _ = signals.term.recv() => {
-                    info!("told to end: stopping every task");
+                    info!("received SIGTERM; stopping all tasks");
                     self.ending = true;
-                    self.keeper.stop_all(StopCause::Shutdown);
+                    self.supervisor.stop_all(StopCause::Shutdown);
                 }
-                // A terminal is none of its business.
+                // Signals of a terminal are ignored.
                 _ = signals.interrupt.recv() => {}
                 _ = signals.hangup.recv() => {}
             }
         }
-        self.keeper.close();
+        self.supervisor.close();
     }
 
-    fn next_look(&self) -> Duration {
-        if self.keeper.is_sweeping() {
+    fn next_check(&self) -> Duration {
+        if self.supervisor.is_sweeping() {
             return SWEEP_TICK;
         }
-        self.keeper.next_kill().map_or(TICK, |left| left.min(TICK))
+        self.supervisor.next_kill().map_or(TICK, |left| left.min(TICK))
     }
 
     fn reap(&mut self) {
-        for task in self.keeper.reap() {
-            self.conns.tell(&Say::Ended { task });
+        for task in self.supervisor.reap() {
+            self.connections.broadcast(&Message::Ended { task });
         }
     }
 
-    /// Looks at the lease, and at what has to die; also while requests come without a pause.
-    fn look(&mut self) {
-        for overdue in self.keeper.check_lease() {
+    /// Checks the lease and due kills, also under a constant stream of requests.
+    fn check(&mut self) {
+        for overdue in self.supervisor.check_lease() {
             tokio::spawn(stop_containers(overdue, self.dir.clone(), self.stopped.clone()));
         }
-        self.keeper.kill_due();
+        self.supervisor.kill_due();
         self.reap();
     }
 
     fn tick(&mut self) {
-        self.keeper.tick();
+        self.supervisor.tick();
         self.reap();
-        if self.conns.any() || !self.keeper.is_idle() {
-            self.alone_since = Instant::now();
+        if !self.connections.is_empty() || !self.supervisor.is_idle() {
+            self.idle_since = Instant::now();
         }
     }
 
     fn is_over(&self) -> bool {
-        let unused = self.ending || self.alone_since.elapsed() > IDLE_LIMIT;
-        // An agent that said goodbye is still there until it has heard the answer.
-        unused && self.keeper.is_idle() || self.keeper.may_leave() && !self.conns.any()
+        let unused = self.ending || self.idle_since.elapsed() > IDLE_LIMIT;
+        // An agent that leaves stays connected until it has the response.
+        unused && self.supervisor.is_idle()
+            || self.supervisor.may_leave() && self.connections.is_empty()
     }
 }
 
-/// Beats evenly, and does not catch up after a pause.
+/// Interval that skips missed ticks.
 fn every(time: Duration) -> Interval {
     let mut interval = interval(time);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     interval
 }
 
-/// Stops containers that have outlived their lease: for ever, until they are stopped.
+/// Stops containers whose lease expired; retries until they are stopped.
 async fn stop_containers(
-    overdue: Overdue,
+    overdue: OverdueContainers,
     dir: PathBuf,
     stopped: UnboundedSender<BTreeSet<TaskKey>>,
 ) {
-    let Overdue { engine, keys, since_ms } = overdue;
-    info!("the lease ran out: stopping leased containers");
+    let OverdueContainers { docker_socket, keys, since_ms } = overdue;
+    info!("the lease expired; stopping leased containers");
     let mut backoff = RECONNECT.start();
     loop {
         let late = Duration::from_millis(boot_ms().saturating_sub(since_ms));
-        match stop_leased(&engine, &dir, &keys, late).await {
+        match stop_leased(&docker_socket, &dir, &keys, late).await {
             Ok(()) => break,
-            Err(error) => warn!(%error, "containers cannot be stopped yet; trying again"),
+            Err(error) => warn!(%error, "cannot stop containers; retrying"),
         }
         backoff.sleep().await;
     }
-    // Nobody listens when the guardian is going.
+    // Fails only when the guardian exits.
     let _ = stopped.send(keys);
 }

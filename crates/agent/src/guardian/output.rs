@@ -1,7 +1,7 @@
-//! The output of a task, on its way from a pipe to `output.log`.
+//! Copies the output of a task from a pipe to `output.log`.
 //!
-//! A pipe and not the file itself: `> /dev/stderr` in a script would empty a file. The file stays out of the task's
-//! reach, and no longer than its limit.
+//! The task gets a pipe instead of the file: `> /dev/stderr` in a script would truncate a file, and the file must not
+//! exceed its limit.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter, Write};
@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::net::unix::pipe::Receiver;
 
-/// Bytes that are moved at a time.
+/// Bytes per read.
 const CHUNK: usize = 8 << 10;
 
-/// Chunks that are moved before others get their turn: a task may write faster than we read.
+/// Chunks per task before other tasks get their turn: a task may write faster than the guardian reads.
 const ROUNDS: usize = 32;
 
-/// How long the rest of the output may take after the end: a pipe holds a MiB at most.
+/// Longest time to read the rest of the output after the end; a pipe holds at most 1 MiB.
 const FINISH_LIMIT: Duration = Duration::from_millis(200);
 
-/// The reading end of a task's output.
+/// Read end of a task's output.
 #[derive(Clone, Debug)]
 pub(super) struct Output(Arc<Inner>);
 
@@ -36,13 +36,12 @@ struct Inner {
 #[derive(Debug)]
 struct Log {
     file: File,
-    /// Bytes that may still be written.
+    /// Bytes left up to the limit.
     room: u64,
 }
 
 impl Output {
-    /// Opens the log of a task and a pipe that leads to it. One byte more than the limit is kept: it tells that
-    /// something was cut.
+    /// Opens the log of a task and a pipe to it. The log keeps one byte more than the limit, which marks truncation.
     pub(super) fn open(
         dir: &Path,
         user: Option<(u32, u32)>,
@@ -53,7 +52,7 @@ impl Output {
         let room = limit.saturating_add(1).saturating_sub(file.metadata()?.len());
         let (reader, writer) = io::pipe()?;
         if let Some((uid, gid)) = user {
-            // Programs open `/dev/stdout` anew, and may only if it is theirs.
+            // Programs may open `/dev/stdout` again, which requires ownership.
             fchown(&writer, Some(uid), Some(gid))?;
         }
         let reader = OwnedFd::from(reader);
@@ -63,43 +62,42 @@ impl Output {
         Ok((Self(Arc::new(inner)), writer))
     }
 
-    /// Moves output as it comes, until nobody can write any more.
+    /// Copies output until all writers have closed the pipe.
     pub(super) async fn pump(self) {
         while self.0.pipe.readable().await.is_ok() {
             match self.drain(|chunk| self.0.pipe.try_read(chunk)) {
-                Pipe::Closed => return,
-                Pipe::Empty => {}
-                Pipe::More => tokio::task::yield_now().await,
+                PipeState::Closed => return,
+                PipeState::Empty => {}
+                PipeState::More => tokio::task::yield_now().await,
             }
         }
     }
 
-    /// Moves what is left after the end of a task. Whoever got away and still writes is not waited for, and nothing
-    /// of theirs is kept.
+    /// Copies the rest of the output after the end of a task. Ignores processes that escaped and still write.
     ///
-    /// The pipe itself is asked: `try_read` says that it is empty until the news of its last bytes has come round, and
-    /// the news of the end may come round first.
+    /// Reads the pipe directly: `try_read` reports an empty pipe until tokio has seen the readiness event, which may
+    /// arrive after the end of the process.
     pub(super) fn finish(&self) {
         let begun = Instant::now();
         let read = |chunk: &mut [u8]| rustix::io::read(&self.0.pipe, chunk).map_err(Into::into);
-        while self.drain(read) == Pipe::More && begun.elapsed() < FINISH_LIMIT {}
+        while self.drain(read) == PipeState::More && begun.elapsed() < FINISH_LIMIT {}
         self.log().room = 0;
     }
 
-    /// Moves what is there, but not more than a few chunks: everything else has to wait for this.
-    fn drain(&self, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Pipe {
+    /// Copies available output, at most `ROUNDS` chunks, since it blocks the guardian.
+    fn drain(&self, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> PipeState {
         let mut log = self.log();
         let mut chunk = [0; CHUNK];
         for _ in 0..ROUNDS {
             match read(&mut chunk) {
-                Ok(0) => return Pipe::Closed,
+                Ok(0) => return PipeState::Closed,
                 Ok(count) => log.append(&chunk[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Pipe::Empty,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return PipeState::Empty,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Pipe::Closed,
+                Err(_) => return PipeState::Closed,
             }
         }
-        Pipe::More
+        PipeState::More
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -107,19 +105,17 @@ impl Output {
     }
 }
 
-/// How a pipe stands after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pipe {
-    /// There may be more.
+enum PipeState {
+    /// More output may be available.
     More,
-    /// There is no more now.
     Empty,
-    /// Nobody can write any more.
+    /// All writers have closed the pipe.
     Closed,
 }
 
 impl Log {
-    /// Writes what fits. A full disk loses output, but does not hold up the task.
+    /// Writes up to the limit. A full disk loses output, but does not block the task.
     fn append(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(usize::try_from(self.room).unwrap_or(usize::MAX));
         if fits > 0 && self.file.write_all(&bytes[..fits]).is_ok() {
@@ -133,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn output_is_whole_although_the_end_is_heard_of_before_the_last_bytes() {
+    async fn output_is_complete_when_the_end_is_known_before_the_last_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let (output, mut writer) = Output::open(dir.path(), None, 1 << 20).unwrap();
         writer.write_all(b"the last words\n").unwrap();

@@ -1,53 +1,52 @@
-//! Processes, as `/proc` tells of them. What has gone meanwhile is simply not there.
+//! Reads and signals processes through `/proc`. Ended processes yield empty results.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A line of `/proc/PID/stat`, as far as it matters.
+/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub(crate) struct ProcessStat {
     pub(crate) zombie: bool,
     pub(crate) group: i32,
     pub(crate) session: i32,
-    /// CPU time in ticks, with that of children that were waited for.
+    /// CPU time in ticks, reaped children included.
     pub(crate) ticks: u64,
-    /// When it began, in ticks since the machine did: with the number it names a process for good.
-    pub(crate) born: u64,
+    /// Start time in ticks since boot; identifies a process together with its pid.
+    pub(crate) started: u64,
     /// Resident pages.
     pub(crate) pages: u64,
 }
 
-pub(crate) fn stat(pid: u32) -> Option<Stat> {
+pub(crate) fn stat(pid: u32) -> Option<ProcessStat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-fn parse_stat(line: &str) -> Option<Stat> {
-    // The name in parentheses may hold anything, so counting begins after the last parenthesis.
+fn parse_stat(line: &str) -> Option<ProcessStat> {
+    // The command name in parentheses may contain any character, so parsing starts after the last parenthesis.
     let fields: Vec<&str> = line[line.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<i64>().ok());
-    Some(Stat {
+    Some(ProcessStat {
         zombie: matches!(*fields.first()?, "Z" | "X"),
         group: number(2)? as i32,
         session: number(3)? as i32,
         ticks: (11..=14).filter_map(number).sum::<i64>() as u64,
-        born: number(19)? as u64,
+        started: number(19)? as u64,
         pages: number(21)?.max(0) as u64,
     })
 }
 
-/// CPU time in milliseconds.
 pub(crate) fn ticks_to_ms(ticks: u64) -> u64 {
     ticks * 1000 / rustix::param::clock_ticks_per_second().max(1)
 }
 
-/// MiB of so many pages, rounded up.
+/// Rounded up.
 pub(crate) fn pages_to_mib(pages: u64) -> u64 {
     (pages * rustix::param::page_size() as u64).div_ceil(1 << 20)
 }
 
-/// The children of a process, over all its threads.
+/// Children of all threads of a process.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut found = Vec::new();
@@ -59,7 +58,7 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
     found
 }
 
-/// A process and everything below it.
+/// A process and its descendants.
 pub(crate) fn tree(root: u32) -> BTreeSet<u32> {
     let mut seen = BTreeSet::from([root]);
     let mut open = vec![root];
@@ -69,7 +68,7 @@ pub(crate) fn tree(root: u32) -> BTreeSet<u32> {
     seen
 }
 
-/// The value of a variable in the environment with which a process was started.
+/// Value of a variable in the initial environment of a process.
 pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = environ
@@ -78,28 +77,28 @@ pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// Every process of the machine that we may look at.
+/// All visible processes.
 pub(crate) fn all() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Sends a signal; one that has gone meanwhile is fine.
+/// Sends a signal; ignores ended processes.
 pub(crate) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
-        // The only failure that can occur is that it is gone, or is no longer ours to signal.
+        // Fails only for an ended process or without permission.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Processes that the kernel has killed for lack of memory, since the machine was started.
+/// Number of OOM kills since boot.
 pub(crate) fn oom_kills() -> u64 {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     line.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Names this start of the machine, without which the number of a process says nothing.
+/// Identifies the current boot; pids are unique only within one boot.
 pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
@@ -109,11 +108,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_may_have_any_name() {
+    fn parentheses_in_the_command_name_do_not_break_parsing() {
         let rest = "S 1 7 8 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 555 1000 77 1844";
         let seen = parse_stat(&format!("42 (a) Z 9 (b)) {rest}")).unwrap();
         assert_eq!(
-            (seen.group, seen.session, seen.ticks, seen.born, seen.pages),
+            (seen.group, seen.session, seen.ticks, seen.started, seen.pages),
             (7, 8, 100, 555, 77)
         );
         assert!(!seen.zombie);
@@ -124,6 +123,6 @@ mod tests {
     fn this_process_is_in_its_own_tree() {
         let me = std::process::id();
         assert!(tree(me).contains(&me));
-        assert!(stat(me).is_some_and(|stat| stat.pages > 0 && stat.born > 0));
+        assert!(stat(me).is_some_and(|stat| stat.pages > 0 && stat.started > 0));
     }
 }

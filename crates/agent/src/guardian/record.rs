@@ -1,4 +1,4 @@
-//! What the guardian keeps in the folder of a task, so that it survives the guardian.
+//! Files of the guardian in a task folder, which survive the guardian.
 
 use std::fs;
 use std::io;
@@ -16,30 +16,29 @@ use super::wire::ExitRecord;
 const STARTED: &str = "start.json";
 const EXITED: &str = "exit.json";
 
-/// Names a process that was started for good: its number, its birth, and the machine's.
+/// Identifies a started process across boots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StartRecord {
     pub(super) pid: u32,
-    pub(super) born: u64,
+    pub(super) started: u64,
     pub(super) boot: String,
     pub(super) started_at: Stamp,
 }
 
 impl StartRecord {
-    /// The process, if it is still the same one.
+    /// Pid, if the process still runs.
     pub(super) fn alive(&self) -> Option<u32> {
         let same = self.boot == procs::boot_id()
-            && procs::stat(self.pid).is_some_and(|stat| stat.born == self.born);
+            && procs::stat(self.pid).is_some_and(|stat| stat.started == self.started);
         same.then_some(self.pid)
     }
 }
 
-/// The folder of a task.
 pub(crate) fn folder(tasks: &Path, key: TaskKey) -> PathBuf {
     tasks.join(key.to_string())
 }
 
-/// The tasks that have a folder.
+/// Keys of all tasks with a folder.
 pub(crate) fn folders(tasks: &Path) -> Vec<TaskKey> {
     let Ok(entries) = fs::read_dir(tasks) else { return Vec::new() };
     let mut keys: Vec<TaskKey> =
@@ -64,7 +63,7 @@ pub(super) fn read_exit(dir: &Path) -> Option<ExitRecord> {
     read(&dir.join(EXITED))
 }
 
-/// Writes beside and renames, so that a reader sees all of it or nothing.
+/// Writes a temporary file and renames it, so that readers never see a partial file.
 pub(crate) fn write(dir: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
     let beside = dir.join(format!(".{name}"));
     fs::write(&beside, serde_json::to_vec(value)?)?;

@@ -1,7 +1,7 @@
-//! The guardian's socket, `guardian.sock` in its folder.
+//! Socket of the guardian, `guardian.sock` in the state directory.
 //!
-//! The name of a unix socket holds at most 108 bytes, and folders may be deeper than that: both sides go through
-//! `/proc/self/fd/N`, where N is the folder, opened.
+//! The path of a unix socket is limited to 108 bytes, and state directories may be longer: both sides use
+//! `/proc/self/fd/N`, where N is the opened directory.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -14,12 +14,12 @@ use tokio::net::{UnixListener, UnixStream};
 
 const NAME: &str = "guardian.sock";
 
-/// The right to be the guardian of a folder; given back when dropped.
+/// Released when dropped.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] File);
+pub(crate) struct GuardianLock(#[expect(dead_code, reason = "held, not read")] File);
 
-/// Takes the right to be the guardian of a folder; none if there is one already.
-pub(crate) fn lock(dir: &Path) -> io::Result<Option<Lock>> {
+/// Locks a state directory; `None` if another guardian holds the lock.
+pub(crate) fn lock(dir: &Path) -> io::Result<Option<GuardianLock>> {
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -27,13 +27,13 @@ pub(crate) fn lock(dir: &Path) -> io::Result<Option<Lock>> {
         .mode(0o600)
         .open(dir.join("guardian.lock"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(Lock(file))),
+        Ok(()) => Ok(Some(GuardianLock(file))),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Listens; only for the user whose folder it is.
+/// Creates the socket with mode 0600.
 pub(crate) fn bind(dir: &Path) -> io::Result<UnixListener> {
     let path = dir.join(NAME);
     match fs::remove_file(&path) {
@@ -47,7 +47,6 @@ pub(crate) fn bind(dir: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to the guardian of a folder.
 pub(crate) async fn connect(dir: &Path) -> io::Result<UnixStream> {
     let (folder, short) = through_descriptor(dir)?;
     let stream = UnixStream::connect(short).await;

@@ -1,71 +1,73 @@
-//! Starts a process with exactly what its order says and nothing of the guardian's own.
+//! Starts a process from its spec; nothing of the guardian's environment is inherited.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use agentaflow_api::end::{EndCause, EndReason, StartFailure};
+
 use super::output::Output;
-use super::wire::Order;
+use super::wire::{ProcessSpec, StartFault};
 
-/// Why a process did not start.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused {
-    /// The job is at fault: it would fail anywhere.
-    pub(super) job: bool,
-    /// In words, without the environment.
-    pub(super) detail: String,
-}
+const ENOEXEC: i32 = 8;
 
-/// Starts it in a process group of its own, its output on the way to `output.log` in its folder.
-pub(super) fn spawn(order: &Order, dir: &Path) -> Result<(u32, Output), Refused> {
-    let program = order.argv.first().filter(|program| !program.is_empty());
+/// Starts the process in its own process group, with its output going to `output.log` in the task folder.
+pub(super) fn spawn(spec: &ProcessSpec, dir: &Path) -> Result<(u32, Output), StartFault> {
+    let program = spec.argv.first().filter(|program| !program.is_empty());
     let Some(program) = program else {
-        return Err(Refused { job: true, detail: "the job has no command to run".to_owned() });
+        return Err(job_fault(None, "The job has no command".to_owned()));
     };
-    if !order.working_dir.is_dir() {
-        let detail =
-            format!("the folder `{}` does not exist on this node", order.working_dir.display());
-        return Err(Refused { job: true, detail });
+    if !spec.working_dir.is_dir() {
+        let dir = spec.working_dir.display();
+        let detail = format!("Working directory `{dir}` does not exist on the node");
+        return Err(job_fault(None, detail));
     }
-    let no_log = |error: &io::Error| node_fault("write the job's output", error);
+    let no_log = |error: &io::Error| node_fault("open the log", error);
     let (output, stdout) =
-        Output::open(dir, order.user, order.log_limit).map_err(|error| no_log(&error))?;
+        Output::open(dir, spec.user, spec.log_limit).map_err(|error| no_log(&error))?;
     let stderr = stdout.try_clone().map_err(|error| no_log(&error))?;
     let mut command = Command::new(program);
     command
-        .args(&order.argv[1..])
+        .args(&spec.argv[1..])
         .env_clear()
-        .envs(order.env.iter().map(|(name, value)| (name, value.expose())))
-        .current_dir(&order.working_dir)
+        .envs(spec.env.iter().map(|(name, value)| (name, value.expose())))
+        .current_dir(&spec.working_dir)
         .stdin(Stdio::null())
         .stdout(stdout)
         .stderr(stderr)
         .process_group(0);
-    if let Some((uid, gid)) = order.user {
-        // With a user given, the standard library also drops root's supplementary groups.
+    if let Some((uid, gid)) = spec.user {
+        // With a uid set, the standard library also drops root's supplementary groups.
         command.uid(uid).gid(gid);
     }
-    // The handle is dropped on purpose: the guardian waits for all its children in one place.
-    command.spawn().map(|child| (child.id(), output)).map_err(|error| refused(program, &error))
+    // The handle is dropped: the supervisor reaps all children.
+    command.spawn().map(|child| (child.id(), output)).map_err(|error| exec_error(program, &error))
 }
 
-fn refused(program: &str, error: &io::Error) -> Refused {
+/// The detail does not contain the environment, which has secrets.
+fn exec_error(program: &str, error: &io::Error) -> StartFault {
     let shown: String = program.chars().take(200).collect();
-    let why = match error.kind() {
-        ErrorKind::NotFound => "there is no such program on this node".to_owned(),
-        ErrorKind::PermissionDenied => "it may not be executed".to_owned(),
-        ErrorKind::InvalidInput => "a null byte stands in its arguments or environment".to_owned(),
-        ErrorKind::ArgumentListTooLong => "its arguments and environment are too long".to_owned(),
-        ErrorKind::ExecutableFileBusy => "its file is being written".to_owned(),
-        _ if error.raw_os_error() == Some(8) => {
-            "it is not a program that this machine can run".to_owned()
-        }
+    let reason = match error.kind() {
+        ErrorKind::NotFound => "no such program on the node",
+        ErrorKind::PermissionDenied => "permission denied",
+        ErrorKind::InvalidInput => "null byte in arguments or environment",
+        ErrorKind::ArgumentListTooLong => "arguments and environment are too long",
+        ErrorKind::ExecutableFileBusy => "the file is open for writing",
+        _ if error.raw_os_error() == Some(ENOEXEC) => "not an executable for this platform",
         _ => return node_fault(&format!("start `{shown}`"), error),
     };
-    Refused { job: true, detail: format!("cannot start `{shown}`: {why}") }
+    let missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied);
+    // A job starts in its own folder, so a relative path does not name the user's file.
+    let relative = program.contains('/') && !program.starts_with('/');
+    let cause = if relative { EndCause::RelativeProgram } else { EndCause::ProgramNotFound };
+    job_fault(missing.then_some(cause), format!("Cannot start `{shown}`: {reason}"))
 }
 
-fn node_fault(what: &str, error: &io::Error) -> Refused {
-    Refused { job: false, detail: format!("this node cannot {what}: {error}") }
+fn job_fault(cause: Option<EndCause>, detail: String) -> StartFault {
+    StartFault::Job(StartFailure { reason: EndReason::StartFailed, cause, detail })
+}
+
+fn node_fault(operation: &str, error: &io::Error) -> StartFault {
+    StartFault::Node { detail: format!("cannot {operation}: {error}") }
 }

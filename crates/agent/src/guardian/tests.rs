@@ -1,4 +1,4 @@
-//! The guardian with real processes.
+//! Guardian with real processes.
 
 mod lease;
 
@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Secret;
 
 use super::client::Guardian;
-use super::wire::{Answer, ExitRecord, Order};
+use super::wire::{ExitRecord, ProcessSpec, Response, StartFault};
 use super::{MARKER, TASKS, procs, record};
 
 const SWITCH: &str = "AGENTAFLOW_TEST_GUARDIAN";
 
-/// Not a test of its own: the tests start this program again as their guardian.
+/// Entry point, not a test: the tests start this program again as their guardian.
 #[test]
 fn the_guardian_of_other_tests_runs_in_this_program() {
     if let Some(dir) = std::env::var_os(SWITCH) {
@@ -28,12 +29,12 @@ fn the_guardian_of_other_tests_runs_in_this_program() {
     }
 }
 
-/// An agent's folder with a way to start its guardian.
-struct Place {
+/// State directory with a script that starts the guardian.
+struct TestDir {
     dir: TempDir,
 }
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(TASKS)).unwrap();
@@ -49,18 +50,16 @@ impl Place {
         Self { dir }
     }
 
-    /// An agent that finds or starts the guardian.
     fn agent(&self) -> Guardian {
         self.agent_with(Duration::from_secs(10))
     }
 
-    /// The same, with signs of life so often.
     fn agent_with(&self, interval: Duration) -> Guardian {
         let dir = self.dir.path().to_owned();
         Guardian::new(dir.clone(), dir.join("agentaflow"), interval)
     }
 
-    /// The process of the guardian, not one of its tasks.
+    /// Pid of the guardian, not of a task.
     fn guardian(&self) -> u32 {
         let ours = |pid: &u32| {
             procs::variable(*pid, MARKER).is_none()
@@ -74,12 +73,12 @@ impl Place {
         record::folder(&self.dir.path().join(TASKS), key(job))
     }
 
-    fn order(&self, job: i64, script: &str) -> Order {
+    fn spec(&self, job: i64, script: &str) -> ProcessSpec {
         let dir = self.task(job);
         fs::create_dir_all(&dir).unwrap();
         let marker = format!("{}/out/output.json", dir.display());
         let env = [("PATH", "/usr/bin:/bin"), (MARKER, marker.as_str())];
-        Order {
+        ProcessSpec {
             key: key(job),
             argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
             env: env
@@ -101,7 +100,7 @@ impl Place {
         fs::read_to_string(self.task(job).join("output.log")).unwrap_or_default()
     }
 
-    /// The number that a task wrote, once it did.
+    /// Waits until a task has written `lines` pids.
     async fn pid_written(&self, job: i64, lines: usize) -> Vec<u32> {
         for _ in 0..2000 {
             let text = self.output(job);
@@ -115,7 +114,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let ours = format!("{}/", self.dir.path().display());
         for pid in procs::all() {
@@ -137,44 +136,48 @@ fn is_alive(pid: u32) -> bool {
     procs::stat(pid).is_some_and(|stat| !stat.zombie)
 }
 
-async fn run(agent: &Guardian, order: Order) -> ExitRecord {
-    let key = order.key;
-    let answer = agent.start(order).await.unwrap();
-    assert!(matches!(answer, Answer::Started { .. }), "{answer:?}");
+async fn run(agent: &Guardian, spec: ProcessSpec) -> ExitRecord {
+    let key = spec.key;
+    let response = agent.start(spec).await.unwrap();
+    assert!(matches!(response, Response::Started { .. }), "{response:?}");
     agent.wait(key).await.unwrap()
 }
 
 #[tokio::test]
 async fn exit_codes_signals_and_output_arrive() {
-    let place = Place::new();
-    let agent = place.agent();
-    let exit = run(&agent, place.order(1, "echo out; echo err >&2; exit 3")).await;
+    let test = TestDir::new();
+    let agent = test.agent();
+    let exit = run(&agent, test.spec(1, "echo out; echo err >&2; exit 3")).await;
     assert_eq!((exit.code, exit.signal, exit.stopped), (Some(3), None, None));
-    assert_eq!(place.output(1), "out\nerr\n");
-    let exit = run(&agent, place.order(2, "kill -SEGV $$")).await;
+    assert_eq!(test.output(1), "out\nerr\n");
+    let exit = run(&agent, test.spec(2, "kill -SEGV $$")).await;
     assert_eq!((exit.code, exit.signal), (Some(139), Some(11)));
-    let kept: ExitRecord = record::read(&place.task(2).join("exit.json")).unwrap();
+    let kept: ExitRecord = record::read(&test.task(2).join("exit.json")).unwrap();
     assert_eq!(kept, exit);
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_the_jobs_fault() {
-    let place = Place::new();
-    let agent = place.agent();
-    let order = Order { argv: vec!["no-such-program".into()], ..place.order(1, "") };
-    let Answer::Failed { job: true, detail } = agent.start(order).await.unwrap() else { panic!() };
-    assert!(detail.contains("no such program"), "{detail}");
-    let order = Order { working_dir: "/no/such/folder".into(), ..place.order(2, "true") };
-    let Answer::Failed { job: true, detail } = agent.start(order).await.unwrap() else { panic!() };
-    assert!(detail.contains("/no/such/folder"), "{detail}");
+async fn a_missing_program_or_directory_is_a_fault_of_the_job() {
+    let test = TestDir::new();
+    let agent = test.agent();
+    let spec = ProcessSpec { argv: vec!["no-such-program".into()], ..test.spec(1, "") };
+    let job_failure = |response: Response| match response {
+        Response::Failed { fault: StartFault::Job(failure) } => failure,
+        other => panic!("{other:?}"),
+    };
+    let failure = job_failure(agent.start(spec).await.unwrap());
+    assert_eq!(failure.cause, Some(EndCause::ProgramNotFound));
+    let spec = ProcessSpec { working_dir: "/no/such/folder".into(), ..test.spec(2, "true") };
+    let failure = job_failure(agent.start(spec).await.unwrap());
+    assert_eq!((failure.reason, failure.cause), (EndReason::StartFailed, None));
 }
 
 #[tokio::test]
-async fn a_task_gets_the_environment_it_was_given_and_nothing_else() {
-    let place = Place::new();
-    let exit = run(&place.agent(), place.order(1, "env | cut -d= -f1 | sort | tr '\\n' ' '")).await;
+async fn a_task_gets_only_the_environment_of_its_spec() {
+    let test = TestDir::new();
+    let exit = run(&test.agent(), test.spec(1, "env | cut -d= -f1 | sort | tr '\\n' ' '")).await;
     assert_eq!(exit.code, Some(0));
-    let names: Vec<String> = place
+    let names: Vec<String> = test
         .output(1)
         .split(' ')
         .filter(|name| !matches!(*name, "PWD" | "OLDPWD" | "SHLVL" | "_" | ""))
@@ -185,13 +188,10 @@ async fn a_task_gets_the_environment_it_was_given_and_nothing_else() {
 
 #[tokio::test]
 async fn a_task_that_ignores_term_is_killed_after_the_grace() {
-    let place = Place::new();
-    let agent = place.agent();
-    agent
-        .start(place.order(1, "trap '' TERM; echo $$; while :; do sleep 0.05; done"))
-        .await
-        .unwrap();
-    place.pid_written(1, 1).await;
+    let test = TestDir::new();
+    let agent = test.agent();
+    agent.start(test.spec(1, "trap '' TERM; echo $$; while :; do sleep 0.05; done")).await.unwrap();
+    test.pid_written(1, 1).await;
     let begun = Instant::now();
     agent.stop(key(1), StopCause::Cancelled, Duration::from_millis(300));
     let exit = agent.wait(key(1)).await.unwrap();
@@ -204,27 +204,27 @@ async fn a_task_that_ignores_term_is_killed_after_the_grace() {
 }
 
 #[tokio::test]
-async fn what_a_task_left_in_the_background_is_gone_after_its_end() {
-    let place = Place::new();
-    let agent = place.agent();
-    // One in its group, one that made itself a session of its own.
+async fn background_processes_of_a_task_are_killed_at_its_end() {
+    let test = TestDir::new();
+    let agent = test.agent();
+    // One process in the task's process group, one in its own session.
     let script = "sleep 300 & echo $!; setsid sh -c 'echo $$; exec sleep 300' & sleep 0.2; exit 0";
-    let exit = run(&agent, place.order(1, script)).await;
+    let exit = run(&agent, test.spec(1, script)).await;
     assert_eq!(exit.code, Some(0));
-    let left = place.pid_written(1, 2).await;
+    let left = test.pid_written(1, 2).await;
     assert!(left.iter().all(|pid| !is_alive(*pid)), "{left:?} still run");
 }
 
 #[tokio::test]
-async fn the_background_of_one_task_does_not_end_with_another() {
-    let place = Place::new();
-    let agent = place.agent();
+async fn background_processes_survive_the_end_of_another_task() {
+    let test = TestDir::new();
+    let agent = test.agent();
     agent
-        .start(place.order(1, "(setsid sh -c 'echo $$; exec sleep 300' &); sleep 300"))
+        .start(test.spec(1, "(setsid sh -c 'echo $$; exec sleep 300' &); sleep 300"))
         .await
         .unwrap();
-    let daemon = place.pid_written(1, 1).await[0];
-    run(&agent, place.order(2, "true")).await;
+    let daemon = test.pid_written(1, 1).await[0];
+    run(&agent, test.spec(2, "true")).await;
     assert!(is_alive(daemon));
     agent.stop(key(1), StopCause::Cancelled, Duration::from_secs(5));
     agent.wait(key(1)).await.unwrap();
@@ -232,33 +232,33 @@ async fn the_background_of_one_task_does_not_end_with_another() {
 }
 
 #[tokio::test]
-async fn tasks_go_on_when_the_agent_is_gone_and_the_next_one_learns_their_end() {
-    let place = Place::new();
-    let first = place.agent();
-    first.start(place.order(1, "echo $$; sleep 0.5; echo done; exit 7")).await.unwrap();
-    place.pid_written(1, 1).await;
+async fn tasks_survive_the_agent_and_the_next_agent_gets_their_end() {
+    let test = TestDir::new();
+    let first = test.agent();
+    first.start(test.spec(1, "echo $$; sleep 0.5; echo done; exit 7")).await.unwrap();
+    test.pid_written(1, 1).await;
     drop(first);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let second = place.agent();
+    let second = test.agent();
     let exit = second.wait(key(1)).await.unwrap();
     assert_eq!(exit.code, Some(7));
-    assert!(place.output(1).ends_with("done\n"));
+    assert!(test.output(1).ends_with("done\n"));
     assert_eq!(second.list().await.unwrap().len(), 1);
     second.forget(key(1));
     assert!(second.list().await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn what_a_killed_guardian_left_is_killed_by_the_next_one() {
-    let place = Place::new();
-    let agent = place.agent();
+async fn the_next_guardian_kills_the_processes_of_a_killed_one() {
+    let test = TestDir::new();
+    let agent = test.agent();
     agent
-        .start(place.order(1, "echo $$; setsid sh -c 'echo $$; exec sleep 300' & sleep 300"))
+        .start(test.spec(1, "echo $$; setsid sh -c 'echo $$; exec sleep 300' & sleep 300"))
         .await
         .unwrap();
-    let orphans = place.pid_written(1, 2).await;
+    let orphans = test.pid_written(1, 2).await;
     let guardian = procs::all().into_iter().find(|pid| {
-        procs::variable(*pid, SWITCH).is_some_and(|dir| Path::new(&dir) == place.dir.path())
+        procs::variable(*pid, SWITCH).is_some_and(|dir| Path::new(&dir) == test.dir.path())
             && procs::children(*pid).iter().any(|child| orphans.contains(child))
     });
     procs::signal(guardian.unwrap(), Signal::KILL);
@@ -268,85 +268,85 @@ async fn what_a_killed_guardian_left_is_killed_by_the_next_one() {
 }
 
 #[tokio::test]
-async fn output_without_end_does_not_fill_the_disk() {
-    let place = Place::new();
-    let agent = place.agent();
-    let order = Order {
+async fn endless_output_does_not_fill_the_disk() {
+    let test = TestDir::new();
+    let agent = test.agent();
+    let spec = ProcessSpec {
         log_limit: 1000,
-        ..place.order(1, "while :; do echo $$ >> rounds; head -c 3000000 /dev/zero; done")
+        ..test.spec(1, "while :; do echo $$ >> rounds; head -c 3000000 /dev/zero; done")
     };
-    agent.start(order).await.unwrap();
-    // Each round has been read from it before the next begins.
-    let rounds = place.task(1).join("rounds");
+    agent.start(spec).await.unwrap();
+    // A round starts only after the guardian has read the previous one.
+    let rounds = test.task(1).join("rounds");
     let more = async {
         while fs::read_to_string(&rounds).unwrap_or_default().lines().count() <= 3 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), more).await.expect("more rounds");
-    let length = place.task(1).join("output.log").metadata().unwrap().len();
+    let length = test.task(1).join("output.log").metadata().unwrap().len();
     assert_eq!(length, 1001);
     agent.stop(key(1), StopCause::Cancelled, Duration::ZERO);
     agent.wait(key(1)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_task_that_writes_without_a_pause_holds_up_nothing() {
-    let place = Place::new();
-    let agent = place.agent();
+async fn endless_output_does_not_block_other_tasks() {
+    let test = TestDir::new();
+    let agent = test.agent();
     for job in 1..=3 {
         let script = "trap '' TERM; echo on; yes & yes & yes";
-        agent.start(Order { log_limit: 1000, ..place.order(job, script) }).await.unwrap();
+        agent.start(ProcessSpec { log_limit: 1000, ..test.spec(job, script) }).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     let begun = Instant::now();
-    // Others are looked after meanwhile.
-    assert_eq!(run(&agent, place.order(4, "exit 5")).await.code, Some(5));
+    // Another task runs meanwhile.
+    assert_eq!(run(&agent, test.spec(4, "exit 5")).await.code, Some(5));
     for job in 1..=3 {
         agent.stop(key(job), StopCause::TimedOut, Duration::from_millis(100));
     }
     for job in 1..=3 {
         let exit = agent.wait(key(job)).await.unwrap();
         assert_eq!(exit.stopped, Some(StopCause::TimedOut));
-        assert_eq!(place.task(job).join("output.log").metadata().unwrap().len(), 1001);
+        assert_eq!(test.task(job).join("output.log").metadata().unwrap().len(), 1001);
     }
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
-async fn a_task_cannot_become_more_than_it_is() {
-    let place = Place::new();
-    let agent = place.agent();
-    run(&agent, place.order(1, "grep NoNewPrivs /proc/self/status | tr -d '\\t'")).await;
-    assert_eq!(place.output(1), "NoNewPrivs:1\n");
+async fn a_task_cannot_gain_privileges() {
+    let test = TestDir::new();
+    let agent = test.agent();
+    run(&agent, test.spec(1, "grep NoNewPrivs /proc/self/status | tr -d '\\t'")).await;
+    assert_eq!(test.output(1), "NoNewPrivs:1\n");
 }
 
 #[tokio::test]
-async fn what_got_away_from_a_task_is_killed_even_while_others_run() {
-    let place = Place::new();
-    let agent = place.agent();
-    agent.start(place.order(2, "sleep 300")).await.unwrap();
-    // A session and an environment of its own, and its parents are gone before anybody looks.
+async fn an_escaped_process_is_killed_while_another_task_runs() {
+    let test = TestDir::new();
+    let agent = test.agent();
+    agent.start(test.spec(2, "sleep 300")).await.unwrap();
+    // Own session, own environment, and its parents end before the first sample.
     let script = "(setsid env -i /bin/sh -c 'echo $$; exec /bin/sleep 300' &); sleep 0.2";
-    run(&agent, place.order(1, script)).await;
-    let away = place.pid_written(1, 1).await[0];
+    run(&agent, test.spec(1, script)).await;
+    let escaped = test.pid_written(1, 1).await[0];
     let begun = Instant::now();
-    while is_alive(away) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{away} still runs");
+    while is_alive(escaped) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{escaped} still runs");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(agent.list().await.unwrap().iter().filter(|task| task.ended.is_none()).count(), 1);
 }
 
 #[tokio::test]
-async fn a_bad_message_spoils_nothing_but_itself() {
+async fn an_invalid_message_does_not_affect_later_messages() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let place = Place::new();
-    let agent = place.agent();
-    run(&agent, place.order(1, "true")).await;
-    let mut stream = super::socket::connect(place.dir.path()).await.unwrap();
+    let test = TestDir::new();
+    let agent = test.agent();
+    run(&agent, test.spec(1, "true")).await;
+    let mut stream = super::socket::connect(test.dir.path()).await.unwrap();
     stream
-        .write_all(b"{\"id\":1,\"ask\":\"fly\"}\nnonsense\n{\"id\":2,\"ask\":\"hello\"}\n")
+        .write_all(b"{\"id\":1,\"command\":\"fly\"}\nnonsense\n{\"id\":2,\"command\":\"hello\"}\n")
         .await
         .unwrap();
     let mut text = String::new();
@@ -357,42 +357,42 @@ async fn a_bad_message_spoils_nothing_but_itself() {
         text.push_str(&String::from_utf8_lossy(&buffer[..count]));
     }
     assert!(text.contains("\"protocol\":1"), "{text}");
-    assert_eq!(run(&agent, place.order(2, "exit 4")).await.code, Some(4));
+    assert_eq!(run(&agent, test.spec(2, "exit 4")).await.code, Some(4));
 }
 
 #[tokio::test]
-async fn a_task_over_its_memory_is_ended_as_such_where_the_machine_can_limit_it() {
-    let Some(root) = super::cgroup::Root::find("test-of-limits") else {
-        println!("skipped: this machine has no unified control groups that we may use");
+async fn a_task_over_its_memory_limit_ends_out_of_memory_on_hosts_with_cgroups() {
+    let Some(root) = super::cgroup::CgroupRoot::find("test-of-limits") else {
+        println!("skipped: this host has no usable cgroup v2");
         return;
     };
     root.remove();
-    let place = Place::new();
-    let agent = place.agent();
-    let order =
-        Order { memory: 32, ..place.order(1, "head -c 300000000 /dev/zero | tail | wc -c") };
-    let exit = run(&agent, order).await;
+    let test = TestDir::new();
+    let agent = test.agent();
+    let spec =
+        ProcessSpec { memory: 32, ..test.spec(1, "head -c 300000000 /dev/zero | tail | wc -c") };
+    let exit = run(&agent, spec).await;
     assert!(exit.out_of_memory, "{exit:?}");
     assert!((16..=32).contains(&exit.memory), "{exit:?}");
-    let exit = run(&agent, Order { memory: 32, ..place.order(2, "true") }).await;
+    let exit = run(&agent, ProcessSpec { memory: 32, ..test.spec(2, "true") }).await;
     assert!(!exit.out_of_memory && exit.code == Some(0), "{exit:?}");
 }
 
 #[tokio::test]
 async fn many_short_tasks_are_quick() {
-    let place = Place::new();
-    let agent = place.agent();
-    run(&agent, place.order(0, "true")).await;
+    let test = TestDir::new();
+    let agent = test.agent();
+    run(&agent, test.spec(0, "true")).await;
     let begun = Instant::now();
     let runs = (1..=300).map(|job| {
-        let order = Order { argv: vec!["true".into()], ..place.order(job, "") };
+        let spec = ProcessSpec { argv: vec!["true".into()], ..test.spec(job, "") };
         let agent = agent.clone();
-        tokio::spawn(async move { run(&agent, order).await.code })
+        tokio::spawn(async move { run(&agent, spec).await.code })
     });
     for run in runs.collect::<Vec<_>>() {
         assert_eq!(run.await.unwrap(), Some(0));
     }
     let rate = 300.0 / begun.elapsed().as_secs_f64();
-    println!("{rate:.0} processes a second");
-    assert!(rate > 100.0, "{rate:.0} processes a second");
+    println!("{rate:.0} processes per second");
+    assert!(rate > 100.0, "{rate:.0} processes per second");
 }

@@ -1,4 +1,4 @@
-//! Tells the server what happens: one request in flight, everything that accumulates goes with the next.
+//! Sends task updates and logs to the server: one request in flight, accumulated updates go with the next request.
 
 mod outbox;
 mod tail;
@@ -19,14 +19,14 @@ use crate::backoff::RECONNECT;
 use crate::session::{Session, Sessions};
 use crate::tasks::Tasks;
 
-/// Reports for ever; what the server says about tasks goes to `tasks`.
+/// Sends reports while a session exists; never ends. Stale tasks in a reply are stopped through `tasks`.
 pub(crate) async fn report(outbox: Arc<Outbox>, sessions: Sessions, tasks: Tasks) {
     let mut backoff = RECONNECT.start();
     let mut current = sessions.subscribe();
     let mut most = usize::MAX;
     loop {
         outbox.ready().await;
-        let Some(session) = present(&mut current).await else { return };
+        let Some(session) = next_session(&mut current).await else { return };
         let batch = outbox.compose(most);
         if batch.reports.is_empty() && batch.logs.is_empty() {
             continue;
@@ -35,23 +35,23 @@ pub(crate) async fn report(outbox: Arc<Outbox>, sessions: Sessions, tasks: Tasks
             Ok(reply) => {
                 backoff.reset();
                 most = usize::MAX;
-                tasks.forget_stale(&outbox.settle(&batch, &reply).stale);
+                tasks.kill_stale(&outbox.settle(&batch, &reply));
             }
-            Err(error) if is_poison(&error) => {
-                most = poisoned(&outbox, batch, &error, most);
+            Err(error) if is_rejected(&error) => {
+                most = isolate_rejected(&outbox, batch, &error, most);
             }
             Err(error) => {
                 outbox.put_back(batch);
-                sessions.doubt(&session, &error);
-                debug!(%error, "cannot report yet");
+                sessions.end_if_rejected(&session, &error);
+                debug!(%error, "report failed; retrying");
                 backoff.sleep().await;
             }
         }
     }
 }
 
-/// The session, once there is one.
-async fn present(current: &mut watch::Receiver<Option<Arc<Session>>>) -> Option<Arc<Session>> {
+/// Waits for a session; `None` when the agent shuts down.
+async fn next_session(current: &mut watch::Receiver<Option<Arc<Session>>>) -> Option<Arc<Session>> {
     current.wait_for(Option::is_some).await.ok()?.clone()
 }
 
@@ -60,18 +60,23 @@ async fn send(session: &Session, batch: &ReportBatch) -> Result<ReportReply, Cli
     if reply.accepted.len() == batch.reports.len() {
         return Ok(reply);
     }
-    let cause = "the answer to a report does not fit it".to_owned();
+    let cause = "the reply does not match the report".to_owned();
     Err(ClientError::Garbled { url: session.client.base().to_string(), cause })
 }
 
-/// The server will never take this as it is.
-fn is_poison(error: &ClientError) -> bool {
+/// The server will not accept this request, however often the agent sends it.
+fn is_rejected(error: &ClientError) -> bool {
     matches!(error.status(), Some(400 | 409 | 413 | 422))
 }
 
-/// Something in the batch is not acceptable: go on one by one, and leave out what is refused alone. Returns how many
-/// reports to send next.
-fn poisoned(outbox: &Outbox, batch: ReportBatch, error: &ClientError, most: usize) -> usize {
+/// Handles a batch that contains an unacceptable report: the next batches carry one report each, and a report that the
+/// server rejects alone is reduced or dropped. Returns the size of the next batch.
+fn isolate_rejected(
+    outbox: &Outbox,
+    batch: ReportBatch,
+    error: &ClientError,
+    most: usize,
+) -> usize {
     if most > 1 {
         outbox.put_back(batch);
         return 1;
@@ -79,8 +84,8 @@ fn poisoned(outbox: &Outbox, batch: ReportBatch, error: &ClientError, most: usiz
     let keys = batch.reports.iter().map(|report| report.key);
     let keys: BTreeSet<_> = keys.chain(batch.logs.iter().map(|piece| piece.key)).collect();
     for key in keys {
-        warn!(%key, %error, "the server does not take news of this task");
+        warn!(%key, %error, "the server rejects the update of this task");
     }
-    outbox.refused(batch);
+    outbox.reduce_rejected(batch);
     1
 }

@@ -1,5 +1,5 @@
-//! What is to be told to the server. One report is on its way at a time; all that accumulates meanwhile goes with the
-//! next.
+//! Task updates and log output that the server does not have yet. One report is in flight at a time; updates that
+//! accumulate meanwhile go with the next.
 
 #[cfg(test)]
 mod tests;
@@ -18,125 +18,124 @@ use agentaflow_api::link::{
 
 use super::tail::Tail;
 
-/// The update of a start waits this long for the end of a short job, which says it all.
+/// Delay of `Accepted` and `Running`: the end of a short task includes them.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// How often output of running tasks is looked for.
+/// Interval between checks for new output of running tasks.
 const LOG_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Bytes of output and results in one report, about.
-const ROOM: usize = 1 << 20;
+/// Approximate limit of output and results in one report, in bytes.
+const REPORT_BYTES: usize = 1 << 20;
 
-/// Reports in one batch.
-const MOST_REPORTS: usize = 1000;
+const MAX_REPORTS: usize = 1000;
 
-/// An end that is refused although there is nothing left in it is told again after this long.
-const HELD: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 30_000 });
+/// Retry interval of a minimal end report that the server rejects.
+const REJECTED_RETRY: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 30_000 });
 
-/// The update that ends a task, and who waits for the server's answer to it.
+/// Last update of a task: its end, or its refusal by this node.
 #[derive(Debug)]
-struct Last {
+struct FinalUpdate {
     update: TaskUpdate,
     tail: Option<Tail>,
-    /// Its length in a report, about.
+    /// Approximate size in a report, in bytes.
     size: usize,
     answer: Option<oneshot::Sender<bool>>,
-    /// How often the server has refused it.
-    refused: u32,
-    /// Not told again before this.
-    held: Option<Instant>,
+    rejections: u32,
+    retry_at: Option<Instant>,
 }
 
-impl Last {
+impl FinalUpdate {
     fn is_due(&self) -> bool {
-        self.held.is_none_or(|held| held <= Instant::now())
+        self.retry_at.is_none_or(|at| at <= Instant::now())
     }
 }
 
 #[derive(Debug, Default)]
-struct Boxes {
-    /// Beginnings and progress, in order.
+struct Queues {
+    /// Updates other than final ones, in order.
     early: VecDeque<Report>,
-    /// Ends.
-    last: BTreeMap<TaskKey, Last>,
-    /// Output of tasks that are not over.
+    last: BTreeMap<TaskKey, FinalUpdate>,
+    /// Output of tasks that have not ended.
     tails: BTreeMap<TaskKey, Tail>,
 }
 
-/// What is to be told.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    boxes: Mutex<Boxes>,
+    queues: Mutex<Queues>,
     early: Notify,
     last: Notify,
 }
 
-/// What the server said about the reports of a batch.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdicts {
-    /// Tasks that are to be killed and forgotten.
-    pub(crate) stale: Vec<TaskKey>,
-}
-
 impl Outbox {
-    /// Tells that something began or goes on.
-    pub(crate) fn tell(&self, key: TaskKey, update: TaskUpdate) {
-        let mut boxes = self.boxes();
+    /// Queues an update that is not final.
+    pub(crate) fn send(&self, key: TaskKey, update: TaskUpdate) {
+        let mut queues = self.queues();
         if matches!(update, TaskUpdate::Running { .. }) {
-            // Later updates include earlier ones.
-            boxes.early.retain(|report| {
+            // `Running` includes `Accepted`.
+            queues.early.retain(|report| {
                 report.key != key || !matches!(report.update, TaskUpdate::Accepted)
             });
         }
-        boxes.early.push_back(Report { key, update });
+        queues.early.push_back(Report { key, update });
         self.early.notify_one();
     }
 
-    /// Follows the output of a task.
+    /// Queues a warning, which the server shows as an event of the job.
+    pub(crate) fn warn(&self, key: TaskKey, detail: String) {
+        self.send(key, TaskUpdate::Progress { kind: EventKind::Warning, detail });
+    }
+
     pub(crate) fn follow(&self, tail: Tail) {
-        self.boxes().tails.insert(tail.key(), tail);
+        self.queues().tails.insert(tail.key(), tail);
         self.early.notify_one();
     }
 
-    /// Tells the end of a task, all its output first. True once the server has it, false if it is stale.
+    /// Sends the final update of a task after all its output. Returns true once the server has it, false if the task is
+    /// stale.
     pub(crate) async fn finish(&self, key: TaskKey, update: TaskUpdate) -> bool {
         let (answer, answered) = oneshot::channel();
         {
-            let mut boxes = self.boxes();
-            let tail = boxes.tails.remove(&key);
-            boxes.early.retain(|report| report.key != key || is_kept(&report.update));
+            let mut queues = self.queues();
+            let tail = queues.tails.remove(&key);
+            queues.early.retain(|report| report.key != key || outlasts_end(&report.update));
             let size = size_of(&update);
-            boxes.last.insert(
+            queues.last.insert(
                 key,
-                Last { update, tail, size, answer: Some(answer), refused: 0, held: None },
+                FinalUpdate {
+                    update,
+                    tail,
+                    size,
+                    answer: Some(answer),
+                    rejections: 0,
+                    retry_at: None,
+                },
             );
         }
         self.last.notify_one();
         answered.await.unwrap_or(false)
     }
 
-    /// Says no more about a task.
+    /// Drops all queued updates and output of a task.
     pub(crate) fn drop_task(&self, key: TaskKey) {
-        let mut boxes = self.boxes();
-        boxes.early.retain(|report| report.key != key);
-        boxes.tails.remove(&key);
-        boxes.last.remove(&key);
+        let mut queues = self.queues();
+        queues.early.retain(|report| report.key != key);
+        queues.tails.remove(&key);
+        queues.last.remove(&key);
     }
 
-    /// Nothing waits to be told.
     pub(crate) fn is_empty(&self) -> bool {
-        let boxes = self.boxes();
-        boxes.early.is_empty() && boxes.last.is_empty()
+        let queues = self.queues();
+        queues.early.is_empty() && queues.last.is_empty()
     }
 
-    /// Waits until there is something worth a report.
+    /// Waits until the next report is due.
     pub(crate) async fn ready(&self) {
         loop {
-            let (early, last, looks) = {
-                let boxes = self.boxes();
-                let last = boxes.last.values().any(Last::is_due);
-                let looks = !boxes.tails.is_empty() || !boxes.last.is_empty();
-                (!boxes.early.is_empty(), last, looks)
+            let (early, last, polls) = {
+                let queues = self.queues();
+                let last = queues.last.values().any(FinalUpdate::is_due);
+                let polls = !queues.tails.is_empty() || !queues.last.is_empty();
+                (!queues.early.is_empty(), last, polls)
             };
             if last {
                 return;
@@ -145,30 +144,30 @@ impl Outbox {
                 let _ = timeout(LINGER, self.last.notified()).await;
                 return;
             }
-            let update = async {
+            let updated = async {
                 tokio::select! {
                     () = self.early.notified() => {}
                     () = self.last.notified() => {}
                 }
             };
-            if !looks {
-                update.await;
-            } else if timeout(LOG_INTERVAL, update).await.is_err() && self.has_output() {
+            if !polls {
+                updated.await;
+            } else if timeout(LOG_INTERVAL, updated).await.is_err() && self.has_output() {
                 return;
             }
         }
     }
 
-    /// Puts together the next report: at most `most` updates.
+    /// Takes the next report from the queues: at most `most` updates.
     pub(crate) fn compose(&self, most: usize) -> ReportBatch {
-        let most = most.min(MOST_REPORTS);
-        let mut boxes = self.boxes();
+        let most = most.min(MAX_REPORTS);
+        let mut queues = self.queues();
         let mut batch = ReportBatch::default();
-        let mut room = ROOM;
-        let early = boxes.early.len().min(most);
-        batch.reports.extend(boxes.early.drain(..early));
-        for (key, last) in boxes.last.iter().filter(|(_, last)| last.is_due()) {
-            // One by one means one task at a time.
+        let mut room = REPORT_BYTES;
+        let early = queues.early.len().min(most);
+        batch.reports.extend(queues.early.drain(..early));
+        for (key, last) in queues.last.iter().filter(|(_, last)| last.is_due()) {
+            // A batch of one carries the updates and output of one task.
             let full = batch.reports.len() >= most || most == 1 && !batch.logs.is_empty();
             if full || room == 0 {
                 break;
@@ -178,7 +177,7 @@ impl Outbox {
                 room = room.saturating_sub(last.size);
             }
         }
-        for tail in boxes.tails.values().filter(|tail| !tail.is_complete()) {
+        for tail in queues.tails.values().filter(|tail| !tail.is_complete()) {
             let alone = batch.reports.is_empty() && batch.logs.is_empty();
             if room == 0 || most == 1 && !alone {
                 break;
@@ -192,82 +191,84 @@ impl Outbox {
         batch
     }
 
-    /// The report did not get through: what was taken out goes back.
+    /// Returns the updates of a report that did not reach the server.
     pub(crate) fn put_back(&self, batch: ReportBatch) {
-        let mut boxes = self.boxes();
+        let mut queues = self.queues();
         for report in batch.reports.into_iter().rev() {
-            let outdated = boxes.last.contains_key(&report.key)
+            let outdated = queues.last.contains_key(&report.key)
                 && !matches!(report.update, TaskUpdate::Progress { .. });
-            if !is_last(&report.update) && !outdated {
-                boxes.early.push_front(report);
+            if !is_final(&report.update) && !outdated {
+                queues.early.push_front(report);
             }
         }
     }
 
-    /// The server will never take this as it is, and nothing else was with it. Output and news on the way are given
-    /// up; an end never is: it is told with less in it, and at last again and again.
-    pub(crate) fn refused(&self, batch: ReportBatch) {
-        let mut boxes = self.boxes();
+    /// Handles a batch of one task that the server will never accept. Output and early updates are dropped. A final
+    /// update is never dropped: it is reduced, and finally retried without end.
+    pub(crate) fn reduce_rejected(&self, batch: ReportBatch) {
+        let mut queues = self.queues();
         let mut ends: BTreeSet<TaskKey> = BTreeSet::new();
         for piece in batch.logs {
-            if boxes.last.contains_key(&piece.key) {
+            if queues.last.contains_key(&piece.key) {
                 ends.insert(piece.key);
             } else {
-                boxes.tails.remove(&piece.key);
+                queues.tails.remove(&piece.key);
             }
         }
-        ends.extend(batch.reports.iter().filter(|it| is_last(&it.update)).map(|report| report.key));
+        ends.extend(
+            batch.reports.iter().filter(|it| is_final(&it.update)).map(|report| report.key),
+        );
         for key in ends {
-            boxes.lighten(key);
+            queues.reduce(key);
         }
     }
 
-    /// The server has answered.
-    pub(crate) fn settle(&self, batch: &ReportBatch, reply: &ReportReply) -> Verdicts {
-        let mut boxes = self.boxes();
+    /// Applies the server's reply. Returns the stale tasks, which the agent must kill.
+    pub(crate) fn settle(&self, batch: &ReportBatch, reply: &ReportReply) -> Vec<TaskKey> {
+        let mut queues = self.queues();
         for (key, have) in &reply.log_have {
-            let Boxes { tails, last, .. } = &*boxes;
+            let Queues { tails, last, .. } = &*queues;
             let tail = tails.get(key).or_else(|| last.get(key)?.tail.as_ref());
             tail.inspect(|tail| tail.confirm(*have));
         }
-        let mut verdicts = Verdicts::default();
+        let mut stale = Vec::new();
         for (report, accepted) in batch.reports.iter().zip(&reply.accepted) {
-            if is_last(&report.update) {
-                boxes.answer(report.key, *accepted);
+            if is_final(&report.update) {
+                queues.answer(report.key, *accepted);
             } else if !accepted {
-                verdicts.stale.push(report.key);
+                stale.push(report.key);
             }
         }
-        verdicts
+        stale
     }
 
     fn has_output(&self) -> bool {
-        self.boxes().tails.values().any(|tail| !tail.is_complete())
+        self.queues().tails.values().any(|tail| !tail.is_complete())
     }
 
-    fn boxes(&self) -> MutexGuard<'_, Boxes> {
-        self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Boxes {
-    /// An end was refused: what is in it that may be the reason is left out.
-    fn lighten(&mut self, key: TaskKey) {
+impl Queues {
+    /// Removes the parts of a rejected final update that may be the reason.
+    fn reduce(&mut self, key: TaskKey) {
         let Some(last) = self.last.get_mut(&key) else { return };
-        last.refused += 1;
-        let detail = match (&mut last.update, last.refused) {
+        last.rejections += 1;
+        let detail = match (&mut last.update, last.rejections) {
             (TaskUpdate::Ended(ended), 1) => {
                 ended.output_data = None;
-                "the server refused how this task ended, so that is told without its result"
+                "The server rejected the end of the task; reporting it without the result"
             }
             (_, 1 | 2) => {
                 let stopped = Some(StopCause::LeaseLost);
                 last.update = TaskUpdate::Ended(Box::new(Ended { stopped, ..Ended::default() }));
                 last.tail = None;
-                "the server refused how this task ended, so only that it is over is told"
+                "The server rejected the end of the task; reporting it without details"
             }
             _ => {
-                last.held = Some(Instant::now() + HELD);
+                last.retry_at = Some(Instant::now() + REJECTED_RETRY);
                 return;
             }
         };
@@ -278,33 +279,33 @@ impl Boxes {
 
     fn answer(&mut self, key: TaskKey, accepted: bool) {
         if let Some(answer) = self.last.remove(&key).and_then(|last| last.answer) {
-            // Nobody waits any more when the task was forgotten meanwhile.
+            // The receiver is gone if the task became stale meanwhile.
             let _ = answer.send(accepted);
         }
     }
 }
 
-/// Puts output into a batch. Whether all of it is in.
+/// Adds output to a batch. Returns true if the batch has all of it.
 fn drain(tail: &Tail, batch: &mut ReportBatch, room: &mut usize) -> bool {
     tail.rewind();
     while !tail.is_sent() {
         let Some(piece) = tail.piece(*room) else { return true };
-        let asks = piece.data.is_empty();
+        let query = piece.data.is_empty();
         *room = room.saturating_sub(piece.data.len());
         batch.logs.push(piece);
-        if asks || *room == 0 {
+        if query || *room == 0 {
             return tail.is_sent();
         }
     }
     true
 }
 
-/// Told even when the task is over: an end does not include it.
-fn is_kept(update: &TaskUpdate) -> bool {
+/// True for updates that a final update does not include.
+fn outlasts_end(update: &TaskUpdate) -> bool {
     matches!(update, TaskUpdate::Progress { .. } | TaskUpdate::Placed(_))
 }
 
-/// Only a result can be long.
+/// Only a result can be large.
 fn size_of(update: &TaskUpdate) -> usize {
     match update {
         TaskUpdate::Ended(ended) => {
@@ -314,6 +315,6 @@ fn size_of(update: &TaskUpdate) -> usize {
     }
 }
 
-fn is_last(update: &TaskUpdate) -> bool {
+fn is_final(update: &TaskUpdate) -> bool {
     matches!(update, TaskUpdate::Ended(_) | TaskUpdate::Refused { .. })
 }

@@ -1,4 +1,4 @@
-//! The output of a task, as far as the server has it.
+//! Output of a task and the server's position in it.
 
 use std::fs::File;
 use std::io;
@@ -12,11 +12,11 @@ use agentaflow_api::link::{LogPiece, TaskKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The largest piece of output in a report.
+/// Maximum size of one piece of output in bytes.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// So many reports of output that change nothing are enough.
-const PATIENCE: u32 = 5;
+/// Number of refused pieces after which the agent stops sending output.
+const MAX_REFUSALS: u32 = 5;
 
 /// Follows `output.log` of a task. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -28,43 +28,40 @@ struct Inner {
     path: PathBuf,
     limit: u64,
     notice: String,
-    place: Mutex<Place>,
+    position: Mutex<SendPosition>,
 }
 
 #[derive(Debug)]
-struct Place {
-    /// What the server has; unknown after a restart of the agent, and then it is asked.
+struct SendPosition {
+    /// Bytes that the server has; unknown after a restart of the agent, until the server answers.
     have: Option<u64>,
-    /// Up to where output was put into the report that is on its way.
+    /// End of the output in the report in flight.
     sent: u64,
-    /// How often the server was given more and did not take it.
+    /// Consecutive pieces that the server did not store.
     refused: u32,
 }
 
-impl Place {
-    /// The server takes no more, and nothing may wait for that.
-    fn is_hopeless(&self) -> bool {
-        self.refused >= PATIENCE
+impl SendPosition {
+    /// The server stores no more output, so the end of the task must not wait for it.
+    fn is_abandoned(&self) -> bool {
+        self.refused >= MAX_REFUSALS
     }
 }
 
 impl Tail {
-    /// Follows a file, of which `limit` bytes are kept.
-    pub(crate) fn new(key: TaskKey, path: PathBuf, limit: u64, fresh: bool) -> Self {
-        let notice = format!(
-            "\n[agentaflow] the output was cut here: more than {} MiB\n",
-            limit.div_ceil(1 << 20)
-        );
-        let place = Mutex::new(Place { have: fresh.then_some(0), sent: 0, refused: 0 });
-        Self(Arc::new(Inner { key, path, limit, notice, place }))
+    /// Follows a file, of which the server gets `limit` bytes. `new`: the server has no output of the task.
+    pub(crate) fn new(key: TaskKey, path: PathBuf, limit: u64, new: bool) -> Self {
+        let notice =
+            format!("\n[agentaflow] Output truncated: more than {} MiB\n", limit.div_ceil(1 << 20));
+        let position = Mutex::new(SendPosition { have: new.then_some(0), sent: 0, refused: 0 });
+        Self(Arc::new(Inner { key, path, limit, notice, position }))
     }
 
-    /// Whose.
     pub(crate) fn key(&self) -> TaskKey {
         self.0.key
     }
 
-    /// Bytes of output in all, by now.
+    /// Current length of the output in bytes, truncation notice included.
     pub(crate) fn total(&self) -> u64 {
         match self.0.path.symlink_metadata().map(|meta| meta.len()) {
             Ok(length) if length > self.0.limit => self.0.limit + self.0.notice.len() as u64,
@@ -73,51 +70,51 @@ impl Tail {
         }
     }
 
-    /// A new report is being put together: begin at what the server has.
+    /// Starts a new report at the end of the server's copy.
     pub(crate) fn rewind(&self) {
-        let mut place = self.place();
-        place.sent = place.have.unwrap_or(0);
+        let mut position = self.position();
+        position.sent = position.have.unwrap_or(0);
     }
 
-    /// The next piece for the report at hand, if there is more; at most `room` bytes.
+    /// Next piece for the current report, at most `room` bytes; `None` at the end of the output.
     pub(crate) fn piece(&self, room: usize) -> Option<LogPiece> {
-        let mut place = self.place();
-        if place.have.is_none() {
-            // An empty piece asks how much the server has; the answer sets it.
+        let mut position = self.position();
+        if position.have.is_none() {
+            // An empty piece asks for the length of the server's copy; `confirm` stores the answer.
             return Some(LogPiece { key: self.0.key, offset: 0, data: String::new() });
         }
-        if place.is_hopeless() {
+        if position.is_abandoned() {
             return None;
         }
-        let offset = place.sent;
+        let offset = position.sent;
         let left = self.total().saturating_sub(offset);
         let bytes =
             self.read(offset, left.min(room.min(PIECE) as u64) as usize).unwrap_or_default();
         if bytes.is_empty() {
             return None;
         }
-        place.sent += bytes.len() as u64;
+        position.sent += bytes.len() as u64;
         Some(LogPiece { key: self.0.key, offset, data: STANDARD.encode(&bytes) })
     }
 
-    /// All there is was put into the report at hand.
+    /// True if the current report reaches the end of the output.
     pub(crate) fn is_sent(&self) -> bool {
-        let place = self.place();
-        place.is_hopeless() || place.have.is_some() && place.sent >= self.total()
+        let position = self.position();
+        position.is_abandoned() || position.have.is_some() && position.sent >= self.total()
     }
 
-    /// The server has so much.
+    /// Records the length of the server's copy.
     pub(crate) fn confirm(&self, have: u64) {
-        let mut place = self.place();
-        let stuck = place.have.is_some_and(|before| have <= before && place.sent > before);
-        place.refused = if stuck { place.refused + 1 } else { 0 };
-        place.have = Some(have);
+        let mut position = self.position();
+        let stuck = position.have.is_some_and(|before| have <= before && position.sent > before);
+        position.refused = if stuck { position.refused + 1 } else { 0 };
+        position.have = Some(have);
     }
 
-    /// The server has everything.
+    /// True if the server has all output, or accepts no more.
     pub(crate) fn is_complete(&self) -> bool {
-        let place = self.place();
-        place.is_hopeless() || place.have.is_some_and(|have| have >= self.total())
+        let position = self.position();
+        position.is_abandoned() || position.have.is_some_and(|have| have >= self.total())
     }
 
     fn read(&self, offset: u64, most: usize) -> io::Result<Vec<u8>> {
@@ -126,7 +123,7 @@ impl Tail {
             return Ok(self.0.notice.as_bytes().iter().skip(skip).take(most).copied().collect());
         }
         let most = most.min((self.0.limit - offset) as usize);
-        // The task can write to its log but must not lead us to another file.
+        // The task can write to its log but must not make the agent read another file.
         let nofollow = OFlags::NOFOLLOW.bits().cast_signed();
         let file = File::options().read(true).custom_flags(nofollow).open(&self.0.path)?;
         let mut bytes = vec![0; most];
@@ -135,8 +132,8 @@ impl Tail {
         Ok(bytes)
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn position(&self) -> MutexGuard<'_, SendPosition> {
+        self.0.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn output_over_the_limit_is_cut_and_says_so() {
+    fn output_over_the_limit_is_truncated_with_a_notice() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("output.log");
         let key = TaskKey { job: 1, epoch: 1, task: 0 };
@@ -165,16 +162,13 @@ mod tests {
         assert!(tail.is_sent() && !tail.is_complete());
         std::fs::write(&path, "0123456789abcdefg").unwrap();
         let text = String::from_utf8(read_all(&tail)).unwrap();
-        assert_eq!(
-            text,
-            "0123456789abcdef\n[agentaflow] the output was cut here: more than 1 MiB\n"
-        );
+        assert_eq!(text, "0123456789abcdef\n[agentaflow] Output truncated: more than 1 MiB\n");
         tail.confirm(tail.total());
         assert!(tail.is_complete());
     }
 
     #[test]
-    fn an_adopted_task_asks_first_what_the_server_has() {
+    fn the_tail_of_an_adopted_task_asks_for_the_length_of_the_servers_copy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("output.log");
         std::fs::write(&path, "hello").unwrap();

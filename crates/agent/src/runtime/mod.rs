@@ -1,8 +1,8 @@
-//! Ways to run a task, behind one trait.
+//! Runtimes that execute tasks, behind one trait.
 
 pub mod docker;
 pub mod process;
-pub mod stopped;
+pub mod stop_record;
 pub mod transcript;
 pub mod user;
 
@@ -13,123 +13,117 @@ use std::time::Duration;
 use async_trait::async_trait;
 use thiserror::Error;
 
-use agentaflow_api::end::StartFailure;
+use agentaflow_api::end::{EndReason, StartFailure};
 use agentaflow_api::event::EventKind;
-use agentaflow_api::job::Runtime as Kind;
+use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{Assignment, KubernetesPlace, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
-/// All that a container may do beyond a plain user, and what for. Everything else is dropped; above all
-/// `NET_RAW` (forged packets), `MKNOD` (devices) and `SYS_CHROOT`, which Docker would leave.
+/// Capabilities of a container. All others are dropped, above all `NET_RAW` (forged packets), `MKNOD` (devices) and
+/// `SYS_CHROOT`, which Docker grants by default.
 pub const CAPABILITIES: [&str; 8] = [
-    // Packages are installed and files unpacked with owners and modes of their own.
+    // Package managers and archives set owners and modes of files.
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",
     "FSETID",
-    // A first process that is root starts and stops workers that are not.
+    // An entry point that runs as root starts and stops unprivileged workers.
     "KILL",
     "SETGID",
     "SETUID",
-    // Servers listen on port 80.
+    // Web servers listen on port 80.
     "NET_BIND_SERVICE",
 ];
 
-/// A task with everything decided: what the runtime has only to carry out.
+/// Complete description of a task to start: the runtime makes no choices.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The assignment.
     pub assignment: Assignment,
-    /// The complete environment, device variables included. Never logged.
+    /// Complete environment, device variables included. Contains secrets, so it is never logged.
     pub env: Vec<(String, String)>,
-    /// The task's own folder on the host: `output.log`, `data.json` (too large for the environment), `out/`
-    /// (the folder of `$AGENTAFLOW_OUTPUT`).
+    /// Task folder on the host: `output.log`, `data.json` (if too large for the environment), `out/` (directory of
+    /// `$AGENTAFLOW_OUTPUT`).
     pub dir: PathBuf,
-    /// Devices to hand over, by uuid; empty when there are none or they are simulated.
+    /// UUIDs of GPUs; empty for simulated GPUs.
     pub devices: Vec<String>,
 }
 
-/// Whether and how a task ended.
+/// End of a task as its runtime observed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
-    /// Its exit code; 128 and the number of the signal if it was ended by one.
+    /// Exit code; 128 plus the signal number after a signal; `None` if unknown.
     pub code: Option<i32>,
-    /// The signal that ended it.
     pub signal: Option<i32>,
-    /// The kernel ended it for lack of memory.
+    /// The kernel's OOM killer ended the task.
     pub out_of_memory: bool,
-    /// Why it was stopped, when the runtime was told to, or did so because the lease ran out.
+    /// Set when the runtime stopped the task on request or after the lease expired.
     pub stopped: Option<StopCause>,
-    /// How long it ran.
     pub ran: Duration,
-    /// When it began.
     pub started_at: Option<Stamp>,
 }
 
-/// A task that a runtime still has, found after a restart of the agent.
+/// Task that a runtime knows, found after a restart of the agent.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// Which.
+pub struct FoundTask {
     pub key: TaskKey,
-    /// When it began.
     pub started_at: Option<Stamp>,
-    /// It is over.
     pub ended: bool,
 }
 
-/// What a task has used so far.
+/// Resource usage of a task since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct TaskUsage {
     /// CPU time.
     pub cpu: Duration,
-    /// MiB of memory, at most.
+    /// Peak memory in MiB.
     pub memory: u64,
 }
 
-/// Why a task did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The job is at fault: it would fail on any node. The detail holds no secrets.
+    /// The job would fail on every node. The detail contains no secrets.
     #[error("{}", .0.detail)]
     Job(StartFailure),
-    /// The node is at fault; another may do better.
+    /// A fault of the node; the server tries another one.
     #[error("{0}")]
     Node(String),
 }
 
-/// Reports progress as an event kind and a message.
+impl StartError {
+    pub fn job(reason: EndReason, detail: impl Into<String>) -> Self {
+        Self::Job(StartFailure::new(reason, detail))
+    }
+}
+
+/// Receives the progress of a start as events of the job.
 pub type Progress<'a> = &'a (dyn Fn(EventKind, String) + Send + Sync);
 
-/// A way to run tasks.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// Which jobs it runs.
-    fn kind(&self) -> Kind;
-    /// What the server knows it by.
+    fn kind(&self) -> RuntimeKind;
+    /// Name in the registration.
     fn name(&self) -> &'static str {
         self.kind().as_str()
     }
-    /// Where a task finds the file for its result and the file with its data, given its folder on this machine.
+    /// Paths of the result file and the data file as the task sees them, given the task folder on the host.
     fn files(&self, dir: &Path) -> io::Result<[String; 2]>;
-    /// Starts a task; returns when it runs. Its output goes to `output.log` in its folder.
+    /// Starts a task and returns when it runs. Its output goes to `output.log` in the task folder.
     async fn start(&self, launch: &Launch, progress: Progress<'_>) -> Result<Stamp, StartError>;
-    /// Waits until nothing of the task runs any more and its output is complete. May be called again after a
-    /// restart of the agent, and after the end.
+    /// Waits until no process of the task runs and its output is complete. May be called again after a restart of the
+    /// agent, and after the end.
     async fn wait(&self, key: TaskKey) -> Result<Exit, StartError>;
-    /// TERM now, KILL after the grace. Returns at once; `wait` tells of the end. Unknown tasks are fine.
+    /// Sends TERM now and KILL after the grace. Returns at once; `wait` returns at the end. Ignores unknown tasks.
     async fn stop(&self, key: TaskKey, cause: StopCause, grace: Duration);
-    /// Every task that it has.
-    async fn list(&self) -> Result<Vec<Found>, StartError>;
-    /// What a task has used.
-    async fn used(&self, key: TaskKey) -> Used;
-    /// The processes of a task, as the host counts.
+    async fn list(&self) -> Result<Vec<FoundTask>, StartError>;
+    async fn used(&self, key: TaskKey) -> TaskUsage;
+    /// Process ids of a task in the host's pid namespace.
     async fn pids(&self, key: TaskKey) -> Vec<u32>;
-    /// What a task is in Kubernetes, where it runs there.
-    fn place(&self, _key: TaskKey) -> Option<KubernetesPlace> {
+    /// Kubernetes objects of a task, for a runtime that uses Kubernetes.
+    fn kubernetes_objects(&self, _key: TaskKey) -> Option<KubernetesPlace> {
         None
     }
-    /// The lease holds for so long from now: leased tasks may live until then, even if this agent does not.
-    fn renewed(&self, _left: Duration) {}
-    /// Removes what is left of a task that is over: its container; not its folder.
+    /// Extends leased tasks: the lease is valid for `left` from now.
+    fn renew_lease(&self, _left: Duration) {}
+    /// Removes the remains of an ended task, such as its container, but not its folder.
     async fn remove(&self, key: TaskKey);
 }

@@ -1,8 +1,8 @@
-//! Tasks as plain processes of the host, through the guardian, which outlives the agent.
+//! Runs tasks as processes of the host through the guardian, which outlives the agent.
 //!
-//! What is not isolated: a process sees the host's files and network with the rights of its user, and the other
-//! jobs of that user. Memory and CPU are limited only where the machine has unified control groups. So it must be
-//! allowed by the host's operator, and granted to the job's user.
+//! Processes are not isolated: a process sees the host's files and network with the permissions of its user, and the
+//! other jobs of that user. Memory and CPU are limited only on hosts with cgroup v2. So the host's operator must allow
+//! process jobs, and an administrator must grant them to the job's user.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,26 +11,25 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use agentaflow_api::end::{EndCause, EndReason, StartFailure};
-use agentaflow_api::job::Runtime as Kind;
+use agentaflow_api::end::EndReason;
+use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::user::JobUser;
-use super::{Exit, Found, Launch, Progress, Runtime, StartError, Used};
-use crate::guardian::client::{Guardian, GuardianAway};
-use crate::guardian::wire::{Answer, ExitRecord, Order};
+use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
+use crate::guardian::client::{Guardian, GuardianUnreachable};
+use crate::guardian::wire::{ExitRecord, ProcessSpec, Response, StartFault};
 
-/// Where programs are looked for, unless the job says otherwise.
+/// `PATH` of jobs that do not set it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The default folder of a process, in the folder of its task. It belongs to the job's user; the task's does not.
+/// Default working directory of a process in its task folder. Owned by the job's user.
 pub(crate) const WORK: &str = "work";
 
-/// How often a guardian is asked again whether a task is gone.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Interval between checks for the end of a withdrawn task.
+const WITHDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs tasks as processes.
 #[derive(Debug)]
 pub struct Process {
     guardian: Guardian,
@@ -49,18 +48,17 @@ impl Process {
         Self { guardian, user, pids_limit, log_limit }
     }
 
-    fn order(&self, launch: &Launch) -> Result<Order, StartError> {
+    fn spec(&self, launch: &Launch) -> Result<ProcessSpec, StartError> {
         let assignment = &launch.assignment;
         let argv = assignment.command.clone().unwrap_or_default();
         if argv.is_empty() {
-            let detail = "a process job needs a `command`".to_owned();
-            return Err(StartError::Job(StartFailure::new(EndReason::StartFailed, detail)));
+            let detail = "A process job needs a `command`";
+            return Err(StartError::job(EndReason::StartFailed, detail));
         }
-        let folder = std::fs::canonicalize(&launch.dir).map_err(|error| {
-            StartError::Node(format!("the task's folder is not there: {error}"))
-        })?;
+        let folder = std::fs::canonicalize(&launch.dir)
+            .map_err(|error| StartError::Node(format!("cannot open the task folder: {error}")))?;
         let work = folder.join(WORK);
-        Ok(Order {
+        Ok(ProcessSpec {
             key: assignment.key,
             argv,
             env: self.environment(launch, &work),
@@ -75,12 +73,12 @@ impl Process {
         })
     }
 
-    /// The guardian may have started it, and only the answer was lost: another node must not get it before it is
-    /// certain that it does not run here. Returns when the guardian says so.
+    /// Ensures that a task does not run on this node. The guardian may have started the task although its answer was
+    /// lost; the server must not assign the task to another node before the guardian confirms the opposite.
     pub(crate) async fn withdraw(&self, key: TaskKey) {
         loop {
             self.guardian.stop(key, StopCause::Replaced, Duration::ZERO);
-            // What is asked comes after what was sent, so this answer knows of it.
+            // The guardian handles requests in order, so the list reflects the stop.
             match self.guardian.list().await {
                 Ok(tasks) => match tasks.iter().find(|task| task.key == key) {
                     None => return,
@@ -88,14 +86,14 @@ impl Process {
                     Some(_) => {}
                 },
                 Err(_) => {
-                    tracing::warn!(%key, "it is not certain that this task does not run; asking again");
+                    tracing::warn!(%key, "the guardian does not confirm that this task is not running; retrying");
                 }
             }
-            tokio::time::sleep(ASK_AGAIN).await;
+            tokio::time::sleep(WITHDRAW_INTERVAL).await;
         }
     }
 
-    /// The job's own variables over a minimum; nothing of the agent's environment, which may hold secrets.
+    /// The job's variables over a minimal base. The agent's own environment may contain secrets and is not passed on.
     fn environment(&self, launch: &Launch, work: &Path) -> BTreeMap<String, Secret> {
         let home = match &self.user {
             Some(user) => Some(user.home.clone()),
@@ -115,8 +113,8 @@ impl Process {
 
 #[async_trait]
 impl Runtime for Process {
-    fn kind(&self) -> Kind {
-        Kind::Process
+    fn kind(&self) -> RuntimeKind {
+        RuntimeKind::Process
     }
 
     fn files(&self, dir: &Path) -> io::Result<[String; 2]> {
@@ -126,22 +124,20 @@ impl Runtime for Process {
     }
 
     async fn start(&self, launch: &Launch, _progress: Progress<'_>) -> Result<Stamp, StartError> {
-        let answer = match self.guardian.start(self.order(launch)?).await {
-            Ok(answer) => answer,
+        let response = match self.guardian.start(self.spec(launch)?).await {
+            Ok(response) => response,
             Err(lost) => {
                 self.withdraw(launch.assignment.key).await;
-                return Err(away(lost));
+                return Err(guardian_unreachable(lost));
             }
         };
-        match answer {
-            Answer::Started { at } => Ok(at),
-            Answer::Failed { job: true, detail } => {
-                let cause = Some(program_fault(launch));
-                let reason = EndReason::StartFailed;
-                Err(StartError::Job(StartFailure { reason, cause, detail }))
+        match response {
+            Response::Started { at } => Ok(at),
+            Response::Failed { fault: StartFault::Job(failure) } => Err(StartError::Job(failure)),
+            Response::Failed { fault: StartFault::Node { detail } } => {
+                Err(StartError::Node(detail))
             }
-            Answer::Failed { detail, .. } => Err(StartError::Node(detail)),
-            _ => Err(StartError::Node("the guardian answered something else".to_owned())),
+            _ => Err(StartError::Node("unexpected answer of the guardian".to_owned())),
         }
     }
 
@@ -150,16 +146,16 @@ impl Runtime for Process {
         record
             .as_ref()
             .map(exit)
-            .ok_or_else(|| StartError::Node(format!("the guardian does not know task {key}")))
+            .ok_or_else(|| StartError::Node(format!("unknown to the guardian: task {key}")))
     }
 
     async fn stop(&self, key: TaskKey, cause: StopCause, grace: Duration) {
         self.guardian.stop(key, cause, grace);
     }
 
-    async fn list(&self) -> Result<Vec<Found>, StartError> {
-        let tasks = self.guardian.list().await.map_err(away)?;
-        let found = tasks.into_iter().map(|task| Found {
+    async fn list(&self) -> Result<Vec<FoundTask>, StartError> {
+        let tasks = self.guardian.list().await.map_err(guardian_unreachable)?;
+        let found = tasks.into_iter().map(|task| FoundTask {
             key: task.key,
             started_at: Some(task.started_at),
             ended: task.ended.is_some(),
@@ -167,9 +163,9 @@ impl Runtime for Process {
         Ok(found.collect())
     }
 
-    async fn used(&self, key: TaskKey) -> Used {
-        let (cpu_ms, memory) = self.guardian.used(key).await;
-        Used { cpu: Duration::from_millis(cpu_ms), memory }
+    async fn used(&self, key: TaskKey) -> TaskUsage {
+        let (cpu_ms, memory) = self.guardian.usage(key).await;
+        TaskUsage { cpu: Duration::from_millis(cpu_ms), memory }
     }
 
     async fn pids(&self, key: TaskKey) -> Vec<u32> {
@@ -192,17 +188,7 @@ fn exit(record: &ExitRecord) -> Exit {
     }
 }
 
-/// The guardian does not answer, in words.
-/// Cause of a program that the node cannot execute. A relative path fails because a job starts in its own folder.
-fn program_fault(launch: &Launch) -> EndCause {
-    let program = launch.assignment.command.iter().flatten().next().map_or("", String::as_str);
-    if program.contains('/') && !program.starts_with('/') {
-        EndCause::RelativeProgram
-    } else {
-        EndCause::ProgramNotFound
-    }
-}
-
-pub(crate) fn away(_: GuardianAway) -> StartError {
-    StartError::Node("the guardian of this node does not answer; its log is `guardian.log` in the agent's folder".to_owned())
+pub(crate) fn guardian_unreachable(_: GuardianUnreachable) -> StartError {
+    let detail = "the guardian does not answer; see `guardian.log` in the agent's state directory";
+    StartError::Node(detail.to_owned())
 }

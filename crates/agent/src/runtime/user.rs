@@ -1,27 +1,23 @@
-//! As whom process jobs run.
+//! User of process jobs.
 
 use std::fs;
 use std::path::PathBuf;
 
 use rustix::process::{getegid, geteuid};
 
-/// A user of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobUser {
-    /// The user's number.
     pub uid: u32,
-    /// The number of the user's group.
     pub gid: u32,
-    /// The user's home.
     pub home: PathBuf,
 }
 
-/// The user for jobs of an agent that is root, when the operator names none.
+/// Default user when the agent runs as root.
 pub const NOBODY: &str = "nobody";
 
 impl JobUser {
-    /// Who runs process jobs. An agent that is root never runs them as root itself; another one can run them only
-    /// as itself.
+    /// Determines the user of process jobs; `None` means the agent's own user. An agent that runs as root never runs jobs
+    /// as root; any other agent can run them only as its own user.
     pub fn choose(name: Option<&str>) -> Result<Option<Self>, String> {
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let is_root = geteuid().is_root();
@@ -30,12 +26,10 @@ impl JobUser {
         }
         let name = name.unwrap_or(NOBODY);
         let user = find(&passwd, name).ok_or_else(|| {
-            format!("there is no user `{name}` on this machine; name another one for process jobs")
+            format!("user `{name}` does not exist on this host; set another user for process jobs")
         })?;
         if is_root && user.uid == 0 {
-            return Err(
-                "process jobs cannot run as root; name an unprivileged user for them".to_owned()
-            );
+            return Err("process jobs cannot run as root; set an unprivileged user".to_owned());
         }
         if is_root {
             return Ok(Some(user));
@@ -49,7 +43,7 @@ impl JobUser {
     }
 }
 
-/// Looks a name up, or takes `uid:gid` as it is.
+/// Looks up a name in `/etc/passwd`, or parses `uid:gid`.
 fn find(passwd: &str, name: &str) -> Option<JobUser> {
     let by_name = passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
@@ -68,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_found_by_name_or_by_numbers() {
+    fn a_user_is_found_by_name_or_by_uid_and_gid() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\njobs:x:990:991:,,,:/srv/jobs:/bin/false\n";
         let jobs = JobUser { uid: 990, gid: 991, home: "/srv/jobs".into() };
         assert_eq!(find(passwd, "jobs"), Some(jobs));

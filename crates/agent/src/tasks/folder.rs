@@ -1,7 +1,7 @@
-//! The folder of a task: made before it starts, read after it ends, removed when the server has everything.
+//! Folder of a task: created before the start, read after the end, removed when the server has the logs and the end.
 //!
-//! The folder itself belongs to the agent, so that a job cannot put another file in the place of its log or of
-//! `assignment.json`. Inside it `out/` and `work/` belong to the job's user.
+//! The agent owns the folder, so that a job cannot replace its log or `assignment.json`. The job's user owns the
+//! subfolders `out/` and `work/`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -11,39 +11,40 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use serde_json::{Map, Value};
+use thiserror::Error;
 
 use agentaflow_api::link::Assignment;
 
-use super::trash::Trash;
+use super::folder_remover::FolderRemover;
 use crate::guardian::record::read;
 use crate::identity::write_private;
 use crate::runtime::process::WORK;
 use crate::runtime::user::JobUser;
 
-/// `JOB_DATA` above this goes into a file: programs cannot be started with more than 128 KiB in one variable.
+/// Larger `JOB_DATA` goes into a file: Linux limits one environment variable to 128 KiB.
 pub(super) const INLINE_DATA: usize = 96 << 10;
 
-/// So many lists and objects of a result may be nested in each other: parsers, the server's too, have a limit.
-const DEEPEST: usize = 64;
+/// Maximum nesting depth of a result; JSON parsers, the server's included, have a limit.
+const MAX_DEPTH: usize = 64;
 
-/// The most that a job may give back as its result.
-const OUTPUT_LIMIT: u64 = 256 << 10;
+/// Maximum size of a result in bytes.
+const RESULT_LIMIT: u64 = 256 << 10;
 
 const ASSIGNMENT: &str = "assignment.json";
 const RESULT: &str = "output.json";
 
-/// Makes the folder of a task, with nothing of an earlier attempt in it.
-pub(super) fn make(
+/// Creates the folder of a task; moves a folder of an earlier attempt away first.
+pub(super) fn create(
     dir: &Path,
     assignment: &Assignment,
     user: Option<&JobUser>,
-    trash: &Trash,
+    remover: &FolderRemover,
 ) -> io::Result<()> {
     if let Err(error) = DirBuilder::new().mode(0o700).create(dir) {
         if error.kind() != io::ErrorKind::AlreadyExists {
             return Err(error);
         }
-        trash.throw(dir)?;
+        remover.remove(dir)?;
         DirBuilder::new().mode(0o700).create(dir)?;
     }
     write_private(dir, ASSIGNMENT, &serde_json::to_vec(&without_secrets(assignment))?)?;
@@ -60,8 +61,7 @@ pub(super) fn make(
     Ok(())
 }
 
-/// What the next agent needs to adopt the task, and nothing that is secret: a started task has its variables, its
-/// data and its image already.
+/// Fields that the next agent needs to adopt the task. A started task already has its environment, data and image.
 fn without_secrets(assignment: &Assignment) -> Assignment {
     Assignment {
         env: BTreeMap::new(),
@@ -71,7 +71,7 @@ fn without_secrets(assignment: &Assignment) -> Assignment {
     }
 }
 
-/// Writes the job's data beside it.
+/// Writes `data.json` for the job's user.
 pub(super) fn write_data(dir: &Path, data: &[u8], user: Option<&JobUser>) -> io::Result<()> {
     write_private(dir, "data.json", data)?;
     match user {
@@ -80,58 +80,65 @@ pub(super) fn write_data(dir: &Path, data: &[u8], user: Option<&JobUser>) -> io:
     }
 }
 
-/// Begins the output with a line of the agent's own.
+/// Appends a line of the agent to the output.
 pub(super) fn write_notice(dir: &Path, text: &str) -> io::Result<()> {
     let mut log =
         File::options().create(true).append(true).mode(0o600).open(dir.join("output.log"))?;
     writeln!(log, "[agentaflow] {text}")
 }
 
-/// The assignment that a folder was made for.
 pub(super) fn assignment(dir: &Path) -> Option<Assignment> {
     read(&dir.join(ASSIGNMENT))
 }
 
-/// What the job wrote as its result, or what is wrong with it.
-pub(super) fn result(dir: &Path) -> Result<Option<Value>, String> {
-    // The job owns this folder and could put a link or a device there.
+/// Reason for which the agent ignores a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum ResultError {
+    #[error("Result `{RESULT}` ignored: not a regular file")]
+    NotRegular,
+    #[error("Result `{RESULT}` ignored: cannot be read")]
+    Unreadable,
+    #[error("Result `{RESULT}` ignored: larger than 256 KiB")]
+    TooLarge,
+    #[error("Result `{RESULT}` ignored: not JSON (line {line}, column {column})")]
+    NotJson { line: usize, column: usize },
+    #[error("Result `{RESULT}` ignored: nested more than {MAX_DEPTH} levels deep")]
+    TooDeep,
+}
+
+/// Reads the result that the job wrote; `None` if the job wrote nothing.
+pub(super) fn result(dir: &Path) -> Result<Option<Value>, ResultError> {
+    // The job owns this folder and could create a link or a device in it.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let opened = File::options().read(true).custom_flags(flags).open(dir.join("out").join(RESULT));
     let file = match opened {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(_) => return Err(format!("the result `{RESULT}` is not a plain file and was ignored")),
+        Err(_) => return Err(ResultError::NotRegular),
     };
-    let plain = file.metadata().is_ok_and(|meta| meta.is_file() && meta.nlink() == 1);
-    if !plain {
-        return Err(format!("the result `{RESULT}` is not a plain file and was ignored"));
+    let regular = file.metadata().is_ok_and(|meta| meta.is_file() && meta.nlink() == 1);
+    if !regular {
+        return Err(ResultError::NotRegular);
     }
     let mut bytes = Vec::new();
-    if file.take(OUTPUT_LIMIT + 1).read_to_end(&mut bytes).is_err() {
-        return Err(format!("the result `{RESULT}` could not be read"));
+    if file.take(RESULT_LIMIT + 1).read_to_end(&mut bytes).is_err() {
+        return Err(ResultError::Unreadable);
     }
-    if bytes.len() as u64 > OUTPUT_LIMIT {
-        return Err(format!("the result `{RESULT}` is larger than 256 KiB and was ignored"));
+    if bytes.len() as u64 > RESULT_LIMIT {
+        return Err(ResultError::TooLarge);
     }
     if bytes.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let value = serde_json::from_slice(&bytes).map_err(|error| {
-        format!(
-            "the result `{RESULT}` is not JSON (line {}, column {}) and was ignored",
-            error.line(),
-            error.column()
-        )
-    })?;
-    if is_deeper(&value, DEEPEST) {
-        return Err(format!(
-            "the result `{RESULT}` is nested more than {DEEPEST} levels deep and was ignored"
-        ));
+    let value = serde_json::from_slice(&bytes)
+        .map_err(|error| ResultError::NotJson { line: error.line(), column: error.column() })?;
+    if is_deeper(&value, MAX_DEPTH) {
+        return Err(ResultError::TooDeep);
     }
     Ok(Some(value))
 }
 
-/// More levels than this are nested in each other. The parser has refused what is too deep to be looked at.
+/// Recursion is safe: the JSON parser rejects deeper values.
 fn is_deeper(value: &Value, levels: usize) -> bool {
     let inside = |value: &Value| levels == 0 || is_deeper(value, levels - 1);
     match value {
@@ -145,7 +152,7 @@ fn is_deeper(value: &Value, levels: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn written(bytes: &[u8]) -> Result<Option<Value>, String> {
+    fn read_result(bytes: &[u8]) -> Result<Option<Value>, ResultError> {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("out")).unwrap();
         fs::write(dir.path().join("out").join(RESULT), bytes).unwrap();
@@ -153,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_is_written_down_and_a_task_can_still_be_adopted() {
+    fn the_saved_assignment_has_no_secrets_and_is_enough_to_adopt_the_task() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("1-1-0");
         let given = serde_json::json!({
@@ -165,9 +172,8 @@ mod tests {
             "leased": true, "simulated": false, "user": "ada",
         });
         let given: Assignment = serde_json::from_value(given).unwrap();
-        // What an earlier attempt left is not in the way.
         fs::create_dir_all(dir.join("out/old")).unwrap();
-        make(&dir, &given, None, &Trash::open()).unwrap();
+        create(&dir, &given, None, &FolderRemover::start()).unwrap();
         assert!(!dir.join("out/old").exists());
         let text = fs::read_to_string(dir.join(ASSIGNMENT)).unwrap();
         assert!(!text.contains("hidden"), "{text}");
@@ -177,20 +183,21 @@ mod tests {
 
     #[test]
     fn a_result_must_be_json_and_small() {
-        assert_eq!(written(b"{\"loss\": 0.5}").unwrap().unwrap()["loss"], 0.5);
-        assert_eq!(written(b" \n").unwrap(), None);
-        assert!(written(b"{oops").unwrap_err().contains("not JSON"));
-        assert!(written(&vec![b' '; 300 << 10]).unwrap_err().contains("larger than 256 KiB"));
+        assert_eq!(read_result(b"{\"loss\": 0.5}").unwrap().unwrap()["loss"], 0.5);
+        assert_eq!(read_result(b" \n").unwrap(), None);
+        assert!(matches!(read_result(b"{oops"), Err(ResultError::NotJson { line: 1, .. })));
+        assert_eq!(read_result(&vec![b' '; 300 << 10]), Err(ResultError::TooLarge));
     }
 
     #[test]
-    fn a_result_must_not_be_nested_too_deep() {
-        let nested = |levels: usize| written(&[vec![b'['; levels], vec![b']'; levels]].concat());
+    fn a_result_has_at_most_64_levels() {
+        let nested =
+            |levels: usize| read_result(&[vec![b'['; levels], vec![b']'; levels]].concat());
         assert!(nested(64).unwrap().is_some());
-        assert!(nested(65).unwrap_err().contains("more than 64 levels"));
-        assert!(nested(127).unwrap_err().contains("more than 64 levels"));
-        assert!(nested(100_000).unwrap_err().contains("not JSON"));
-        assert!(written(b"{\"a\": [1, {\"b\": null}]}").unwrap().is_some());
+        assert_eq!(nested(65), Err(ResultError::TooDeep));
+        assert_eq!(nested(127), Err(ResultError::TooDeep));
+        assert!(matches!(nested(100_000), Err(ResultError::NotJson { .. })));
+        assert!(read_result(b"{\"a\": [1, {\"b\": null}]}").unwrap().is_some());
     }
 
     #[test]
@@ -199,6 +206,6 @@ mod tests {
         assert_eq!(result(dir.path()).unwrap(), None);
         fs::create_dir(dir.path().join("out")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("out").join(RESULT)).unwrap();
-        assert!(result(dir.path()).unwrap_err().contains("not a plain file"));
+        assert_eq!(result(dir.path()), Err(ResultError::NotRegular));
     }
 }

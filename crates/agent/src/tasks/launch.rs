@@ -1,9 +1,9 @@
-//! Makes an assignment ready to run: its folder, and its whole environment.
+//! Prepares an assignment for its runtime: task folder, environment and devices.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use agentaflow_api::job::Runtime as Kind;
+use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::Assignment;
 
 use super::{Host, folder};
@@ -11,9 +11,8 @@ use crate::gpus::{Mps, device_env};
 use crate::guardian::{MARKER, record};
 use crate::runtime::{Launch, Runtime};
 
-const SIMULATED: &str = "notice: the GPUs of this node are simulated; this job runs without a GPU";
+const SIMULATED: &str = "Notice: the GPUs of this node are simulated; the job runs without a GPU";
 
-/// Makes the folder of a task, and everything the runtime needs.
 pub(super) fn prepare(
     host: &Host,
     assignment: &Assignment,
@@ -21,7 +20,7 @@ pub(super) fn prepare(
 ) -> io::Result<Launch> {
     let dir = record::folder(&host.dir, assignment.key);
     let user = host.user(assignment.runtime);
-    folder::make(&dir, assignment, user, &host.trash)?;
+    folder::create(&dir, assignment, user, &host.folder_remover)?;
     let mut env: BTreeMap<String, String> = assignment
         .env
         .iter()
@@ -45,7 +44,7 @@ pub(super) fn prepare(
     Ok(Launch { assignment: assignment.clone(), env: env.into_iter().collect(), dir, devices })
 }
 
-/// The devices to hand over, by uuid, each once.
+/// UUIDs of the devices, without duplicates.
 fn devices(assignment: &Assignment) -> Vec<String> {
     let mut devices: Vec<String> = Vec::new();
     for gpu in assignment.gpus.iter().filter(|_| !assignment.simulated) {
@@ -56,8 +55,8 @@ fn devices(assignment: &Assignment) -> Vec<String> {
     devices
 }
 
-/// NVIDIA's multi-process service, for processes that share a GPU; containers cannot reach it.
+/// NVIDIA's Multi-Process Service, for processes that share a GPU; containers cannot reach it.
 fn mps(assignment: &Assignment) -> Option<Mps> {
     let shares = assignment.gpus.iter().any(|gpu| gpu.shared);
-    (shares && assignment.runtime == Kind::Process).then(Mps::find)?
+    (shares && assignment.runtime == RuntimeKind::Process).then(Mps::find)?
 }

@@ -1,11 +1,11 @@
-//! The tasks of this node: what the server wants, and what is there.
+//! Tasks of this node: compares the server's assignments with the running tasks, starts and stops tasks.
 
 mod adopt;
 mod folder;
+mod folder_remover;
 mod launch;
-mod life;
+mod lifecycle;
 mod root;
-mod trash;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -17,13 +17,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use agentaflow_api::event::EventKind;
-use agentaflow_api::job::Runtime as Kind;
+use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{Assignment, Ended, Message, Stop, StopCause, TaskKey, TaskUpdate};
 use agentaflow_api::units::Stamp;
 
 use crate::clock;
-use crate::gpus::GpuWatch;
+use crate::gpus::{GpuWatch, OverShare};
 use crate::guardian::client::Guardian;
 use crate::lease::Lease;
 use crate::report::Outbox;
@@ -31,74 +30,70 @@ use crate::runtime::Runtime;
 use crate::runtime::user::JobUser;
 
 pub(crate) use adopt::left_containers;
+pub(crate) use folder_remover::FolderRemover;
 pub(crate) use root::{prepare_root, remove_orphans, tidy_root};
-pub(crate) use trash::Trash;
 
-/// So many tasks are remembered after their end, so that a message that comes twice does not run them twice.
-const REMEMBERED: usize = 50_000;
+/// Number of ended tasks whose keys the agent remembers, so that a repeated assignment does not run again.
+const FINISHED_KEYS: usize = 50_000;
 
-/// What every task needs to know of the agent.
+/// Parts of the agent that every task uses.
 pub(crate) struct Host {
-    /// The folder of all tasks.
+    /// Parent directory of the task folders.
     pub(crate) dir: PathBuf,
     pub(crate) runtimes: Vec<Arc<dyn Runtime>>,
     pub(crate) guardian: Option<Guardian>,
     pub(crate) lease: Lease,
-    /// A Docker engine that was found only later.
+    /// Set when the Docker daemon starts after the agent.
     pub(crate) late_docker: OnceLock<Arc<dyn Runtime>>,
-    /// The socket of the container engine.
-    pub(crate) engine: Option<PathBuf>,
+    pub(crate) docker_socket: Option<PathBuf>,
     pub(crate) job_user: Option<JobUser>,
     pub(crate) log_limit: u64,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) gpus: Arc<GpuWatch>,
-    /// Where the folders of tasks go that are over.
-    pub(crate) trash: Arc<Trash>,
-    /// `API_ENDPOINT` of jobs.
+    pub(crate) folder_remover: Arc<FolderRemover>,
+    /// Value of `API_ENDPOINT` in the environment of jobs.
     pub(crate) server: String,
-    /// The agent is going: its tasks stay, but it looks after them no longer.
+    /// Cancelled at shutdown: the tasks keep running, but the agent no longer manages them.
     pub(crate) closed: CancellationToken,
 }
 
-/// That and how a task is to be stopped.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Order {
+pub(crate) struct StopOrder {
     cause: StopCause,
     grace: Duration,
 }
 
-/// How a task came to this agent.
 #[derive(Clone, Copy, Debug)]
-enum Birth {
-    /// From the server; it is to be started.
-    Fresh,
-    /// From an earlier agent; it may run, since this moment if that is known, or be over.
+enum TaskOrigin {
+    /// The server assigned the task; it is not started yet.
+    Assigned,
+    /// An earlier agent started the task, at this time if known. The task may run or have ended.
     Adopted(Option<Stamp>),
 }
 
-/// One task of this node.
 pub(crate) struct Task {
     pub(crate) key: TaskKey,
     pub(crate) assignment: Assignment,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) started: OnceLock<Stamp>,
-    order: watch::Sender<Option<Order>>,
-    /// The server does not want to hear of it any more.
-    forgotten: AtomicBool,
+    stop_order: watch::Sender<Option<StopOrder>>,
+    /// The server no longer tracks this task: the agent sends no update about it.
+    stale: AtomicBool,
 }
 
 #[derive(Default)]
-struct Table {
+struct TaskTable {
     live: BTreeMap<TaskKey, Arc<Task>>,
-    done: HashSet<TaskKey>,
-    order: VecDeque<TaskKey>,
+    finished: HashSet<TaskKey>,
+    /// Keys of `finished`, oldest first.
+    finished_order: VecDeque<TaskKey>,
 }
 
-/// All tasks. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Tasks {
     host: Arc<Host>,
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<TaskTable>>,
 }
 
 impl Task {
@@ -108,23 +103,23 @@ impl Task {
             assignment,
             runtime,
             started: OnceLock::new(),
-            order: watch::Sender::new(None),
-            forgotten: AtomicBool::new(false),
+            stop_order: watch::Sender::new(None),
+            stale: AtomicBool::new(false),
         }
     }
 
-    /// Stops it. A later order can only make it sooner, which the runtime sees to.
+    /// Stops the task. A second order can only shorten the grace; the runtime ensures that.
     pub(crate) fn stop(&self, cause: StopCause, grace: Duration) {
-        self.order.send_replace(Some(Order { cause, grace }));
+        self.stop_order.send_replace(Some(StopOrder { cause, grace }));
     }
 
-    fn forget(&self) {
-        self.forgotten.store(true, Ordering::Relaxed);
+    fn kill_stale(&self) {
+        self.stale.store(true, Ordering::Relaxed);
         self.stop(StopCause::Replaced, Duration::ZERO);
     }
 
-    fn is_forgotten(&self) -> bool {
-        self.forgotten.load(Ordering::Relaxed)
+    fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
     }
 }
 
@@ -133,8 +128,7 @@ impl Tasks {
         Self { host: Arc::new(host), table: Arc::default() }
     }
 
-    /// Does what the server says.
-    pub(crate) fn obey(&self, message: Message) {
+    pub(crate) fn handle(&self, message: Message) {
         match message {
             Message::Assign(assignment) => self.assign(*assignment),
             Message::Stop(stop) => self.stop(&stop, false),
@@ -142,42 +136,42 @@ impl Tasks {
         }
     }
 
-    /// The tasks that are there.
+    /// Tasks that have not ended.
     pub(crate) fn live(&self) -> Vec<Arc<Task>> {
         self.table().live.values().cloned().collect()
     }
 
-    /// Stops every task that must not outlive the lease, which ran out at this moment of the boot-time clock.
-    pub(crate) fn lose_lease(&self, end_ms: u64) {
+    /// Stops every leased task after the lease expired at this moment of the boot-time clock.
+    pub(crate) fn stop_leased(&self, expired_ms: u64) {
         for task in self
             .live()
             .iter()
-            .filter(|task| task.assignment.leased && task.order.borrow().is_none())
+            .filter(|task| task.assignment.leased && task.stop_order.borrow().is_none())
         {
-            info!(key = %task.key, "the lease ran out: stopping");
-            // The grace counts from the lease's end, however late that is seen: the server counts from there too.
-            let grace = clock::until(end_ms.saturating_add(task.assignment.grace_ms));
+            info!(key = %task.key, "the lease expired; stopping the task");
+            // The grace counts from the expiry, as the server's does, however late the agent notices it.
+            let grace = clock::until(expired_ms.saturating_add(task.assignment.grace_ms));
             task.stop(StopCause::LeaseLost, grace);
         }
     }
 
-    /// Stops a task that holds well more GPU memory than its share, and says so in words.
-    pub(crate) fn stop_over_share(&self, key: TaskKey, detail: String) {
-        let task = self.table().live.get(&key).cloned();
-        if let Some(task) = task.filter(|task| task.order.borrow().is_none()) {
-            self.host.outbox.tell(key, TaskUpdate::Progress { kind: EventKind::Warning, detail });
+    /// Stops a task that holds far more GPU memory than its share, and reports the numbers as a warning.
+    pub(crate) fn stop_over_share(&self, over: &OverShare) {
+        let task = self.table().live.get(&over.key).cloned();
+        if let Some(task) = task.filter(|task| task.stop_order.borrow().is_none()) {
+            self.host.outbox.warn(over.key, over.to_string());
             let grace = Duration::from_millis(task.assignment.grace_ms);
             task.stop(StopCause::GpuMemoryExceeded, grace);
         }
     }
 
-    /// Kills tasks that the server has given to others or no longer knows.
-    pub(crate) fn forget_stale(&self, keys: &[TaskKey]) {
+    /// Kills tasks that the server assigned to another node or no longer knows.
+    pub(crate) fn kill_stale(&self, keys: &[TaskKey]) {
         for key in keys {
             let task = self.table().live.get(key).cloned();
             if let Some(task) = task {
-                warn!(%key, "the server no longer counts on this task: killing it");
-                task.forget();
+                warn!(%key, "the server no longer tracks this task; killing it");
+                task.kill_stale();
                 self.host.outbox.drop_task(*key);
             }
         }
@@ -188,27 +182,27 @@ impl Tasks {
         let runtime = self.host.runtime(assignment.runtime);
         let known = {
             let table = self.table();
-            table.live.contains_key(&key) || table.done.contains(&key)
+            table.live.contains_key(&key) || table.finished.contains(&key)
         };
         match runtime {
             _ if known => {}
-            Some(runtime) => self.spawn(Task::new(assignment, runtime), Birth::Fresh),
+            Some(runtime) => self.spawn(Task::new(assignment, runtime), TaskOrigin::Assigned),
             None => {
-                self.answer(key, TaskUpdate::Refused { detail: no_runtime(assignment.runtime) })
+                self.report_end(key, TaskUpdate::Refused { detail: no_runtime(assignment.runtime) })
             }
         }
     }
 
-    /// Stops a task. `again`: the server does not know that it is over, so that is told once more.
-    fn stop(&self, stop: &Stop, again: bool) {
-        let (task, done) = {
+    /// Stops a task. `full_sync`: the server does not know that the task ended, so the agent reports its end again.
+    fn stop(&self, stop: &Stop, full_sync: bool) {
+        let (task, finished) = {
             let table = self.table();
-            (table.live.get(&stop.key).cloned(), table.done.contains(&stop.key))
+            (table.live.get(&stop.key).cloned(), table.finished.contains(&stop.key))
         };
         match task {
             Some(task) => task.stop(stop.cause, Duration::from_millis(stop.grace_ms)),
-            // It never came here, and now it never will.
-            None if again || !done => self.over(stop.key, stop.cause),
+            // The assignment never reached this node.
+            None if full_sync || !finished => self.report_stopped(stop.key, stop.cause),
             None => {}
         }
     }
@@ -217,12 +211,9 @@ impl Tasks {
         let wanted: BTreeSet<TaskKey> =
             assignments.iter().map(|assignment| assignment.key).collect();
         let stopping: BTreeSet<TaskKey> = stops.iter().map(|stop| stop.key).collect();
-        let there: Vec<TaskKey> = self.table().live.keys().copied().collect();
-        let extra: Vec<TaskKey> = there
-            .into_iter()
-            .filter(|key| !wanted.contains(key) && !stopping.contains(key))
-            .collect();
-        self.forget_stale(&extra);
+        let is_extra = |key: &&TaskKey| !wanted.contains(*key) && !stopping.contains(*key);
+        let extra: Vec<TaskKey> = self.table().live.keys().filter(is_extra).copied().collect();
+        self.kill_stale(&extra);
         for stop in stops {
             self.stop(stop, true);
         }
@@ -230,94 +221,91 @@ impl Tasks {
             assignments.into_iter().filter(|assignment| !stopping.contains(&assignment.key))
         {
             let key = assignment.key;
-            let (live, done) = {
+            let (live, finished) = {
                 let table = self.table();
-                (table.live.contains_key(&key), table.done.contains(&key))
+                (table.live.contains_key(&key), table.finished.contains(&key))
             };
             if live {
                 continue;
             }
-            if done || assignment.running {
-                warn!(%key, "the server counts on a task that is not here any more: telling it so");
-                self.over(key, StopCause::LeaseLost);
+            if finished || assignment.running {
+                warn!(%key, "the server tracks a task that this node no longer has; reporting its end");
+                self.report_stopped(key, StopCause::LeaseLost);
             } else {
                 self.assign(assignment);
             }
         }
     }
 
-    /// Tells that a task is over of which nothing is here.
-    fn over(&self, key: TaskKey, cause: StopCause) {
+    /// Reports a task that this node does not have as stopped.
+    fn report_stopped(&self, key: TaskKey, cause: StopCause) {
         let ended = Ended { stopped: Some(cause), ..Ended::default() };
-        self.answer(key, TaskUpdate::Ended(Box::new(ended)));
+        self.report_end(key, TaskUpdate::Ended(Box::new(ended)));
     }
 
-    /// Begins the life of a task.
-    fn spawn(&self, task: Task, birth: Birth) {
+    fn spawn(&self, task: Task, origin: TaskOrigin) {
         let task = Arc::new(task);
         self.table().live.insert(task.key, Arc::clone(&task));
         let tasks = self.clone();
-        self.look_after(async move {
-            life::live(&tasks.host, &task, birth).await;
-            tasks.done(task.key);
+        self.spawn_until_shutdown(async move {
+            lifecycle::run(&tasks.host, &task, origin).await;
+            tasks.finish(task.key);
         });
     }
 
-    /// Tells the end of a task that has no life here.
-    fn answer(&self, key: TaskKey, update: TaskUpdate) {
+    /// Reports the end of a task that does not run on this node.
+    fn report_end(&self, key: TaskKey, update: TaskUpdate) {
         let tasks = self.clone();
-        self.look_after(async move {
+        self.spawn_until_shutdown(async move {
             tasks.host.outbox.finish(key, update).await;
-            tasks.done(key);
+            tasks.finish(key);
         });
     }
 
-    /// Runs beside everything else, until the agent goes.
-    fn look_after(&self, life: impl Future<Output = ()> + Send + 'static) {
+    fn spawn_until_shutdown(&self, work: impl Future<Output = ()> + Send + 'static) {
         let closed = self.host.closed.clone();
-        tokio::spawn(async move { closed.run_until_cancelled(life).await });
+        tokio::spawn(async move { closed.run_until_cancelled(work).await });
     }
 
-    fn done(&self, key: TaskKey) {
+    fn finish(&self, key: TaskKey) {
         let mut table = self.table();
         table.live.remove(&key);
-        if table.done.insert(key) {
-            table.order.push_back(key);
+        if table.finished.insert(key) {
+            table.finished_order.push_back(key);
         }
-        if table.order.len() > REMEMBERED
-            && let Some(oldest) = table.order.pop_front()
+        if table.finished_order.len() > FINISHED_KEYS
+            && let Some(oldest) = table.finished_order.pop_front()
         {
-            table.done.remove(&oldest);
+            table.finished.remove(&oldest);
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, TaskTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Host {
-    fn runtime(&self, kind: Kind) -> Option<Arc<dyn Runtime>> {
+    fn runtime(&self, kind: RuntimeKind) -> Option<Arc<dyn Runtime>> {
         let mut all = self.runtimes.iter().chain(self.late_docker.get());
         all.find(|runtime| runtime.kind() == kind).cloned()
     }
 
-    /// Removes the folder of a task that is over.
-    fn throw(&self, dir: &Path) {
-        if let Err(error) = self.trash.throw(dir) {
-            warn!(folder = %dir.display(), %error, "cannot remove the folder of a task");
+    fn remove_folder(&self, dir: &Path) {
+        if let Err(error) = self.folder_remover.remove(dir) {
+            warn!(folder = %dir.display(), %error, "cannot remove the task folder");
         }
     }
 
-    /// The user whom a task of this kind runs as.
-    fn user(&self, kind: Kind) -> Option<&JobUser> {
-        self.job_user.as_ref().filter(|_| kind == Kind::Process)
+    /// User of a task; `None` means the user of the agent.
+    fn user(&self, kind: RuntimeKind) -> Option<&JobUser> {
+        self.job_user.as_ref().filter(|_| kind == RuntimeKind::Process)
     }
 }
 
-fn no_runtime(kind: Kind) -> String {
+fn no_runtime(kind: RuntimeKind) -> String {
     match kind {
-        Kind::Docker => "this node has no Docker engine that the agent can use".to_owned(),
-        Kind::Process => "the operator of this node does not allow process jobs".to_owned(),
+        RuntimeKind::Docker => "Docker is not running on the node".to_owned(),
+        RuntimeKind::Process => "process jobs are not allowed on the node".to_owned(),
     }
 }

@@ -1,9 +1,9 @@
-//! A whole agent with real processes, against a server that speaks the protocol.
+//! Complete agent with real processes against a fake server.
 
-mod engine;
-mod lives;
+mod failures;
+mod fake_docker;
+mod lifecycle;
 mod server;
-mod trouble;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,13 +23,13 @@ use agentaflow_api::link::{Assignment, Message, TaskKey};
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 
-use server::Server;
+use server::FakeServer;
 
 const SWITCH: &str = "AGENTAFLOW_TEST_GUARDIAN";
 const AGENT: &str = "AGENTAFLOW_TEST_AGENT";
 const AGENT_SERVER: &str = "AGENTAFLOW_TEST_SERVER";
 
-/// Not a test of its own: the agents of the tests start this program again as their guardian.
+/// Entry point, not a test: the agents of the tests start this program again as their guardian.
 #[test]
 fn the_guardian_of_other_tests_runs_in_this_program() {
     if let Some(dir) = std::env::var_os(SWITCH) {
@@ -37,7 +37,7 @@ fn the_guardian_of_other_tests_runs_in_this_program() {
     }
 }
 
-/// Not a test of its own: a test that kills agents starts this program again as its agent.
+/// Entry point, not a test: tests that kill agents start this program again as their agent.
 #[test]
 fn the_agent_of_other_tests_runs_in_this_program() {
     if let (Some(dir), Ok(server)) = (std::env::var_os(AGENT), std::env::var(AGENT_SERVER)) {
@@ -58,7 +58,6 @@ fn settings(dir: &Path, server: &str) -> AgentSettings {
     }
 }
 
-/// A machine without GPUs.
 struct NoGpus;
 
 impl GpuSource for NoGpus {
@@ -79,13 +78,12 @@ impl GpuSource for NoGpus {
     }
 }
 
-/// A folder of an agent, and a server for it.
-struct World {
+/// State directory of an agent and a fake server.
+struct TestBed {
     dir: TempDir,
-    server: Server,
+    server: FakeServer,
 }
 
-/// An agent at work.
 struct Agent {
     stop: CancellationToken,
     running: JoinHandle<Result<(), AgentError>>,
@@ -98,7 +96,7 @@ impl Agent {
     }
 }
 
-impl World {
+impl TestBed {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
@@ -111,14 +109,14 @@ impl World {
         );
         fs::write(&script, text).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        Self { dir, server: Server::start().await }
+        Self { dir, server: FakeServer::start().await }
     }
 
     fn settings(&self) -> AgentSettings {
         settings(self.dir.path(), &self.server.url)
     }
 
-    /// An agent in a process of its own.
+    /// Agent in a separate process.
     fn agent_process(&self) -> std::process::Child {
         self.open_settings();
         std::process::Command::new(std::env::current_exe().unwrap())
@@ -135,7 +133,7 @@ impl World {
         Agent { stop, running }
     }
 
-    /// Settings with a folder that lets the jobs' user through.
+    /// Settings with a state directory that the user of process jobs can traverse.
     fn open_settings(&self) -> AgentSettings {
         let dir = self.dir.path().join("agent");
         fs::create_dir_all(&dir).unwrap();
@@ -149,7 +147,7 @@ impl World {
 
     fn assign(&self, assignment: Assignment) -> TaskKey {
         let key = assignment.key;
-        self.server.say(Message::Assign(Box::new(assignment)));
+        self.server.send(Message::Assign(Box::new(assignment)));
         key
     }
 
@@ -158,7 +156,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for TestBed {
     fn drop(&mut self) {
         let ours = self.dir.path().display().to_string();
         let Ok(entries) = fs::read_dir("/proc") else { return };

@@ -1,5 +1,5 @@
-//! A server that speaks the protocol and remembers what it was told.
-#![expect(clippy::result_large_err, reason = "a refusal is a whole response")]
+//! Fake server that records requests.
+#![expect(clippy::result_large_err, reason = "an error is a complete response")]
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,26 +33,25 @@ pub(crate) struct Memory {
     pub(crate) registrations: usize,
     pub(crate) node: Option<NodeRegistration>,
     pub(crate) agent: Option<AgentRegistration>,
-    pub(crate) beats: Vec<Heartbeat>,
+    pub(crate) heartbeats: Vec<Heartbeat>,
     pub(crate) streams: usize,
     pub(crate) polls: usize,
-    /// Everything is answered with this.
+    /// Status of every response.
     pub(crate) broken: Option<StatusCode>,
-    /// Streams are cut as soon as they are open.
+    /// Streams end as soon as they are open.
     pub(crate) cuts: bool,
     messages: Vec<Framed>,
-    wanted: Vec<agentaflow_api::link::Assignment>,
+    assigned: Vec<agentaflow_api::link::Assignment>,
     listeners: Vec<UnboundedSender<Framed>>,
 }
 
-/// The server, as tests see it.
 #[derive(Clone)]
-pub(crate) struct Server {
+pub(crate) struct FakeServer {
     pub(crate) url: String,
     memory: Arc<Mutex<Memory>>,
 }
 
-impl Server {
+impl FakeServer {
     pub(crate) async fn start() -> Self {
         let memory = Arc::new(Mutex::new(Memory::default()));
         let base = "/gpu-workers";
@@ -74,39 +73,42 @@ impl Server {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says something to the agent. Assignments stand in every later `Sync`.
-    pub(crate) fn say(&self, message: Message) {
+    /// Sends a message to the agent. Every later `Sync` contains the assignments.
+    pub(crate) fn send(&self, message: Message) {
         let mut memory = self.memory();
         if let Message::Assign(assignment) = &message {
-            memory.wanted.push((**assignment).clone());
+            memory.assigned.push((**assignment).clone());
         }
-        memory.say(message);
+        memory.send(message);
     }
 
-    /// Forgets a task: later `Sync`s do not name it.
-    pub(crate) fn unwant(&self, key: TaskKey) {
-        self.memory().wanted.retain(|assignment| assignment.key != key);
+    /// Removes a task from later `Sync`s.
+    pub(crate) fn unassign(&self, key: TaskKey) {
+        self.memory().assigned.retain(|assignment| assignment.key != key);
     }
 
-    /// Says everything that should be there.
+    /// Sends a `Sync` of all assignments.
     pub(crate) fn sync(&self) {
         let mut memory = self.memory();
-        let assignments = memory.wanted.clone();
-        memory.say(Message::Sync { assignments, stops: Vec::new() });
+        let assignments = memory.assigned.clone();
+        memory.send(Message::Sync { assignments, stops: Vec::new() });
     }
 
     pub(crate) async fn until<T>(
         &self,
         what: &str,
-        mut look: impl FnMut(&Memory) -> Option<T>,
+        mut find: impl FnMut(&Memory) -> Option<T>,
     ) -> T {
         let begun = Instant::now();
         loop {
-            if let Some(found) = look(&self.memory()) {
+            if let Some(found) = find(&self.memory()) {
                 return found;
             }
             let reports = format!("{:?}", self.memory().reports);
-            assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}; told: {reports}");
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "timeout: {what}; reports: {reports}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -119,7 +121,7 @@ impl Server {
         let runs = |report: &Report| {
             report.key == key && matches!(report.update, TaskUpdate::Running { .. })
         };
-        self.until("that it runs", |memory| memory.reports.iter().any(runs).then_some(())).await;
+        self.until("its start", |memory| memory.reports.iter().any(runs).then_some(())).await;
     }
 
     pub(crate) fn log(&self, key: TaskKey) -> String {
@@ -136,15 +138,15 @@ impl Memory {
         })
     }
 
-    fn say(&mut self, message: Message) {
+    fn send(&mut self, message: Message) {
         let seq = self.messages.len() as u64 + 1;
         let framed = Framed { session: "s".to_owned(), seq, message };
         self.messages.push(framed.clone());
         self.listeners.retain(|listener| listener.send(framed.clone()).is_ok());
     }
 
-    /// What an agent that has seen so much has not.
-    fn missed(&mut self, query: &Seen) -> Vec<Framed> {
+    /// Messages after the agent's position.
+    fn missed(&mut self, query: &StreamPosition) -> Vec<Framed> {
         if query.session.as_deref() == Some("s") {
             return self
                 .messages
@@ -153,8 +155,8 @@ impl Memory {
                 .cloned()
                 .collect();
         }
-        let assignments = self.wanted.clone();
-        self.say(Message::Sync { assignments, stops: Vec::new() });
+        let assignments = self.assigned.clone();
+        self.send(Message::Sync { assignments, stops: Vec::new() });
         self.messages.last().cloned().into_iter().collect()
     }
 }
@@ -162,7 +164,7 @@ impl Memory {
 type Shared = State<Arc<Mutex<Memory>>>;
 
 #[derive(serde::Deserialize)]
-struct Seen {
+struct StreamPosition {
     session: Option<String>,
     after: u64,
 }
@@ -203,19 +205,19 @@ async fn register_agent(
 
 async fn heartbeat(
     State(memory): Shared,
-    Json(beat): Json<Heartbeat>,
+    Json(heartbeat): Json<Heartbeat>,
 ) -> Result<Json<Node>, Response> {
-    open(&memory)?.beats.push(beat);
+    open(&memory)?.heartbeats.push(heartbeat);
     Ok(Json(Node::default()))
 }
 
 async fn open_stream(
     State(memory): Shared,
-    Query(seen): Query<Seen>,
+    Query(position): Query<StreamPosition>,
 ) -> Result<Response, Response> {
     let mut memory = open(&memory)?;
     memory.streams += 1;
-    let missed = if memory.cuts { Vec::new() } else { memory.missed(&seen) };
+    let missed = if memory.cuts { Vec::new() } else { memory.missed(&position) };
     let (listener, messages) = unbounded_channel();
     for framed in missed {
         let _ = listener.send(framed);
@@ -236,11 +238,11 @@ async fn open_stream(
 
 async fn poll(
     State(memory): Shared,
-    Query(seen): Query<Seen>,
+    Query(position): Query<StreamPosition>,
 ) -> Result<Json<Vec<Framed>>, Response> {
     open(&memory)?.polls += 1;
     for _ in 0..20 {
-        let missed = open(&memory)?.missed(&seen);
+        let missed = open(&memory)?.missed(&position);
         if !missed.is_empty() {
             return Ok(Json(missed));
         }
@@ -270,7 +272,7 @@ async fn report(
         reply.accepted.push(accepted);
         if accepted {
             if matches!(report.update, TaskUpdate::Ended(_) | TaskUpdate::Refused { .. }) {
-                memory.wanted.retain(|assignment| assignment.key != report.key);
+                memory.assigned.retain(|assignment| assignment.key != report.key);
             }
             memory.reports.push(report);
         }

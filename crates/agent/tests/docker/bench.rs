@@ -1,4 +1,4 @@
-//! What every test here stands on: an image made from busybox, an agent's folder, a connection to the engine.
+//! Fixture: an image with busybox, a state directory, a connection to Docker.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{CreateImageOptions, LogsOptions};
-use bollard::{API_DEFAULT_VERSION, Docker as Engine};
+use bollard::{API_DEFAULT_VERSION, Docker as DockerClient};
 use futures_util::StreamExt;
 use serde_json::json;
 use tempfile::TempDir;
@@ -22,11 +22,10 @@ use agentaflow_api::link::TaskKey;
 
 const IMAGE: &str = "agentaflow-test/busybox:1";
 
-/// An agent's folder, a connection to the engine, and a launch to be changed by each test.
 pub(crate) struct Bench {
     pub(crate) state: TempDir,
     pub(crate) docker: Docker,
-    pub(crate) engine: Engine,
+    pub(crate) client: DockerClient,
 }
 
 impl Bench {
@@ -36,16 +35,16 @@ impl Bench {
 
     pub(crate) async fn with(change: impl FnOnce(&mut DockerSettings)) -> Self {
         static IMPORTED: OnceCell<()> = OnceCell::const_new();
-        let engine = engine().await;
-        IMPORTED.get_or_init(|| import(&engine)).await;
+        let client = client().await;
+        IMPORTED.get_or_init(|| import(&client)).await;
         let state = tempfile::tempdir().unwrap();
         let mut settings = settings(state.path());
         change(&mut settings);
         let docker = connect(settings).await;
-        Self { state, docker, engine }
+        Self { state, docker, client }
     }
 
-    /// `sh -c script` in the test image, under a key of its own.
+    /// `sh -c script` in the test image, with a new key.
     pub(crate) fn launch(&self, script: &str) -> Launch {
         static NEXT: AtomicI64 = AtomicI64::new(0);
         let job = i64::from(std::process::id()) * 1000 + NEXT.fetch_add(1, Ordering::Relaxed);
@@ -74,14 +73,14 @@ impl Bench {
     pub(crate) async fn fails(&self, launch: &Launch) -> StartFailure {
         match self.docker.start(launch, &|_, _| {}).await {
             Err(StartError::Job(failure)) => failure,
-            other => panic!("not the job's fault: {other:?}"),
+            other => panic!("not a failure of the job: {other:?}"),
         }
     }
 
-    /// The output that the engine itself has.
+    /// Docker's own copy of the output.
     pub(crate) async fn kept(&self, key: TaskKey) -> String {
         let options = LogsOptions { stdout: true, stderr: true, ..LogsOptions::default() };
-        let mut lines = self.engine.logs(&name(key), Some(options));
+        let mut lines = self.client.logs(&name(key), Some(options));
         let mut text = String::new();
         while let Some(line) = lines.next().await {
             text.push_str(&line.expect("a line").to_string());
@@ -90,12 +89,12 @@ impl Bench {
     }
 
     pub(crate) async fn inspect(&self, key: TaskKey) -> ContainerInspectResponse {
-        self.engine.inspect_container(&name(key), None).await.unwrap()
+        self.client.inspect_container(&name(key), None).await.unwrap()
     }
 }
 
 impl Drop for Bench {
-    /// Also after a failure nothing stays behind.
+    /// Removes containers, also after a failed test.
     fn drop(&mut self) {
         let tasks = fs::read_dir(self.state.path().join("tasks")).into_iter().flatten().flatten();
         let keys = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
@@ -106,7 +105,7 @@ impl Drop for Bench {
                 docker.remove(key).await;
             }
         };
-        // A test's own runtime cannot wait here.
+        // The runtime of the test cannot block here.
         let runtime =
             || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _ = std::thread::spawn(move || runtime().block_on(clean)).join();
@@ -124,7 +123,7 @@ pub(crate) fn output(launch: &Launch) -> String {
 pub(crate) fn socket() -> PathBuf {
     std::env::var_os("AGENTAFLOW_TEST_DOCKER")
         .expect(
-            "AGENTAFLOW_TEST_DOCKER names the engine's socket; `cargo xtask services` starts one",
+            "AGENTAFLOW_TEST_DOCKER must be the path of Docker's socket; run `cargo xtask services`",
         )
         .into()
 }
@@ -134,17 +133,17 @@ pub(crate) fn settings(state: &Path) -> DockerSettings {
 }
 
 pub(crate) async fn connect(settings: DockerSettings) -> Docker {
-    Docker::connect(settings).await.unwrap().expect("the socket is there")
+    Docker::connect(settings).await.unwrap().expect("the socket exists")
 }
 
-async fn engine() -> Engine {
+async fn client() -> DockerClient {
     let socket = socket();
-    let engine = Engine::connect_with_unix(socket.to_str().unwrap(), 60, API_DEFAULT_VERSION);
-    engine.unwrap().negotiate_version().await.unwrap()
+    let client = DockerClient::connect_with_unix(socket.to_str().unwrap(), 60, API_DEFAULT_VERSION);
+    client.unwrap().negotiate_version().await.unwrap()
 }
 
-/// An image that holds busybox and nothing else.
-async fn import(engine: &Engine) {
+/// Imports an image with busybox only.
+async fn import(client: &DockerClient) {
     let root = tempfile::tempdir().unwrap();
     let bin = root.path().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -162,8 +161,8 @@ async fn import(engine: &Engine) {
         ..CreateImageOptions::default()
     };
     let body = bollard::body_full(tar.stdout.into());
-    let mut news = engine.create_image(Some(options), Some(body), None);
-    while let Some(item) = news.next().await {
+    let mut events = client.create_image(Some(options), Some(body), None);
+    while let Some(item) = events.next().await {
         item.unwrap();
     }
 }
@@ -171,7 +170,7 @@ async fn import(engine: &Engine) {
 pub(crate) async fn until(mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < Duration::from_secs(20), "it takes too long");
+        assert!(began.elapsed() < Duration::from_secs(20), "timeout");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The lease, and what must hold when guardian and agent miss each other.
+//! Lease of the guardian, and lost messages between agent and guardian.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,45 +7,49 @@ use rustix::process::Signal;
 
 use agentaflow_api::link::StopCause;
 
-use super::{Place, is_alive, key, run};
+use super::{TestDir, is_alive, key, run};
 use crate::clock::boot_ms;
-use crate::guardian::keeper::Keeper;
 use crate::guardian::procs;
-use crate::guardian::wire::{Answer, Order};
+use crate::guardian::supervisor::Supervisor;
+use crate::guardian::wire::{ProcessSpec, Response, StartFault};
 use crate::runtime::process::Process;
 
 #[tokio::test]
-async fn leased_tasks_end_with_the_lease_and_others_do_not() {
-    let place = Place::new();
-    let agent = place.agent();
+async fn only_leased_tasks_end_with_the_lease() {
+    let test = TestDir::new();
+    let agent = test.agent();
     agent.renew(boot_ms() + 300);
-    agent.start(Order { leased: true, ..place.order(1, "sleep 300") }).await.unwrap();
-    agent.start(place.order(2, "echo $$; sleep 300")).await.unwrap();
+    agent.start(ProcessSpec { leased: true, ..test.spec(1, "sleep 300") }).await.unwrap();
+    agent.start(test.spec(2, "echo $$; sleep 300")).await.unwrap();
     let exit = agent.wait(key(1)).await.unwrap();
     assert_eq!(exit.stopped, Some(StopCause::LeaseLost));
-    let other = place.pid_written(2, 1).await[0];
+    let other = test.pid_written(2, 1).await[0];
     assert!(is_alive(other));
 }
 
 #[tokio::test]
-async fn a_leased_task_does_not_start_when_the_lease_has_run_out() {
-    let place = Place::new();
-    let agent = place.agent();
+async fn a_leased_task_does_not_start_after_the_lease_expired() {
+    let test = TestDir::new();
+    let agent = test.agent();
     agent.renew(boot_ms());
-    let answer = agent.start(Order { leased: true, ..place.order(1, "true") }).await.unwrap();
-    let Answer::Failed { job: false, detail } = answer else { panic!("{answer:?}") };
-    assert!(detail.contains("the lease has run out"), "{detail}");
-    assert_eq!(run(&agent, place.order(2, "true")).await.code, Some(0));
+    let spec = ProcessSpec { leased: true, ..test.spec(1, "true") };
+    let response = agent.start(spec).await.unwrap();
+    let node_fault = matches!(response, Response::Failed { fault: StartFault::Node { .. } });
+    assert!(node_fault, "{response:?}");
+    assert_eq!(run(&agent, test.spec(2, "true")).await.code, Some(0));
     agent.renew(boot_ms() + 10_000);
-    assert_eq!(run(&agent, Order { leased: true, ..place.order(1, "true") }).await.code, Some(0));
+    assert_eq!(
+        run(&agent, ProcessSpec { leased: true, ..test.spec(1, "true") }).await.code,
+        Some(0)
+    );
 }
 
 #[tokio::test]
 async fn the_first_lease_is_two_intervals() {
-    let place = Place::new();
-    let agent = place.agent_with(Duration::from_millis(150));
+    let test = TestDir::new();
+    let agent = test.agent_with(Duration::from_millis(150));
     let begun = Instant::now();
-    agent.start(Order { leased: true, ..place.order(1, "sleep 300") }).await.unwrap();
+    agent.start(ProcessSpec { leased: true, ..test.spec(1, "sleep 300") }).await.unwrap();
     let exit = agent.wait(key(1)).await.unwrap();
     assert_eq!(exit.stopped, Some(StopCause::LeaseLost));
     assert!(begun.elapsed() >= Duration::from_millis(290), "{:?}", begun.elapsed());
@@ -53,15 +57,15 @@ async fn the_first_lease_is_two_intervals() {
 }
 
 #[tokio::test]
-async fn the_grace_counts_from_the_end_of_the_lease_also_when_it_is_seen_late() {
-    let place = Place::new();
-    let agent = place.agent();
+async fn the_grace_counts_from_the_expiry_even_if_the_guardian_notices_it_late() {
+    let test = TestDir::new();
+    let agent = test.agent();
     let script = "trap '' TERM; echo $$; while :; do sleep 0.05; done";
-    let order = Order { leased: true, grace_ms: 4000, ..place.order(1, script) };
+    let spec = ProcessSpec { leased: true, grace_ms: 4000, ..test.spec(1, script) };
     agent.renew(boot_ms() + 500);
-    agent.start(order).await.unwrap();
-    place.pid_written(1, 1).await;
-    let guardian = place.guardian();
+    agent.start(spec).await.unwrap();
+    test.pid_written(1, 1).await;
+    let guardian = test.guardian();
     procs::signal(guardian, Signal::STOP);
     tokio::time::sleep(Duration::from_millis(4600)).await;
     procs::signal(guardian, Signal::CONT);
@@ -72,37 +76,37 @@ async fn the_grace_counts_from_the_end_of_the_lease_also_when_it_is_seen_late() 
 }
 
 #[tokio::test]
-async fn the_guardian_goes_on_until_overdue_containers_are_stopped() {
+async fn the_guardian_runs_until_overdue_containers_are_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    let mut keeper = Keeper::new(dir.path().to_owned(), None);
-    let engine = PathBuf::from("/no/such/engine");
-    keeper.set_interval(10);
-    keeper.protect(key(1), engine.clone());
-    assert!(keeper.check_lease().is_empty() && !keeper.is_idle());
+    let mut supervisor = Supervisor::new(dir.path().to_owned(), None);
+    let docker_socket = PathBuf::from("/no/such/docker.sock");
+    supervisor.set_interval(10);
+    supervisor.protect(key(1), docker_socket.clone());
+    assert!(supervisor.check_lease().is_empty() && !supervisor.is_idle());
     tokio::time::sleep(Duration::from_millis(30)).await;
-    let overdue = keeper.check_lease();
-    assert_eq!((overdue.len(), &overdue[0].engine), (1, &engine));
+    let overdue = supervisor.check_lease();
+    assert_eq!((overdue.len(), &overdue[0].docker_socket), (1, &docker_socket));
     assert!(overdue[0].since_ms <= boot_ms());
-    // Somebody is at it; nothing is forgotten before that has succeeded.
-    assert!(keeper.check_lease().is_empty() && !keeper.is_idle());
-    // A container of a later lease is another matter.
-    keeper.protect(key(2), engine);
-    keeper.release(&overdue[0].keys);
-    assert!(!keeper.is_idle());
-    keeper.forget(key(2));
-    assert!(keeper.is_idle());
+    // The stop is in progress; the containers stay registered until it succeeds.
+    assert!(supervisor.check_lease().is_empty() && !supervisor.is_idle());
+    // A container of a later lease is independent.
+    supervisor.protect(key(2), docker_socket);
+    supervisor.release(&overdue[0].keys);
+    assert!(!supervisor.is_idle());
+    supervisor.forget(key(2));
+    assert!(supervisor.is_idle());
 }
 
 #[tokio::test]
-async fn a_start_whose_answer_is_lost_is_undone_before_it_is_called_refused() {
-    let place = Place::new();
-    let agent = place.agent();
-    run(&agent, place.order(1, "true")).await;
-    let guardian = place.guardian();
-    // The order is on its way when the agent gives up waiting for the answer.
+async fn a_start_with_a_lost_response_is_undone_before_the_refusal() {
+    let test = TestDir::new();
+    let agent = test.agent();
+    run(&agent, test.spec(1, "true")).await;
+    let guardian = test.guardian();
+    // The command is in flight when the agent stops waiting for the response.
     procs::signal(guardian, Signal::STOP);
-    let order = place.order(2, "echo $$; sleep 300");
-    assert!(tokio::time::timeout(Duration::from_millis(200), agent.start(order)).await.is_err());
+    let spec = test.spec(2, "echo $$; sleep 300");
+    assert!(tokio::time::timeout(Duration::from_millis(200), agent.start(spec)).await.is_err());
     let process = Process::new(agent.clone(), None, 0, 1 << 20);
     let withdrawn = tokio::spawn(async move { process.withdraw(key(2)).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -110,18 +114,18 @@ async fn a_start_whose_answer_is_lost_is_undone_before_it_is_called_refused() {
     procs::signal(guardian, Signal::CONT);
     withdrawn.await.unwrap();
     assert!(agent.list().await.unwrap().iter().all(|task| task.key != key(2)));
-    let left: Vec<u32> = place.output(2).lines().filter_map(|line| line.parse().ok()).collect();
+    let left: Vec<u32> = test.output(2).lines().filter_map(|line| line.parse().ok()).collect();
     assert!(left.iter().all(|pid| !is_alive(*pid)), "{left:?} still run");
 }
 
 #[tokio::test]
-async fn a_stop_that_meets_a_natural_end_does_not_make_it_a_stop() {
-    let place = Place::new();
-    let agent = place.agent();
+async fn a_stop_after_the_end_of_a_task_does_not_count() {
+    let test = TestDir::new();
+    let agent = test.agent();
     for job in 1..=6 {
-        agent.start(place.order(job, "echo $$; sleep 0.1; exit 3")).await.unwrap();
-        let pid = place.pid_written(job, 1).await[0];
-        let guardian = place.guardian();
+        agent.start(test.spec(job, "echo $$; sleep 0.1; exit 3")).await.unwrap();
+        let pid = test.pid_written(job, 1).await[0];
+        let guardian = test.guardian();
         procs::signal(guardian, Signal::STOP);
         while is_alive(pid) {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,7 +1,7 @@
-//! What is told, in which order, and what is told again.
+//! Contents and order of reports, retries, and rejected updates.
 
 use agentaflow_api::event::EventKind;
-use agentaflow_api::link::{Ended, TaskUpdate};
+use agentaflow_api::link::Ended;
 use agentaflow_api::units::Stamp;
 
 use super::*;
@@ -10,10 +10,10 @@ fn key(job: i64) -> TaskKey {
     TaskKey { job, epoch: 1, task: 0 }
 }
 
-fn words(batch: &ReportBatch) -> Vec<String> {
-    let word = |update: &TaskUpdate| match update {
+fn summary(batch: &ReportBatch) -> Vec<String> {
+    let name = |update: &TaskUpdate| match update {
         TaskUpdate::Accepted => "accepted".to_owned(),
-        TaskUpdate::Placed(place) => format!("placed in {}", place.pod_name),
+        TaskUpdate::Placed(objects) => format!("placed in {}", objects.pod_name),
         TaskUpdate::Running { .. } => "running".to_owned(),
         TaskUpdate::Progress { kind, .. } => kind.to_string(),
         TaskUpdate::Refused { .. } => "refused".to_owned(),
@@ -22,7 +22,7 @@ fn words(batch: &ReportBatch) -> Vec<String> {
     batch
         .reports
         .iter()
-        .map(|report| format!("{} {}", report.key.job, word(&report.update)))
+        .map(|report| format!("{} {}", report.key.job, name(&report.update)))
         .collect()
 }
 
@@ -31,42 +31,42 @@ fn ended() -> TaskUpdate {
 }
 
 #[tokio::test]
-async fn the_end_of_a_short_task_says_it_all_but_keeps_its_warnings() {
+async fn the_end_of_a_short_task_replaces_earlier_updates_except_warnings() {
     let outbox = Outbox::default();
-    outbox.tell(key(1), TaskUpdate::Accepted);
-    outbox.tell(key(1), TaskUpdate::Running { started_at: Stamp(0) });
-    outbox.tell(key(1), TaskUpdate::Progress { kind: EventKind::Warning, detail: String::new() });
-    outbox.tell(key(2), TaskUpdate::Accepted);
+    outbox.send(key(1), TaskUpdate::Accepted);
+    outbox.send(key(1), TaskUpdate::Running { started_at: Stamp(0) });
+    outbox.send(key(1), TaskUpdate::Progress { kind: EventKind::Warning, detail: String::new() });
+    outbox.send(key(2), TaskUpdate::Accepted);
     let finish = outbox.finish(key(1), ended());
-    let told = async {
+    let report = async {
         let batch = outbox.compose(100);
-        assert_eq!(words(&batch), ["1 Warning", "2 accepted", "1 ended"]);
-        // It does not get through; the next one has the same.
+        assert_eq!(summary(&batch), ["1 Warning", "2 accepted", "1 ended"]);
+        // The report does not reach the server; the next one is equal.
         outbox.put_back(batch);
         let batch = outbox.compose(100);
-        assert_eq!(words(&batch), ["1 Warning", "2 accepted", "1 ended"]);
+        assert_eq!(summary(&batch), ["1 Warning", "2 accepted", "1 ended"]);
         let reply = ReportReply { accepted: vec![true, false, true], log_have: Vec::new() };
-        assert_eq!(outbox.settle(&batch, &reply).stale, [key(2)]);
+        assert_eq!(outbox.settle(&batch, &reply), [key(2)]);
     };
-    let (accepted, ()) = tokio::join!(finish, told);
+    let (accepted, ()) = tokio::join!(finish, report);
     assert!(accepted && outbox.is_empty());
 }
 
-/// A server that takes nothing of this task but what passes.
-async fn told_to(outbox: &Outbox, takes: impl Fn(&ReportBatch) -> bool) -> Vec<String> {
-    let mut told = Vec::new();
+/// Sends reports to a server that accepts only the batches for which `accepts` is true.
+async fn report_to(outbox: &Outbox, accepts: impl Fn(&ReportBatch) -> bool) -> Vec<String> {
+    let mut reported = Vec::new();
     while !outbox.is_empty() {
         outbox.ready().await;
         let batch = outbox.compose(1);
-        if takes(&batch) {
-            told.extend(words(&batch));
+        if accepts(&batch) {
+            reported.extend(summary(&batch));
             let accepted = vec![true; batch.reports.len()];
             outbox.settle(&batch, &ReportReply { accepted, log_have: Vec::new() });
         } else {
-            outbox.refused(batch);
+            outbox.reduce_rejected(batch);
         }
     }
-    told
+    reported
 }
 
 fn with_result() -> TaskUpdate {
@@ -82,34 +82,34 @@ fn end(batch: &ReportBatch) -> Option<&Ended> {
 }
 
 #[tokio::test]
-async fn an_end_with_a_result_that_is_refused_is_told_without_it() {
+async fn an_end_with_a_rejected_result_is_reported_without_the_result() {
     let outbox = Outbox::default();
-    let takes = |batch: &ReportBatch| end(batch).is_none_or(|end| end.output_data.is_none());
-    let (accepted, told) =
-        tokio::join!(outbox.finish(key(1), with_result()), told_to(&outbox, takes));
+    let accepts = |batch: &ReportBatch| end(batch).is_none_or(|end| end.output_data.is_none());
+    let (accepted, reported) =
+        tokio::join!(outbox.finish(key(1), with_result()), report_to(&outbox, accepts));
     assert!(accepted);
-    assert_eq!(told, ["1 Warning", "1 ended"]);
+    assert_eq!(reported, ["1 Warning", "1 ended"]);
 }
 
 #[tokio::test]
-async fn an_end_is_told_bare_when_nothing_else_is_taken_and_for_ever() {
+async fn a_rejected_end_is_reported_without_details_until_the_server_accepts_it() {
     let outbox = Outbox::default();
-    let refusals = std::cell::Cell::new(0);
-    let takes = |batch: &ReportBatch| match end(batch) {
+    let rejections = std::cell::Cell::new(0);
+    let accepts = |batch: &ReportBatch| match end(batch) {
         Some(end) if end.stopped != Some(StopCause::LeaseLost) => false,
-        // Even that is refused a few times.
-        Some(_) => refusals.replace(refusals.get() + 1) >= 5,
-        // So are its warnings.
+        // The server rejects the reduced end five times.
+        Some(_) => rejections.replace(rejections.get() + 1) >= 5,
+        // The server also rejects its warnings.
         None => false,
     };
-    let (accepted, told) =
-        tokio::join!(outbox.finish(key(1), with_result()), told_to(&outbox, takes));
+    let (accepted, reported) =
+        tokio::join!(outbox.finish(key(1), with_result()), report_to(&outbox, accepts));
     assert!(accepted);
-    assert_eq!(told, ["1 ended"]);
+    assert_eq!(reported, ["1 ended"]);
 }
 
 #[tokio::test]
-async fn a_refused_end_does_not_hold_up_others() {
+async fn a_rejected_end_does_not_delay_other_tasks() {
     let outbox = Outbox::default();
     let finish = async {
         let _ = tokio::join!(
@@ -117,24 +117,24 @@ async fn a_refused_end_does_not_hold_up_others() {
             outbox.finish(key(2), ended()),
         );
     };
-    let told = async {
-        while outbox.boxes().last.contains_key(&key(2)) {
+    let report = async {
+        while outbox.queues().last.contains_key(&key(2)) {
             outbox.ready().await;
             let batch = outbox.compose(1);
             if batch.reports.iter().any(|report| report.key == key(1)) {
-                outbox.refused(batch);
+                outbox.reduce_rejected(batch);
             } else {
                 let accepted = vec![true; batch.reports.len()];
                 outbox.settle(&batch, &ReportReply { accepted, log_have: Vec::new() });
             }
         }
     };
-    tokio::join!(finish, told);
-    assert!(outbox.boxes().last.contains_key(&key(1)));
+    tokio::join!(finish, report);
+    assert!(outbox.queues().last.contains_key(&key(1)));
 }
 
 #[tokio::test]
-async fn large_results_do_not_all_go_into_one_report() {
+async fn large_results_are_split_over_several_reports() {
     let outbox = std::sync::Arc::new(Outbox::default());
     let output_data = Some(serde_json::Value::from("x".repeat(250_000)));
     for job in 0..20 {
@@ -145,7 +145,7 @@ async fn large_results_do_not_all_go_into_one_report() {
         }));
         tokio::spawn(async move { outbox.finish(key(job), update).await });
     }
-    while outbox.boxes().last.len() < 20 {
+    while outbox.queues().last.len() < 20 {
         tokio::task::yield_now().await;
     }
     assert_eq!(outbox.compose(100).reports.len(), 5);

@@ -1,58 +1,70 @@
-//! Finds the engine, and our containers among others.
+//! Connects to the Docker daemon and selects the containers of this agent.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bollard::errors::Error as EngineError;
+use bollard::errors::Error as DockerError;
 use bollard::query_parameters::ListContainersOptions;
-use bollard::{API_DEFAULT_VERSION, Docker as Engine};
+use bollard::{API_DEFAULT_VERSION, Docker as DockerClient};
 use thiserror::Error;
 
 use super::fault;
 
-/// The oldest interface of the engine that has all we need: Docker 20.10.
+/// API version of Docker 20.10.
 const OLDEST_API: (usize, usize) = (1, 41);
 
-/// How long an engine may take for one answer.
-const PATIENCE_SECONDS: u64 = 120;
+const REQUEST_TIMEOUT_SECONDS: u64 = 120;
 
-/// A socket is there, but no usable engine answers on it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The socket exists, but no usable Docker daemon answers.
 #[derive(Debug, Error)]
-#[error("{0}")]
-pub struct ConnectError(String);
-
-/// Connects, and says in words what is wrong when nothing usable answers.
-pub(super) async fn connect(socket: &Path) -> Result<Engine, ConnectError> {
-    let place = socket.display();
-    let path = socket.to_str();
-    let path =
-        path.ok_or_else(|| ConnectError(format!("the path `{place}` is not readable text")))?;
-    let wrong = |error: &EngineError| {
-        let why = fault::cause(error);
-        let advice = if why.to_lowercase().contains("permission denied") {
-            "; run the agent as root or as a member of the group that owns the socket"
-        } else {
-            "; is the engine running?"
-        };
-        ConnectError(format!("the Docker engine at `{place}` does not answer: {why}{advice}"))
-    };
-    let engine = Engine::connect_with_unix(path, PATIENCE_SECONDS, API_DEFAULT_VERSION)
-        .map_err(|error| wrong(&error))?;
-    let answer = tokio::time::timeout(Duration::from_secs(10), engine.negotiate_version()).await;
-    let late = format!("the Docker engine at `{place}` did not answer within 10 seconds");
-    let engine = answer.map_err(|_| ConnectError(late))?.map_err(|error| wrong(&error))?;
-    let version = engine.client_version();
-    if (version.major_version, version.minor_version) < OLDEST_API {
-        return Err(ConnectError(format!(
-            "the Docker engine at `{place}` is too old: it speaks API {version}, and 1.41 \
-             (Docker 20.10) or newer is needed"
-        )));
-    }
-    Ok(engine)
+pub enum ConnectError {
+    #[error("the socket path `{}` is not valid UTF-8", socket.display())]
+    NotUtf8 { socket: PathBuf },
+    #[error(
+        "access to Docker at `{}` denied: {cause}; run the agent as root or as a member of the socket's group",
+        socket.display()
+    )]
+    PermissionDenied { socket: PathBuf, cause: String },
+    #[error("Docker at `{}` does not answer: {cause}; check that the daemon is running", socket.display())]
+    Unreachable { socket: PathBuf, cause: String },
+    #[error("Docker at `{}` did not answer within {} seconds", socket.display(), CONNECT_TIMEOUT.as_secs())]
+    Timeout { socket: PathBuf },
+    #[error(
+        "Docker at `{}` is too old: it supports API {version}, required is 1.41 (Docker 20.10) or newer",
+        socket.display()
+    )]
+    TooOld { socket: PathBuf, version: String },
 }
 
-/// A short name made from the agent's folder (FNV-1a), the same after every start.
+pub(super) async fn connect(socket: &Path) -> Result<DockerClient, ConnectError> {
+    let owned = || socket.to_owned();
+    let path = socket.to_str().ok_or_else(|| ConnectError::NotUtf8 { socket: owned() })?;
+    let failed = |error: &DockerError| {
+        let (socket, cause) = (owned(), fault::cause(error));
+        if fault::is_permission_denied(error) {
+            ConnectError::PermissionDenied { socket, cause }
+        } else {
+            ConnectError::Unreachable { socket, cause }
+        }
+    };
+    let client =
+        DockerClient::connect_with_unix(path, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
+            .map_err(|error| failed(&error))?;
+    let answer = tokio::time::timeout(CONNECT_TIMEOUT, client.negotiate_version()).await;
+    let client = answer
+        .map_err(|_| ConnectError::Timeout { socket: owned() })?
+        .map_err(|error| failed(&error))?;
+    let version = client.client_version();
+    if (version.major_version, version.minor_version) < OLDEST_API {
+        return Err(ConnectError::TooOld { socket: owned(), version: version.to_string() });
+    }
+    Ok(client)
+}
+
+/// Label value derived from the state directory (FNV-1a), so that a restarted agent finds its containers.
 pub(super) fn agent_label(state_dir: &Path) -> String {
     use std::hash::Hasher as _;
     use std::os::unix::ffi::OsStrExt;
@@ -76,20 +88,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_with_different_folders_have_different_labels_that_never_change() {
+    fn labels_are_stable_and_differ_between_state_directories() {
         let label = |path: &str| agent_label(Path::new(path));
         assert_ne!(label("/nowhere/a"), label("/nowhere/b"));
         assert_eq!(label("/nowhere/a"), "ad42ac61061acb94");
     }
 
     #[tokio::test]
-    async fn without_a_socket_there_is_no_docker_and_a_dead_socket_is_an_error_in_words() {
+    async fn a_missing_socket_is_no_error_and_a_dead_socket_is() {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = DockerSettings::new(folder.path().to_owned());
         settings.socket = folder.path().join("docker.sock");
         assert!(Docker::connect(settings.clone()).await.unwrap().is_none());
         drop(std::os::unix::net::UnixListener::bind(&settings.socket).unwrap());
-        let error = Docker::connect(settings).await.unwrap_err().to_string();
-        assert!(error.contains("does not answer") && error.contains("refused"), "{error}");
+        let error = Docker::connect(settings).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a container is made of: its limits, its rights, its devices and the folders that it sees.
+//! Builds the create request of a container: limits, capabilities, devices and mounts.
 
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -7,33 +7,35 @@ use std::{fs, io};
 
 use bollard::models::{ContainerCreateBody, DeviceRequest, HostConfig, HostConfigLogConfig, Mount};
 
+use agentaflow_api::end::EndReason;
 use agentaflow_api::link::Assignment;
 
 use super::super::{CAPABILITIES, Launch, StartError};
+use super::mounts::VolumeError;
 use super::{AGENT, DockerSettings, GRACE, KEY, LEASED, mounts};
 
-/// Where a container sees the folder for its results.
+/// Path of the result directory in a container.
 pub const OUT_FOLDER: &str = "/agentaflow/out";
 
-/// Where a container sees its data, when they are too large for the environment.
+/// Path of the job data in a container, if they are too large for the environment.
 pub const DATA_FILE: &str = "/agentaflow/data.json";
 
-/// The engine's own copy of the output, which `output.log` is made from: so many files of this size. A job that
-/// writes faster than the engine can read may be ahead of `output.log` by so much before lines are lost.
+/// Size and number of Docker's own log files, from which the agent copies `output.log`. A job may be ahead of
+/// `output.log` by this amount before lines are lost.
 const LOG_SIZE: &str = "128m";
 const LOG_FILES: &str = "4";
 
-/// The kernel gives out CPU time in no smaller parts: a hundredth of a core.
-const LEAST_NANO_CPUS: i64 = 10_000_000;
+/// Smallest CPU limit of the kernel: a hundredth of a core.
+const MIN_NANO_CPUS: i64 = 10_000_000;
 
 const MIB: u64 = 1 << 20;
 
-/// Makes the folder for results, writable for whatever user the image has: the agent's own folder keeps
-/// everybody else on the host away from it.
+/// Creates the result directory with write access for any user of the image. The private state directory above it
+/// keeps other users of the host away.
 pub(super) fn prepare_folder(launch: &Launch, folder: &Path) -> Result<(), StartError> {
     if launch.dir != folder {
         let (is, should) = (launch.dir.display(), folder.display());
-        return Err(StartError::Node(format!("the task's folder is `{is}` instead of `{should}`")));
+        return Err(StartError::Node(format!("the task folder is `{is}` instead of `{should}`")));
     }
     let prepare = || -> io::Result<()> {
         let out = folder.join("out");
@@ -46,11 +48,10 @@ pub(super) fn prepare_folder(launch: &Launch, folder: &Path) -> Result<(), Start
         Ok(())
     };
     prepare().map_err(|error| {
-        StartError::Node(format!("cannot prepare the folder `{}`: {error}", folder.display()))
+        StartError::Node(format!("cannot prepare the task folder `{}`: {error}", folder.display()))
     })
 }
 
-/// The whole request for a container.
 pub(super) fn body(
     settings: &DockerSettings,
     agent: &str,
@@ -60,7 +61,7 @@ pub(super) fn body(
     let assignment = &launch.assignment;
     Ok(ContainerCreateBody {
         image: Some(image.to_owned()),
-        // In place of the image's entry point, not after it: a line for the shell must reach a shell.
+        // Replaces the image's entry point: a shell command must reach a shell.
         entrypoint: assignment.command.clone().filter(|command| !command.is_empty()),
         working_dir: assignment.working_dir.clone(),
         env: Some(launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
@@ -92,7 +93,7 @@ fn host_config(settings: &DockerSettings, launch: &Launch) -> Result<HostConfig,
     Ok(HostConfig {
         nano_cpus: nano_cpus(assignment.cpu.0),
         memory,
-        // Equal to the memory: no swap.
+        // Equal to `memory`: no swap.
         memory_swap: memory,
         shm_size: some_bytes(assignment.shm),
         pids_limit: Some(settings.pids_limit),
@@ -103,7 +104,7 @@ fn host_config(settings: &DockerSettings, launch: &Launch) -> Result<HostConfig,
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(CAPABILITIES.map(str::to_owned).to_vec()),
-        // Reaps what the job leaves behind, and lets TERM end a first process that does not handle it.
+        // Reaps orphaned processes, and lets TERM end a first process that does not handle it.
         init: Some(true),
         mounts: Some(all_mounts(settings, launch)?),
         log_config: Some(log_config()),
@@ -113,7 +114,7 @@ fn host_config(settings: &DockerSettings, launch: &Launch) -> Result<HostConfig,
 
 fn nano_cpus(milli: u64) -> Option<i64> {
     let nano = i64::try_from(milli.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
-    (nano > 0).then_some(nano.max(LEAST_NANO_CPUS))
+    (nano > 0).then_some(nano.max(MIN_NANO_CPUS))
 }
 
 fn some_bytes(mebibytes: u64) -> Option<i64> {
@@ -136,7 +137,9 @@ fn device_requests(settings: &DockerSettings, devices: &[String]) -> Option<Vec<
 fn all_mounts(settings: &DockerSettings, launch: &Launch) -> Result<Vec<Mount>, StartError> {
     let volumes = launch.assignment.volumes.iter();
     let volumes = volumes.map(|volume| mounts::volume(volume, &settings.allowed_mounts));
-    let mut all = volumes.collect::<Result<Vec<Mount>, StartError>>()?;
+    let volumes = volumes.collect::<Result<Vec<Mount>, VolumeError>>();
+    let mut all =
+        volumes.map_err(|error| StartError::job(EndReason::StartFailed, error.to_string()))?;
     all.push(own_mount(launch, "out", OUT_FOLDER, false)?);
     if launch.dir.join("data.json").exists() {
         all.push(own_mount(launch, "data.json", DATA_FILE, true)?);
@@ -150,11 +153,11 @@ fn own_mount(
     target: &str,
     read_only: bool,
 ) -> Result<Mount, StartError> {
-    // The engine has another working directory than we have.
+    // Docker needs an absolute path: its working directory differs from the agent's.
     let source = launch.dir.join(name);
     let full = source.canonicalize().ok().and_then(|path| path.into_os_string().into_string().ok());
     let full = full.ok_or_else(|| {
-        StartError::Node(format!("`{}` cannot be handed to the container", source.display()))
+        StartError::Node(format!("cannot mount `{}` into the container", source.display()))
     })?;
     Ok(mounts::bind(&full, target, read_only))
 }
@@ -172,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_asked_for_by_uuid() {
+    fn devices_are_requested_by_uuid() {
         let settings = DockerSettings::new("/nowhere".into());
         let requests = device_requests(&settings, &["GPU-1".to_owned(), "MIG-2".to_owned()]);
         let sent = serde_json::to_value(requests).unwrap();
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_for_gpus_takes_the_place_of_the_request() {
+    fn a_gpu_runtime_replaces_the_device_request() {
         let settings = DockerSettings {
             gpu_runtime: Some("nvidia".to_owned()),
             ..DockerSettings::new("/nowhere".into())
@@ -197,10 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asked_for_is_no_limit_and_huge_amounts_do_not_wrap() {
+    fn zero_means_no_limit_and_large_amounts_do_not_overflow() {
         assert_eq!((nano_cpus(0), some_bytes(0)), (None, None));
         assert_eq!(nano_cpus(1500), Some(1_500_000_000));
-        assert_eq!(nano_cpus(1), Some(LEAST_NANO_CPUS));
+        assert_eq!(nano_cpus(1), Some(MIN_NANO_CPUS));
         assert_eq!((nano_cpus(u64::MAX), some_bytes(u64::MAX)), (Some(i64::MAX), Some(i64::MAX)));
     }
 }

@@ -1,22 +1,22 @@
-//! Tasks as containers of a Docker engine, through its socket.
+//! Runs tasks as Docker containers through the socket of the daemon.
 //!
-//! | file | what it does |
+//! | file | content |
 //! |---|---|
-//! | `settings.rs` | what the operator may choose |
-//! | `connect.rs` | finds the engine, and our containers on it |
-//! | `create.rs` | says what a container is made of: limits, rights, devices, folders |
-//! | `mounts.rs` | decides which folders of the host a container may see |
-//! | `pull.rs` | fetches images and tells how far it is |
-//! | `output.rs` | reads a container's output; `runtime/transcript.rs` keeps each byte once |
-//! | `watch.rs` | follows a container to its end |
-//! | `stop.rs` | ends containers and remembers why; the guardian uses it too |
-//! | `fault.rs` | turns what the engine says into words, without secrets |
+//! | `settings.rs` | settings of the operator |
+//! | `connect.rs` | connection to the daemon, selection of the agent's containers |
+//! | `create.rs` | create request: limits, capabilities, devices, mounts |
+//! | `mounts.rs` | check of volumes against the allowed host directories |
+//! | `pull.rs` | image pull with progress |
+//! | `output.rs` | log stream of a container; `runtime/transcript.rs` stores each byte once |
+//! | `watch.rs` | wait for the end of a container |
+//! | `stop.rs` | stop of containers; the guardian uses it too |
+//! | `fault.rs` | classification of Docker errors, without secrets |
 //!
-//! The engine keeps the truth. What is remembered here can be lost: containers are found again by their labels,
-//! the reason for a stop and the place in the output by small files in the task's folder.
+//! The daemon is the source of truth. State in memory may be lost: containers are found again by their labels, the
+//! reason for a stop and the position in the output by small files in the task folder.
 //!
-//! `bollard` writes requests, with the environment in them, to the `log` crate at debug level. Nothing in this
-//! project listens to `log`, and nothing may.
+//! `bollard` logs requests with their environment through the `log` crate at debug level. No part of this project may
+//! forward `log` records.
 
 mod connect;
 mod create;
@@ -37,20 +37,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bollard::Docker as Engine;
-use bollard::errors::Error as EngineError;
+use bollard::Docker as DockerClient;
+use bollard::errors::Error as DockerError;
 use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum as State};
 use bollard::query_parameters::{
     CreateContainerOptions, RemoveContainerOptions, StatsOptions, TopOptions,
 };
 use futures_util::StreamExt;
 
-use agentaflow_api::job::Runtime as Kind;
+use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
-use super::stopped::{self, Stopped};
-use super::{Exit, Found, Launch, Progress, Runtime, StartError, Used};
+use super::stop_record::{self, StopRecord};
+use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::lease::Lease;
 use connect::{agent_label, by_labels, connect};
 use fault::Secrets;
@@ -58,68 +58,67 @@ use watch::Watcher;
 
 pub use connect::ConnectError;
 pub use create::{DATA_FILE, OUT_FOLDER};
-pub use settings::{DockerSettings, Pull};
+pub use settings::{DockerSettings, PullPolicy};
 pub use stop::{stop_containers, stop_leased};
 
-/// The label that holds a container's task.
+// Labels of containers.
 const KEY: &str = "agentaflow.key";
-/// The label that holds the agent a container belongs to.
 const AGENT: &str = "agentaflow.agent";
-/// The label that says whether a container must not outlive the lease.
 const LEASED: &str = "agentaflow.leased";
-/// The label with the milliseconds between TERM and KILL.
+/// Milliseconds between TERM and KILL.
 const GRACE: &str = "agentaflow.grace";
 
-/// Runs tasks as containers.
+const LEASE_EXPIRED: &str = "the lease expired before the container started";
+
 #[derive(Debug)]
 pub struct Docker {
-    engine: Engine,
+    client: DockerClient,
     settings: DockerSettings,
-    /// Tells our containers from those of other agents on the same engine.
+    /// Value of the label `AGENT`: several agents may share one Docker daemon.
     agent: String,
-    /// Without one, containers may be started at any time.
+    /// Leased containers start only while the lease is valid.
     lease: Option<Lease>,
-    tasks: Mutex<HashMap<TaskKey, Task>>,
+    tasks: Mutex<HashMap<TaskKey, ContainerTask>>,
 }
 
-/// What is remembered of a task; all of it can be found again.
+/// Cached state of a task.
 #[derive(Debug, Default)]
-struct Task {
+struct ContainerTask {
     container: Option<String>,
-    /// `start` is at work on it.
+    /// `start` is in progress.
     starting: bool,
     watcher: Option<Watcher>,
-    stopped: Arc<OnceLock<Stopped>>,
-    used: Used,
+    stopped: Arc<OnceLock<StopRecord>>,
+    usage: TaskUsage,
 }
 
 impl Docker {
-    /// Connects to the engine. None: there is no socket.
+    /// Connects to the daemon; `None` if the socket does not exist.
     pub async fn connect(settings: DockerSettings) -> Result<Option<Self>, ConnectError> {
         if !settings.socket.exists() {
             return Ok(None);
         }
-        let engine = connect(&settings.socket).await?;
+        let client = connect(&settings.socket).await?;
         let agent = agent_label(&settings.state_dir);
-        Ok(Some(Self { engine, settings, agent, lease: None, tasks: Mutex::default() }))
+        Ok(Some(Self { client, settings, agent, lease: None, tasks: Mutex::default() }))
     }
 
-    /// Starts leased containers only while this lease holds.
-    pub(crate) fn heeding(self, lease: Lease) -> Self {
+    /// Starts leased containers only while this lease is valid.
+    pub(crate) fn with_lease(self, lease: Lease) -> Self {
         Self { lease: Some(lease), ..self }
     }
 
-    /// The lease ran out, so the task may be somebody else's already.
-    fn is_too_late(&self, launch: &Launch) -> bool {
-        launch.assignment.leased && self.lease.as_ref().is_some_and(|lease| lease.lost().is_some())
+    /// The lease expired, so the server may have assigned the task to another node.
+    fn is_expired(&self, launch: &Launch) -> bool {
+        let expired = |lease: &Lease| lease.expired_at().is_some();
+        launch.assignment.leased && self.lease.as_ref().is_some_and(expired)
     }
 
-    /// The engine's version, for the node's facts.
     pub async fn version(&self) -> Option<String> {
-        self.engine.version().await.ok()?.version
+        self.client.version().await.ok()?.version
     }
 
-    fn tasks(&self) -> MutexGuard<'_, HashMap<TaskKey, Task>> {
+    fn tasks(&self) -> MutexGuard<'_, HashMap<TaskKey, ContainerTask>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,14 +126,14 @@ impl Docker {
         self.settings.state_dir.join("tasks").join(key.to_string())
     }
 
-    /// The container of a task, if there is one.
-    async fn container(&self, key: TaskKey) -> Result<Option<String>, EngineError> {
+    /// Container id of a task.
+    async fn container(&self, key: TaskKey) -> Result<Option<String>, DockerError> {
         let known = self.tasks().get(&key).and_then(|task| task.container.clone());
         if known.is_some() {
             return Ok(known);
         }
         let labels = vec![format!("{AGENT}={}", self.agent), format!("{KEY}={key}")];
-        let found = self.engine.list_containers(Some(by_labels(labels))).await?;
+        let found = self.client.list_containers(Some(by_labels(labels))).await?;
         let id = found.into_iter().find_map(|container| container.id);
         if let Some(id) = &id {
             self.tasks().entry(key).or_default().container = Some(id.clone());
@@ -142,15 +141,13 @@ impl Docker {
         Ok(id)
     }
 
-    /// The watcher of a task that has a container, or what went wrong.
     async fn watcher(&self, key: TaskKey) -> Result<Watcher, StartError> {
         if let Some(watcher) = self.tasks().get(&key).and_then(|task| task.watcher.clone()) {
             return Ok(watcher);
         }
         let container = self.container(key).await.map_err(|error| fault::node(&error))?;
-        let id = container.ok_or_else(|| {
-            StartError::Node(format!("the Docker engine has no container of the task {key}"))
-        })?;
+        let id = container
+            .ok_or_else(|| StartError::Node(format!("Docker has no container of task {key}")))?;
         Ok(self.watch(key, id))
     }
 
@@ -159,43 +156,41 @@ impl Docker {
         let task = tasks.entry(key).or_default();
         let stopped = Arc::clone(&task.stopped);
         let limit = self.settings.log_limit;
-        let begin = || Watcher::start(self.engine.clone(), id, self.folder(key), limit, stopped);
-        task.watcher.get_or_insert_with(begin).clone()
+        let start = || Watcher::start(self.client.clone(), id, self.folder(key), limit, stopped);
+        task.watcher.get_or_insert_with(start).clone()
     }
 
-    /// Makes and starts the container; the caller cleans up when this fails.
+    /// Creates and starts the container; the caller cleans up after a failure.
     async fn launch(&self, launch: &Launch, progress: Progress<'_>) -> Result<Stamp, StartError> {
         let key = launch.assignment.key;
         let secrets = Secrets::of(launch);
-        if let Some(began) = self.adopt(key).await.map_err(|error| fault::node(&error))? {
-            return Ok(began);
+        if let Some(started_at) = self.adopt(key).await.map_err(|error| fault::node(&error))? {
+            return Ok(started_at);
         }
         create::prepare_folder(launch, &self.folder(key))?;
         let image = pull::reference(launch)?;
         let body = create::body(&self.settings, &self.agent, launch, &image)?;
-        pull::ensure(&self.engine, self.settings.pull, launch, &image, progress, &secrets).await?;
+        pull::ensure(&self.client, self.settings.pull, launch, &image, progress, &secrets).await?;
         let id = self.create(key, body).await.map_err(|error| fault::start(&error, &secrets))?;
         self.tasks().entry(key).or_default().container = Some(id.clone());
-        // The guardian stops what runs when the lease ends, but does not see what was made and not started yet.
-        if self.is_too_late(launch) {
-            return Err(StartError::Node(
-                "the lease ran out before the container was started".to_owned(),
-            ));
+        // At the end of the lease the guardian stops running containers, but does not see created ones.
+        if self.is_expired(launch) {
+            return Err(StartError::Node(LEASE_EXPIRED.to_owned()));
         }
-        let started = self.engine.start_container(&id, None).await;
+        let started = self.client.start_container(&id, None).await;
         started.map_err(|error| fault::start(&error, &secrets))?;
-        let began = self.running(key, id).await.map_err(|error| fault::node(&error))?;
-        if self.is_too_late(launch) {
+        let started_at = self.follow_started(key, id).await.map_err(|error| fault::node(&error))?;
+        if self.is_expired(launch) {
             let grace = Duration::from_millis(launch.assignment.grace_ms);
             self.stop(key, StopCause::LeaseLost, grace).await;
         }
-        Ok(began)
+        Ok(started_at)
     }
 
-    /// Takes over a container from before a crash. One that was made but never started is thrown away.
-    async fn adopt(&self, key: TaskKey) -> Result<Option<Stamp>, EngineError> {
+    /// Adopts a container of an agent that crashed. Removes a container that was created but never started.
+    async fn adopt(&self, key: TaskKey) -> Result<Option<Stamp>, DockerError> {
         let Some(id) = self.container(key).await? else { return Ok(None) };
-        let found = match self.engine.inspect_container(&id, None).await {
+        let found = match self.client.inspect_container(&id, None).await {
             Err(error) if fault::is_missing(&error) => {
                 self.forget_container(key);
                 return Ok(None);
@@ -207,29 +202,29 @@ impl Docker {
             self.forget_container(key);
             return Ok(None);
         }
-        self.running(key, id).await.map(Some)
+        self.follow_started(key, id).await.map(Some)
     }
 
-    /// The container runs: follow it, carry out a stop that came meanwhile, and tell when it began.
-    async fn running(&self, key: TaskKey, id: String) -> Result<Stamp, EngineError> {
-        let found = self.engine.inspect_container(&id, None).await?;
+    /// Watches a started container, executes a stop that arrived meanwhile, and returns the start time.
+    async fn follow_started(&self, key: TaskKey, id: String) -> Result<Stamp, DockerError> {
+        let found = self.client.inspect_container(&id, None).await?;
         self.watch(key, id.clone());
         let stop = self.tasks().get(&key).and_then(|task| task.stopped.get().copied());
         if let Some(stop) = stop {
-            stop::begin(self.engine.clone(), id, stop.grace());
+            stop::spawn_stop(self.client.clone(), id, stop.grace());
         }
-        Ok(watch::began(&found).unwrap_or_else(Stamp::now))
+        Ok(watch::started_at(&found).unwrap_or_else(Stamp::now))
     }
 
-    /// Another agent on the same engine, of another server, may use the same key; then a longer name is taken.
+    /// An agent of another server may use the same key on this Docker daemon; then the name gets a suffix.
     async fn create(
         &self,
         key: TaskKey,
         body: bollard::models::ContainerCreateBody,
-    ) -> Result<String, EngineError> {
+    ) -> Result<String, DockerError> {
         let named = |name: String| {
             let options = CreateContainerOptions { name: Some(name), ..Default::default() };
-            self.engine.create_container(Some(options), body.clone())
+            self.client.create_container(Some(options), body.clone())
         };
         let created = match named(format!("agentaflow-{key}")).await {
             Err(error) if fault::is_conflict(&error) => {
@@ -242,10 +237,10 @@ impl Docker {
 
     async fn remove_container(&self, id: &str) {
         let options = RemoveContainerOptions { force: true, v: true, link: false };
-        match self.engine.remove_container(id, Some(options)).await {
-            // Gone already, or on its way.
+        match self.client.remove_container(id, Some(options)).await {
+            // Already removed, or being removed.
             Err(error) if fault::is_missing(&error) || fault::is_conflict(&error) => {}
-            Err(error) => tracing::warn!("cannot remove the container {id}: {error}"),
+            Err(error) => tracing::warn!("cannot remove container {id}: {error}"),
             Ok(()) => {}
         }
     }
@@ -256,8 +251,8 @@ impl Docker {
         }
     }
 
-    async fn found(&self, key: TaskKey, id: &str) -> Result<Option<Found>, EngineError> {
-        let found = match self.engine.inspect_container(id, None).await {
+    async fn found(&self, key: TaskKey, id: &str) -> Result<Option<FoundTask>, DockerError> {
+        let found = match self.client.inspect_container(id, None).await {
             Err(error) if fault::is_missing(&error) => return Ok(None),
             found => found?,
         };
@@ -272,7 +267,7 @@ impl Docker {
             }
             status => {
                 let ended = matches!(status, State::EXITED | State::DEAD);
-                Ok(Some(Found { key, started_at: watch::began(&found), ended }))
+                Ok(Some(FoundTask { key, started_at: watch::started_at(&found), ended }))
             }
         }
     }
@@ -280,15 +275,15 @@ impl Docker {
 
 #[async_trait]
 impl Runtime for Docker {
-    fn kind(&self) -> Kind {
-        Kind::Docker
+    fn kind(&self) -> RuntimeKind {
+        RuntimeKind::Docker
     }
 
     fn files(&self, _dir: &Path) -> io::Result<[String; 2]> {
         Ok([format!("{OUT_FOLDER}/output.json"), DATA_FILE.to_owned()])
     }
 
-    /// When it is dropped before it is done, `remove` cleans up.
+    /// If the future is dropped early, `remove` cleans up.
     async fn start(&self, launch: &Launch, progress: Progress<'_>) -> Result<Stamp, StartError> {
         let key = launch.assignment.key;
         self.tasks().entry(key).or_default().starting = true;
@@ -297,9 +292,9 @@ impl Runtime for Docker {
             task.starting = false;
         }
         if started.is_err() {
-            let made = self.tasks().get(&key).is_some_and(|task| task.container.is_some());
+            let created = self.tasks().get(&key).is_some_and(|task| task.container.is_some());
             self.remove(key).await;
-            if made {
+            if created {
                 self.withdraw(key).await;
             }
         }
@@ -312,7 +307,7 @@ impl Runtime for Docker {
         if exit.is_err()
             && let Some(task) = self.tasks().get_mut(&key)
         {
-            // Whoever asks again gets a fresh look.
+            // The next call starts a new watcher.
             task.watcher = None;
             task.container = None;
         }
@@ -321,23 +316,23 @@ impl Runtime for Docker {
 
     async fn stop(&self, key: TaskKey, cause: StopCause, grace: Duration) {
         let container = self.container(key).await.unwrap_or_else(|error| {
-            tracing::warn!("cannot look for the container of the task {key}: {error}");
+            tracing::warn!("cannot find the container of task {key}: {error}");
             None
         });
-        let stopped = Stopped::now(cause, grace);
+        let stopped = StopRecord::now(cause, grace);
         if let Some(task) = self.tasks().get(&key) {
             // The first reason counts.
             let _ = task.stopped.set(stopped);
         }
         if let Some(id) = container {
-            stopped::remember(&self.folder(key), stopped);
-            stop::begin(self.engine.clone(), id, grace);
+            stop_record::save(&self.folder(key), stopped);
+            stop::spawn_stop(self.client.clone(), id, grace);
         }
     }
 
-    async fn list(&self) -> Result<Vec<Found>, StartError> {
+    async fn list(&self) -> Result<Vec<FoundTask>, StartError> {
         let labels = vec![format!("{AGENT}={}", self.agent)];
-        let listed = self.engine.list_containers(Some(by_labels(labels))).await;
+        let listed = self.client.list_containers(Some(by_labels(labels))).await;
         let mut all = Vec::new();
         for container in listed.map_err(|error| fault::node(&error))? {
             let labels = container.labels.unwrap_or_default();
@@ -348,32 +343,32 @@ impl Runtime for Docker {
         Ok(all)
     }
 
-    async fn used(&self, key: TaskKey) -> Used {
+    async fn used(&self, key: TaskKey) -> TaskUsage {
         let now = match self.container(key).await {
             Ok(Some(id)) => {
                 let options = StatsOptions { stream: false, one_shot: true };
-                let stats = self.engine.stats(&id, Some(options)).next().await;
-                stats.and_then(Result::ok).map(|stats| watch::used(&stats)).unwrap_or_default()
+                let stats = self.client.stats(&id, Some(options)).next().await;
+                stats.and_then(Result::ok).map(|stats| watch::usage(&stats)).unwrap_or_default()
             }
-            _ => Used::default(),
+            _ => TaskUsage::default(),
         };
         let mut tasks = self.tasks();
         let Some(task) = tasks.get_mut(&key) else { return now };
-        // A container that is over reports zeros: the most that was seen stays.
-        task.used.cpu = task.used.cpu.max(now.cpu);
-        task.used.memory = task.used.memory.max(now.memory);
-        task.used
+        // An ended container reports zeros: keep the maximum.
+        task.usage.cpu = task.usage.cpu.max(now.cpu);
+        task.usage.memory = task.usage.memory.max(now.memory);
+        task.usage
     }
 
     async fn pids(&self, key: TaskKey) -> Vec<u32> {
         let Ok(Some(id)) = self.container(key).await else { return Vec::new() };
         let options = TopOptions { ps_args: "-eo pid".to_owned() };
-        if let Ok(top) = self.engine.top_processes(&id, Some(options)).await {
+        if let Ok(top) = self.client.top_processes(&id, Some(options)).await {
             let rows = top.processes.unwrap_or_default();
             return rows.iter().filter_map(|row| row.first()?.trim().parse().ok()).collect();
         }
-        // Without `ps` on the host, the engine knows the first process only.
-        let found = self.engine.inspect_container(&id, None).await.ok();
+        // Without `ps` on the host, Docker knows only the first process.
+        let found = self.client.inspect_container(&id, None).await.ok();
         let pid = found.and_then(|found| found.state?.pid).unwrap_or_default();
         u32::try_from(pid).ok().filter(|pid| *pid > 0).into_iter().collect()
     }
@@ -382,7 +377,7 @@ impl Runtime for Docker {
         match self.container(key).await {
             Ok(Some(id)) => self.remove_container(&id).await,
             Ok(None) => {}
-            Err(error) => tracing::warn!("cannot look for the container of {key}: {error}"),
+            Err(error) => tracing::warn!("cannot find the container of task {key}: {error}"),
         }
         self.tasks().remove(&key);
     }

@@ -1,42 +1,41 @@
-//! Reads a container's output from the engine; `runtime/transcript.rs` keeps it.
+//! Reads a container's output from Docker; `runtime/transcript.rs` stores it.
 
 use std::io;
 use std::path::Path;
 
-use bollard::Docker as Engine;
+use bollard::Docker as DockerClient;
 use bollard::query_parameters::LogsOptions;
 use futures_util::StreamExt;
 
 use super::fault;
-use crate::runtime::transcript::{Copy, from_second};
+use crate::runtime::transcript::{OutputCopy, from_second};
 
-/// How many lines are taken together, at most.
-const AT_ONCE: usize = 1024;
+/// Maximum number of lines per write.
+const CHUNK_LINES: usize = 1024;
 
-/// Copies what there is and what comes, until the container is over.
-pub(super) async fn follow(source: &Source<'_>) -> Result<(), String> {
+/// Copies existing and new output until the container ends.
+pub(super) async fn follow(source: &OutputSource<'_>) -> Result<(), String> {
     copy(source, true, 0).await
 }
 
-/// Copies what `follow` missed: the engine stops telling soon after the end, however much is left to tell.
-pub(super) async fn complete(source: &Source<'_>) -> Result<(), String> {
+/// Copies the output that `follow` missed: Docker closes the stream soon after the end, even with output left.
+pub(super) async fn complete(source: &OutputSource<'_>) -> Result<(), String> {
     copy(source, false, from_second(source.folder)).await
 }
 
-/// Whose output goes where.
-pub(super) struct Source<'a> {
-    pub(super) engine: &'a Engine,
-    /// The container.
+pub(super) struct OutputSource<'a> {
+    pub(super) client: &'a DockerClient,
+    /// Container id.
     pub(super) id: &'a str,
-    /// The task's folder.
+    /// Task folder.
     pub(super) folder: &'a Path,
-    /// Bytes of `output.log` that are kept.
+    /// Maximum size of `output.log` in bytes.
     pub(super) limit: u64,
 }
 
-async fn copy(source: &Source<'_>, follow: bool, since: i32) -> Result<(), String> {
-    let told = |error: io::Error| format!("cannot write `output.log`: {error}");
-    let mut copy = Copy::open(source.folder, source.limit).map_err(told)?;
+async fn copy(source: &OutputSource<'_>, follow: bool, since: i32) -> Result<(), String> {
+    let failed = |error: io::Error| format!("cannot write `output.log`: {error}");
+    let mut copy = OutputCopy::open(source.folder, source.limit).map_err(failed)?;
     let options = LogsOptions {
         follow,
         stdout: true,
@@ -46,18 +45,18 @@ async fn copy(source: &Source<'_>, follow: bool, since: i32) -> Result<(), Strin
         tail: "all".to_owned(),
         ..LogsOptions::default()
     };
-    // Many lines at once when they come fast: a write for each would be slower than the engine.
-    let mut lines = source.engine.logs(source.id, Some(options)).ready_chunks(AT_ONCE);
+    // One write for many lines: a write per line would be slower than Docker.
+    let mut lines = source.client.logs(source.id, Some(options)).ready_chunks(CHUNK_LINES);
     let mut ended = Ok(());
     while let Some(some) = lines.next().await {
-        // No pause between taking and writing: when this is dropped, nothing is half done.
+        // No await between `take` and `flush`: a dropped future leaves no partial state.
         for line in some {
             match line {
-                Ok(line) => copy.take(&line.into_bytes()).map_err(told)?,
+                Ok(line) => copy.take(&line.into_bytes()).map_err(failed)?,
                 Err(error) => ended = Err(fault::cause(&error)),
             }
         }
-        copy.flush().map_err(told)?;
+        copy.flush().map_err(failed)?;
     }
-    ended.and(copy.save().map_err(told))
+    ended.and(copy.save().map_err(failed))
 }

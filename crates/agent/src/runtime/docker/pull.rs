@@ -1,99 +1,105 @@
-//! Fetches images, and tells how far it is.
+//! Pulls images and reports progress.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
-use bollard::Docker as Engine;
-use bollard::errors::Error as EngineError;
+use bollard::Docker as DockerClient;
+use bollard::errors::Error as DockerError;
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::StreamExt;
 
-use agentaflow_api::end::{EndReason, StartFailure};
+use agentaflow_api::end::EndReason;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::link::RegistryAuth;
 
 use super::super::{Launch, Progress, StartError};
-use super::Pull;
+use super::PullPolicy;
 use super::fault::{self, Secrets};
 
-/// Where Docker Hub wants its credentials to be for.
+/// Server address of Docker Hub credentials.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
-/// Shortest time between two progress reports of a download.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Shortest time between two progress updates.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The image of a task, checked: it becomes part of an address inside the engine.
+/// Image reference of a task, validated since it becomes part of a URL of the Docker API.
 pub(super) fn reference(launch: &Launch) -> Result<String, StartError> {
     let image = launch.assignment.image.as_deref().unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
-    let begins_well = image.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if !begins_well || image.len() > 512 || image.contains("..") || !image.chars().all(is_plain) {
-        let detail = format!("`{}` is not the name of an image", image.escape_default());
-        return Err(StartError::Job(StartFailure::new(EndReason::ImagePull, detail)));
+    let valid_start = image.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !valid_start || image.len() > 512 || image.contains("..") || !image.chars().all(is_plain) {
+        let detail = format!("Invalid image name `{}`", image.escape_default());
+        return Err(StartError::job(EndReason::ImagePull, detail));
     }
     let name = image.rsplit('/').next().unwrap_or(image);
-    // Without a tag the engine would fetch every tag there is.
+    // Without a tag Docker would pull all tags.
     Ok(if name.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") })
 }
 
-/// Makes sure that the engine has the image.
+/// Pulls the image if the policy requires it.
 pub(super) async fn ensure(
-    engine: &Engine,
-    when: Pull,
+    client: &DockerClient,
+    policy: PullPolicy,
     launch: &Launch,
     image: &str,
     progress: Progress<'_>,
     secrets: &Secrets,
 ) -> Result<(), StartError> {
-    if when != Pull::Always {
-        match engine.inspect_image(image).await {
+    if policy != PullPolicy::Always {
+        match client.inspect_image(image).await {
             Ok(_) => return Ok(()),
             Err(error) if !fault::is_missing(&error) => return Err(fault::node(&error)),
-            Err(_) if when == Pull::Never => {
-                let detail = format!("The image `{image}` is not on this node, which fetches none");
-                return Err(StartError::Job(StartFailure::new(EndReason::ImagePull, detail)));
+            Err(_) if policy == PullPolicy::Never => {
+                let detail = format!(
+                    "Image `{image}` is not on the node, and the node does not pull images"
+                );
+                return Err(StartError::job(EndReason::ImagePull, detail));
             }
             Err(_) => {}
         }
     }
     progress(EventKind::Pulling, format!("Pulling `{image}`"));
-    let engine = with_login(engine, launch.assignment.registry_auth.as_ref());
-    fetch(&engine, image, progress).await.map_err(|error| failed(image, &error, secrets))?;
+    let client = with_login(client, launch.assignment.registry_auth.as_ref());
+    pull(&client, image, progress).await.map_err(|error| pull_error(image, &error, secrets))?;
     progress(EventKind::Pulled, format!("Pulled `{image}`"));
     Ok(())
 }
 
-async fn fetch(engine: &Engine, image: &str, progress: Progress<'_>) -> Result<(), EngineError> {
+async fn pull(
+    client: &DockerClient,
+    image: &str,
+    progress: Progress<'_>,
+) -> Result<(), DockerError> {
     let options = CreateImageOptions { from_image: Some(image.to_owned()), ..Default::default() };
-    let mut news = engine.create_image(Some(options), None, None);
+    let mut events = client.create_image(Some(options), None, None);
     let mut layers = Layers::default();
-    let mut told = Instant::now();
-    while let Some(item) = news.next().await {
-        layers.note(&item?);
-        if told.elapsed() >= REPORT_EVERY
-            && let Some(words) = layers.words()
+    let mut reported = Instant::now();
+    while let Some(item) = events.next().await {
+        layers.record(&item?);
+        if reported.elapsed() >= PROGRESS_INTERVAL
+            && let Some(message) = layers.message()
         {
-            told = Instant::now();
-            progress(EventKind::Pulling, words);
+            reported = Instant::now();
+            progress(EventKind::Pulling, message);
         }
     }
     Ok(())
 }
 
-/// The engine with the credentials in every request. Not through the library: it writes them in an alphabet
-/// that the engine cannot read for some passwords, and then pulls without any.
-fn with_login(engine: &Engine, auth: Option<&RegistryAuth>) -> Engine {
-    let Some(auth) = auth else { return engine.clone() };
+/// Client that sends the credentials with every request. The library's own parameter encodes some passwords in a
+/// base64 alphabet that Docker does not accept, and Docker then pulls anonymously.
+fn with_login(client: &DockerClient, auth: Option<&RegistryAuth>) -> DockerClient {
+    let Some(auth) = auth else { return client.clone() };
     let login = serde_json::json!({
         "username": auth.username,
         "password": auth.password.expose(),
         "serveraddress": auth.server.as_deref().unwrap_or(DOCKER_HUB),
     });
     let header = URL_SAFE.encode(login.to_string());
-    engine.clone().with_request_modifier(move |mut request| {
+    client.clone().with_request_modifier(move |mut request| {
         if let Ok(value) = header.parse() {
             request.headers_mut().insert("X-Registry-Auth", value);
         }
@@ -101,50 +107,71 @@ fn with_login(engine: &Engine, auth: Option<&RegistryAuth>) -> Engine {
     })
 }
 
-fn failed(image: &str, error: &EngineError, secrets: &Secrets) -> StartError {
-    let said = match error {
-        EngineError::DockerResponseServerError { message, .. } => message.clone(),
-        EngineError::DockerStreamError { error } => error.clone(),
-        other => return fault::node(other),
-    };
-    let advice = if said.contains("denied") || said.contains("unauthorized") {
-        "; is the name right, and does the registry know `docker_username` and `docker_password`?"
-    } else if said.contains("manifest unknown") || said.contains("not found") {
-        "; is the name right, and the tag?"
-    } else {
-        ""
-    };
-    let said = secrets.hide(said.trim().trim_end_matches('.'));
-    let detail = format!("The image `{image}` could not be pulled: {said}{advice}");
-    StartError::Job(StartFailure::new(EndReason::ImagePull, detail))
+/// Reasons of a registry, which Docker reports only as text.
+enum RegistryFault {
+    Denied,
+    NotFound,
+    Other,
 }
 
-/// How much of each layer has come.
+impl RegistryFault {
+    fn parse(message: &str) -> Self {
+        if message.contains("denied") || message.contains("unauthorized") {
+            Self::Denied
+        } else if message.contains("manifest unknown") || message.contains("not found") {
+            Self::NotFound
+        } else {
+            Self::Other
+        }
+    }
+
+    fn advice(&self) -> &'static str {
+        match self {
+            Self::Denied => "; check the image name, `docker_username` and `docker_password`",
+            Self::NotFound => "; check the image name and tag",
+            Self::Other => "",
+        }
+    }
+}
+
+fn pull_error(image: &str, error: &DockerError, secrets: &Secrets) -> StartError {
+    let message = match error {
+        DockerError::DockerResponseServerError { message, .. } => message.clone(),
+        DockerError::DockerStreamError { error } => error.clone(),
+        other => return fault::node(other),
+    };
+    let advice = RegistryFault::parse(&message).advice();
+    let message = secrets.hide(message.trim().trim_end_matches('.'));
+    let detail = format!("Cannot pull image `{image}`: {message}{advice}");
+    StartError::job(EndReason::ImagePull, detail)
+}
+
+/// Downloaded and total bytes per layer.
 #[derive(Default)]
 struct Layers(HashMap<String, (u64, u64)>);
 
 impl Layers {
-    fn note(&mut self, news: &CreateImageInfo) {
-        // Unpacking counts anew from zero, under the same names.
-        if news.status.as_deref() != Some("Downloading") {
+    fn record(&mut self, event: &CreateImageInfo) {
+        // Extraction counts from zero again, under the same layer ids.
+        if event.status.as_deref() != Some("Downloading") {
             return;
         }
-        let detail = news.progress_detail.as_ref();
+        let detail = event.progress_detail.as_ref();
         let amount = |value: Option<i64>| value.and_then(|bytes| u64::try_from(bytes).ok());
-        let (Some(layer), Some(come), Some(all)) = (
-            news.id.clone(),
+        let (Some(layer), Some(done), Some(all)) = (
+            event.id.clone(),
             amount(detail.and_then(|detail| detail.current)),
             amount(detail.and_then(|detail| detail.total)),
         ) else {
             return;
         };
-        self.0.insert(layer, (come, all));
+        self.0.insert(layer, (done, all));
     }
 
-    fn words(&self) -> Option<String> {
+    fn message(&self) -> Option<String> {
         let sum = |pick: fn(&(u64, u64)) -> u64| self.0.values().map(pick).sum::<u64>();
-        let (come, all) = (sum(|layer| layer.0), sum(|layer| layer.1));
-        (all > 0).then(|| format!("Pulling: {} of {}", size(come), size(all)))
+        let (done, all) = (sum(|layer| layer.0), sum(|layer| layer.1));
+        (all > 0).then(|| format!("Pulling: {} of {}", size(done), size(all)))
     }
 }
 
@@ -159,11 +186,12 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use agentaflow_api::end::StartFailure;
     use bollard::models::ProgressDetail;
 
     use super::*;
 
-    fn news(layer: &str, status: &str, current: i64, total: i64) -> CreateImageInfo {
+    fn event(layer: &str, status: &str, current: i64, total: i64) -> CreateImageInfo {
         CreateImageInfo {
             id: Some(layer.to_owned()),
             status: Some(status.to_owned()),
@@ -173,29 +201,28 @@ mod tests {
     }
 
     #[test]
-    fn the_layers_of_a_download_are_added_up() {
+    fn progress_is_the_sum_over_all_layers() {
         let mut layers = Layers::default();
-        assert_eq!(layers.words(), None);
-        layers.note(&news("a", "Downloading", 20 << 20, 200 << 20));
-        layers.note(&news("b", "Downloading", 100 << 20, 2 << 30));
-        layers.note(&news("a", "Extracting", 1, 200 << 20));
-        assert_eq!(layers.words().unwrap(), "Pulling: 120 MiB of 2.2 GiB");
+        assert_eq!(layers.message(), None);
+        layers.record(&event("a", "Downloading", 20 << 20, 200 << 20));
+        layers.record(&event("b", "Downloading", 100 << 20, 2 << 30));
+        layers.record(&event("a", "Extracting", 1, 200 << 20));
+        assert_eq!(layers.message().unwrap(), "Pulling: 120 MiB of 2.2 GiB");
     }
 
     #[test]
-    fn a_failure_names_the_image_and_hides_the_password() {
+    fn a_pull_error_names_the_image_and_hides_the_password() {
         let error = "unauthorized: no user with hunter2222".to_owned();
         let launch = crate::runtime::docker::tests::launch();
         let fault =
-            failed("a/b:1", &EngineError::DockerStreamError { error }, &Secrets::of(&launch));
+            pull_error("a/b:1", &DockerError::DockerStreamError { error }, &Secrets::of(&launch));
         let StartError::Job(StartFailure { reason, detail, .. }) = fault else { panic!("{fault}") };
         assert_eq!(reason, EndReason::ImagePull);
-        assert!(detail.starts_with("The image `a/b:1` could not be pulled: unauthorized"));
-        assert!(!detail.contains("hunter2222") && detail.contains("docker_password"), "{detail}");
+        assert!(detail.contains("`a/b:1`") && !detail.contains("hunter2222"), "{detail}");
     }
 
     #[test]
-    fn an_image_without_a_tag_is_the_latest_and_nonsense_is_refused() {
+    fn the_default_tag_is_latest_and_invalid_names_are_rejected() {
         let mut launch = crate::runtime::docker::tests::launch();
         for (asked, expected) in [
             ("busybox", Some("busybox:latest")),

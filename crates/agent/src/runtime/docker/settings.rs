@@ -1,29 +1,26 @@
-//! How an operator wants containers to be run.
+//! Settings of the Docker runtime.
 
 use std::path::PathBuf;
 
-/// How to use a Docker engine.
 #[derive(Clone, Debug)]
 pub struct DockerSettings {
-    /// The engine's socket.
     pub socket: PathBuf,
-    /// The agent's own folder; the folder of a task is `tasks/<key>` in it.
+    /// State directory of the agent; the folder of a task is `tasks/<key>` in it.
     pub state_dir: PathBuf,
-    /// Folders of the host that containers may see, with all that lies in them.
+    /// Host directories that volumes may mount, with their contents.
     pub allowed_mounts: Vec<PathBuf>,
-    /// How many processes a container may have.
+    /// Maximum number of processes in a container.
     pub pids_limit: i64,
-    /// Bytes of output that are kept of a task.
+    /// Bytes of output kept per task.
     pub log_limit: u64,
-    /// When to fetch images.
-    pub pull: Pull,
-    /// A runtime of the engine for containers with GPUs, such as `nvidia`. It finds the devices in
-    /// `NVIDIA_VISIBLE_DEVICES`. Without it, the engine itself is asked for the devices, by uuid.
+    pub pull: PullPolicy,
+    /// OCI runtime of containers with GPUs, such as `nvidia`, which reads `NVIDIA_VISIBLE_DEVICES`. Default: a device
+    /// request by UUID.
     pub gpu_runtime: Option<String>,
 }
 
 impl DockerSettings {
-    /// The usual settings: Docker's own socket, no mounts, images fetched when they are missing.
+    /// Defaults: Docker's standard socket, no mounts, pull missing images.
     pub fn new(state_dir: PathBuf) -> Self {
         Self {
             socket: PathBuf::from("/var/run/docker.sock"),
@@ -31,20 +28,18 @@ impl DockerSettings {
             allowed_mounts: Vec::new(),
             pids_limit: 4096,
             log_limit: 64 << 20,
-            pull: Pull::default(),
+            pull: PullPolicy::default(),
             gpu_runtime: None,
         }
     }
 }
 
-/// When to fetch images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pull {
-    /// When the engine does not have them.
+pub enum PullPolicy {
     #[default]
     Missing,
     /// Before every start.
     Always,
-    /// Never; an image that the engine does not have is an error.
+    /// A missing image is an error.
     Never,
 }

@@ -1,10 +1,10 @@
-//! Ends containers: asks politely, and after a grace does not ask any more.
+//! Stops containers: TERM, then KILL after the grace.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use bollard::Docker as Engine;
+use bollard::Docker as DockerClient;
 use bollard::query_parameters::{KillContainerOptions, StopContainerOptions};
 use futures_util::future::join_all;
 
@@ -14,18 +14,18 @@ use super::connect::{agent_label, by_labels, connect};
 use super::{AGENT, Docker, GRACE, KEY, LEASED, fault};
 use crate::clock::{boot_ms, millis, sleep_until};
 use crate::runtime::Runtime;
-use crate::runtime::stopped::{Stopped, remember};
+use crate::runtime::stop_record::{self, StopRecord};
 
 impl Docker {
-    /// The engine may have started the container, and only the answer was lost: another node must not get the task
-    /// before it is certain that it does not run here. Returns when the engine says so.
+    /// Ensures that the container of a task does not run. Docker may have started the container although its answer was
+    /// lost; the server must not assign the task to another node before Docker confirms the opposite.
     pub(super) async fn withdraw(&self, key: TaskKey) {
         loop {
             match self.container(key).await {
                 Ok(None) => return,
                 Ok(Some(_)) => self.remove(key).await,
                 Err(error) => tracing::warn!(
-                    "it is not certain that the task {key} does not run; asking again: {error}"
+                    "cannot confirm that task {key} is not running; retrying: {error}"
                 ),
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -33,35 +33,35 @@ impl Docker {
     }
 }
 
-/// Begins to stop a container and returns at once.
-pub(super) fn begin(engine: Engine, id: String, grace: Duration) {
+/// Stops a container in the background.
+pub(super) fn spawn_stop(client: DockerClient, id: String, grace: Duration) {
     tokio::spawn(async move {
-        if let Err(error) = stop(&engine, &id, grace).await {
-            tracing::warn!("cannot stop the container {id}: {error}");
+        if let Err(error) = stop(&client, &id, grace).await {
+            tracing::warn!("cannot stop container {id}: {error}");
         }
     });
 }
 
-/// Stops containers, given by id or name, and returns when none of them runs any more. Unknown ones are fine.
+/// Stops containers by id or name, and returns when none of them runs. Ignores unknown containers.
 pub async fn stop_containers(socket: &Path, ids: &[String], grace: Duration) -> Result<(), String> {
-    let engine = connect(socket).await.map_err(|error| error.to_string())?;
-    join_all(ids.iter().map(|id| stop(&engine, id, grace))).await.into_iter().collect()
+    let client = connect(socket).await.map_err(|error| error.to_string())?;
+    join_all(ids.iter().map(|id| stop(&client, id, grace))).await.into_iter().collect()
 }
 
-/// Stops the containers of these tasks that must not outlive the lease, which ran out so long ago: each with what is
-/// left of its own grace. Returns when none of them runs any more. `wait` will tell [`StopCause::LeaseLost`].
+/// Stops the leased containers of `tasks`, `late` after the lease expired: each with the rest of its grace. Returns
+/// when none of them runs. `wait` then reports [`StopCause::LeaseLost`].
 pub async fn stop_leased(
     socket: &Path,
     state_dir: &Path,
     tasks: &BTreeSet<TaskKey>,
     late: Duration,
 ) -> Result<(), String> {
-    let engine = connect(socket).await.map_err(|error| error.to_string())?;
+    let client = connect(socket).await.map_err(|error| error.to_string())?;
     let ours = format!("{AGENT}={}", agent_label(state_dir));
     let mut options = by_labels(vec![ours, format!("{LEASED}=true")]);
-    // Only those that run.
+    // Only running containers.
     options.all = false;
-    let listed = engine.list_containers(Some(options)).await;
+    let listed = client.list_containers(Some(options)).await;
     let listed = listed.map_err(|error| fault::node(&error).to_string())?;
     let mut stops = Vec::new();
     for container in listed {
@@ -74,35 +74,35 @@ pub async fn stop_leased(
         let grace = Duration::from_millis(label(GRACE).parse().unwrap_or_default());
         let grace = grace.saturating_sub(late);
         let folder = state_dir.join("tasks").join(key.to_string());
-        remember(&folder, Stopped::now(StopCause::LeaseLost, grace));
-        let engine = engine.clone();
-        stops.push(async move { stop(&engine, &id, grace).await });
+        stop_record::save(&folder, StopRecord::now(StopCause::LeaseLost, grace));
+        let client = client.clone();
+        stops.push(async move { stop(&client, &id, grace).await });
     }
     join_all(stops).await.into_iter().collect()
 }
 
-/// TERM (or what the image asks for instead), grace, KILL. Returns when the container does not run any more.
+/// Sends TERM (or the image's stop signal), and KILL after the grace. Returns when the container has ended.
 ///
-/// The engine is told the grace too, in whole seconds, so that it ends the container even if we are ended first.
-async fn stop(engine: &Engine, id: &str, grace: Duration) -> Result<(), String> {
+/// Docker gets the grace too, in whole seconds, so that it kills the container even if the agent ends first.
+async fn stop(client: &DockerClient, id: &str, grace: Duration) -> Result<(), String> {
     let end = boot_ms().saturating_add(millis(grace));
     let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
     let t = Some(i32::try_from(seconds).unwrap_or(i32::MAX));
-    let polite = engine.stop_container(id, Some(StopContainerOptions { t, signal: None }));
+    let stop = client.stop_container(id, Some(StopContainerOptions { t, signal: None }));
     tokio::select! {
-        stopped = polite => match stopped {
+        stopped = stop => match stopped {
             Ok(()) => return Ok(()),
             Err(error) if fault::is_missing(&error) => return Ok(()),
             Err(error) => {
-                tracing::warn!("the engine did not stop the container {id}, so it will be killed: {error}");
+                tracing::warn!("Docker did not stop container {id}; killing it after the grace: {error}");
                 sleep_until(end).await;
             }
         },
         () = sleep_until(end) => {}
     }
     let kill = KillContainerOptions { signal: "SIGKILL".to_owned() };
-    match engine.kill_container(id, Some(kill)).await {
-        // It is over, or gone.
+    match client.kill_container(id, Some(kill)).await {
+        // The container has ended or is removed.
         Err(error) if fault::is_conflict(&error) || fault::is_missing(&error) => Ok(()),
         Err(error) => Err(fault::node(&error).to_string()),
         Ok(()) => Ok(()),

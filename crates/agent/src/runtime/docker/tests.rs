@@ -1,4 +1,4 @@
-//! The lease around the start of a container, with an engine that is made up. And a task for the tests of others.
+//! Lease checks around the start of a container, with a fake Docker daemon.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tokio::net::UnixListener;
 use super::*;
 use crate::lease::Lease;
 
-/// A task with a password.
+/// Task with a registry password.
 pub(super) fn launch() -> Launch {
     let assignment = json!({
         "job": 1, "epoch": 1, "task": 0, "runtime": "docker", "image": "busybox", "env": {},
@@ -33,24 +33,24 @@ pub(super) fn launch() -> Launch {
     }
 }
 
-/// What the engine was asked, as `METHOD end-of-path`.
-type Asked = Arc<Mutex<Vec<String>>>;
+/// Received requests as `METHOD last-path-segment`.
+type Requests = Arc<Mutex<Vec<String>>>;
 
-/// An engine that says yes to everything; starting takes a while.
-fn engine(socket: &Path) -> (Engine, Asked) {
-    let asked = Asked::default();
-    let noted = Arc::clone(&asked);
-    let app = Router::new().fallback(move |request: Request| answer(request, Arc::clone(&noted)));
+/// Fake daemon that accepts every request; a start takes 300 ms.
+fn fake_docker(socket: &Path) -> (DockerClient, Requests) {
+    let requests = Requests::default();
+    let log = Arc::clone(&requests);
+    let app = Router::new().fallback(move |request: Request| respond(request, Arc::clone(&log)));
     let listener = UnixListener::bind(socket).unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await });
-    let engine = Engine::connect_with_unix(socket.to_str().unwrap(), 10, API_DEFAULT_VERSION);
-    (engine.unwrap(), asked)
+    let client = DockerClient::connect_with_unix(socket.to_str().unwrap(), 10, API_DEFAULT_VERSION);
+    (client.unwrap(), requests)
 }
 
-async fn answer(request: Request, asked: Asked) -> Response {
+async fn respond(request: Request, requests: Requests) -> Response {
     let path = request.uri().path();
     let end = path.rsplit('/').next().unwrap_or_default().to_owned();
-    asked.lock().unwrap().push(format!("{} {end}", request.method()));
+    requests.lock().unwrap().push(format!("{} {end}", request.method()));
     match end.as_str() {
         "json" if path.ends_with("/containers/json") => Json(json!([])).into_response(),
         "json" if path.contains("/containers/") => Json(json!({"Id": "made", "State": {
@@ -71,47 +71,50 @@ async fn answer(request: Request, asked: Asked) -> Response {
     }
 }
 
-/// A runtime that heeds a lease of twice this.
-fn docker(place: &TempDir, interval: Duration) -> (Docker, Launch, Asked) {
-    let settings = DockerSettings::new(place.path().to_owned());
-    let (engine, asked) = engine(&place.path().join("docker.sock"));
+/// Runtime with a lease of two intervals.
+fn docker(temp: &TempDir, interval: Duration) -> (Docker, Launch, Requests) {
+    let settings = DockerSettings::new(temp.path().to_owned());
+    let (client, requests) = fake_docker(&temp.path().join("docker.sock"));
     let lease = Some(Lease::new(interval, None));
-    let docker = Docker { engine, settings, agent: "me".into(), lease, tasks: Mutex::default() };
+    let docker = Docker { client, settings, agent: "me".into(), lease, tasks: Mutex::default() };
     let mut launch = launch();
     launch.dir = docker.folder(launch.assignment.key);
     std::fs::create_dir_all(&launch.dir).unwrap();
-    (docker, launch, asked)
+    (docker, launch, requests)
 }
 
-fn was(asked: &Asked, what: &str) -> bool {
-    asked.lock().unwrap().iter().any(|one| one == what)
+fn received(requests: &Requests, request: &str) -> bool {
+    requests.lock().unwrap().iter().any(|one| one == request)
 }
 
 #[tokio::test]
-async fn a_container_is_not_started_after_the_lease_ran_out() {
-    let place = tempfile::tempdir().unwrap();
-    let (docker, launch, asked) = docker(&place, Duration::ZERO);
+async fn a_container_is_not_started_after_the_lease_expired() {
+    let temp = tempfile::tempdir().unwrap();
+    let (docker, launch, requests) = docker(&temp, Duration::ZERO);
     let error = docker.start(&launch, &|_, _| {}).await.unwrap_err();
-    assert!(matches!(&error, StartError::Node(why) if why.contains("lease")), "{error:?}");
-    assert!(was(&asked, "POST create") && was(&asked, "DELETE made"), "{asked:?}");
-    assert!(!was(&asked, "POST start"), "{asked:?}");
+    assert!(matches!(&error, StartError::Node(detail) if detail == LEASE_EXPIRED), "{error:?}");
+    assert!(
+        received(&requests, "POST create") && received(&requests, "DELETE made"),
+        "{requests:?}"
+    );
+    assert!(!received(&requests, "POST start"), "{requests:?}");
 }
 
 #[tokio::test]
-async fn a_container_whose_lease_ran_out_while_it_started_is_stopped() {
-    let place = tempfile::tempdir().unwrap();
-    let (docker, launch, asked) = docker(&place, Duration::from_millis(100));
+async fn a_container_is_stopped_if_the_lease_expired_during_the_start() {
+    let temp = tempfile::tempdir().unwrap();
+    let (docker, launch, requests) = docker(&temp, Duration::from_millis(100));
     docker.start(&launch, &|_, _| {}).await.unwrap();
     let exit = docker.wait(launch.assignment.key).await.unwrap();
-    assert_eq!(exit.stopped, Some(StopCause::LeaseLost), "{asked:?}");
-    assert!(was(&asked, "POST start") && was(&asked, "POST stop"), "{asked:?}");
+    assert_eq!(exit.stopped, Some(StopCause::LeaseLost), "{requests:?}");
+    assert!(received(&requests, "POST start") && received(&requests, "POST stop"), "{requests:?}");
 }
 
 #[tokio::test]
-async fn a_container_that_is_not_leased_starts_at_any_time() {
-    let place = tempfile::tempdir().unwrap();
-    let (docker, mut launch, asked) = docker(&place, Duration::ZERO);
+async fn a_container_without_a_lease_starts_at_any_time() {
+    let temp = tempfile::tempdir().unwrap();
+    let (docker, mut launch, requests) = docker(&temp, Duration::ZERO);
     launch.assignment.leased = false;
     docker.start(&launch, &|_, _| {}).await.unwrap();
-    assert!(was(&asked, "POST start") && !was(&asked, "POST stop"), "{asked:?}");
+    assert!(received(&requests, "POST start") && !received(&requests, "POST stop"), "{requests:?}");
 }

@@ -19,7 +19,7 @@ pub(super) async fn run(args: &Args, mut settings: AgentSettings) -> Result<()> 
         worker = worker(args, &settings) => worker?,
         asked = &mut asked => return asked,
     };
-    settings.elsewhere = Some(worker.elsewhere());
+    settings.remote_node = Some(worker.remote_node());
     settings.gpus = worker.gpus();
     loop {
         let stop = CancellationToken::new();

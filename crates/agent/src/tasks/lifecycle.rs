@@ -1,4 +1,4 @@
-//! The life of one task: started, watched, ended, reported, cleaned up.
+//! Lifecycle of one task: start, wait for the end, report, clean up.
 
 use std::time::Duration;
 
@@ -7,53 +7,53 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use agentaflow_api::event::EventKind;
-use agentaflow_api::job::{ResourceUsage, Runtime as Kind};
+use agentaflow_api::job::{ResourceUsage, Runtime as RuntimeKind};
 use agentaflow_api::link::{Ended, StopCause, TaskUpdate};
 use agentaflow_api::units::{Cores, Stamp};
 
-use super::{Birth, Host, Order, Task, folder, launch};
-use crate::guardian::client::GuardianAway;
+use super::{Host, StopOrder, Task, TaskOrigin, folder, launch};
+use crate::guardian::client::GuardianUnreachable;
 use crate::guardian::record;
 use crate::report::Tail;
-use crate::runtime::process::away;
-use crate::runtime::{Exit, Launch, Progress, StartError, Used};
+use crate::runtime::process::guardian_unreachable;
+use crate::runtime::{Exit, Launch, Progress, StartError, TaskUsage};
 
-/// How long a start that was interrupted may take to come to its end.
+/// Shortest wait for the end of an interrupted start.
 const INTERRUPT_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a runtime that does not answer is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Retry interval of a runtime that does not answer.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lives the whole life of a task.
-pub(super) async fn live(host: &Host, task: &Task, birth: Birth) {
+/// Runs a task from start to clean-up.
+pub(super) async fn run(host: &Host, task: &Task, origin: TaskOrigin) {
     let dir = record::folder(&host.dir, task.key);
-    let update = run(host, task, birth).await;
-    if !task.is_forgotten() {
+    let update = run_to_end(host, task, origin).await;
+    if !task.is_stale() {
         let accepted = host.outbox.finish(task.key, update).await;
-        info!(key = %task.key, accepted, "over");
+        info!(key = %task.key, accepted, "task ended");
     }
     host.outbox.drop_task(task.key);
     host.gpus.forget(task.key);
     task.runtime.remove(task.key).await;
     if let Some(guardian) =
-        host.guardian.as_ref().filter(|_| task.assignment.runtime == Kind::Docker)
+        host.guardian.as_ref().filter(|_| task.assignment.runtime == RuntimeKind::Docker)
     {
         guardian.forget(task.key);
     }
-    host.throw(&dir);
+    host.remove_folder(&dir);
 }
 
-async fn run(host: &Host, task: &Task, birth: Birth) -> TaskUpdate {
-    let mut orders = task.order.subscribe();
+async fn run_to_end(host: &Host, task: &Task, origin: TaskOrigin) -> TaskUpdate {
+    let mut orders = task.stop_order.subscribe();
     let tail = Tail::new(
         task.key,
         record::folder(&host.dir, task.key).join("output.log"),
         host.log_limit,
-        matches!(birth, Birth::Fresh),
+        matches!(origin, TaskOrigin::Assigned),
     );
-    let (started_at, ran) = match birth {
-        Birth::Adopted(at) => (at, at.map_or(Duration::ZERO, since)),
-        Birth::Fresh => match start(host, task, &mut orders).await {
+    let (started_at, ran) = match origin {
+        TaskOrigin::Adopted(at) => (at, at.map_or(Duration::ZERO, since)),
+        TaskOrigin::Assigned => match start(host, task, &mut orders).await {
             Ok(at) => (Some(at), Duration::ZERO),
             Err(update) => {
                 host.outbox.follow(tail);
@@ -62,53 +62,53 @@ async fn run(host: &Host, task: &Task, birth: Birth) -> TaskUpdate {
         },
     };
     if let Some(started_at) = started_at {
-        // Set once: this is the only place.
+        // No other code sets it.
         let _ = task.started.set(started_at);
-        if let Some(place) = task.runtime.place(task.key) {
-            host.outbox.tell(task.key, TaskUpdate::Placed(place));
+        if let Some(objects) = task.runtime.kubernetes_objects(task.key) {
+            host.outbox.send(task.key, TaskUpdate::Placed(objects));
         }
-        host.outbox.tell(task.key, TaskUpdate::Running { started_at });
+        host.outbox.send(task.key, TaskUpdate::Running { started_at });
     }
-    if matches!(birth, Birth::Adopted(_)) {
-        // Told at once; nobody has to wait for the answer, since it runs already.
+    if matches!(origin, TaskOrigin::Adopted(_)) {
+        // The request is sent at once; the task already runs, so the answer does not matter.
         drop(protect(host, task));
     }
     host.outbox.follow(tail.clone());
-    let exit = until_end(task, &mut orders, ran).await;
-    conclude(host, task, exit, &tail).await
+    let exit = wait_for_end(task, &mut orders, ran).await;
+    end_report(host, task, exit, &tail).await
 }
 
-/// A container that must not outlive the lease is put into the guardian's care.
+/// Registers a leased container with the guardian, which stops the container when the lease expires.
 fn protect(
     host: &Host,
     task: &Task,
-) -> Option<impl Future<Output = Result<(), GuardianAway>> + use<>> {
-    let container = task.assignment.leased && task.assignment.runtime == Kind::Docker;
+) -> Option<impl Future<Output = Result<(), GuardianUnreachable>> + use<>> {
+    let container = task.assignment.leased && task.assignment.runtime == RuntimeKind::Docker;
     let guardian = host.guardian.as_ref().filter(|_| container)?;
-    Some(guardian.protect(task.key, host.engine.clone()?))
+    Some(guardian.protect(task.key, host.docker_socket.clone()?))
 }
 
 async fn start(
     host: &Host,
     task: &Task,
-    orders: &mut watch::Receiver<Option<Order>>,
+    orders: &mut watch::Receiver<Option<StopOrder>>,
 ) -> Result<Stamp, TaskUpdate> {
-    host.outbox.tell(task.key, TaskUpdate::Accepted);
+    host.outbox.send(task.key, TaskUpdate::Accepted);
     let launch = launch::prepare(host, &task.assignment, &*task.runtime).map_err(|error| {
-        TaskUpdate::Refused { detail: format!("this node cannot make the task's folder: {error}") }
+        TaskUpdate::Refused { detail: format!("cannot create the task folder: {error}") }
     })?;
     let progress = |kind: EventKind, detail: String| {
-        host.outbox.tell(task.key, TaskUpdate::Progress { kind, detail });
+        host.outbox.send(task.key, TaskUpdate::Progress { kind, detail });
     };
     tokio::select! {
-        // A process starts in no time; only a container's image can take long enough to be interrupted.
+        // A process starts at once; only the pull of an image takes long enough to be interrupted.
         biased;
         started = begin(host, task, &launch, &progress) => started.map_err(|error| failed(task, error)),
-        order = ordered(orders) => Err(interrupt(task, order).await),
+        order = next_order(orders) => Err(interrupt(task, order).await),
     }
 }
 
-/// Starts a task, unless nobody would stop it when the lease runs out, or it has run out already.
+/// Starts a task, unless the lease has expired or the guardian could not stop the task when it expires.
 async fn begin(
     host: &Host,
     task: &Task,
@@ -116,24 +116,23 @@ async fn begin(
     progress: Progress<'_>,
 ) -> Result<Stamp, StartError> {
     if let Some(protected) = protect(host, task) {
-        protected.await.map_err(away)?;
+        protected.await.map_err(guardian_unreachable)?;
     }
-    if task.assignment.leased && host.lease.lost().is_some() {
-        let detail = "the lease has run out: this node has lost touch with the server";
+    if task.assignment.leased && host.lease.expired_at().is_some() {
+        let detail = "the lease expired: the node has lost its connection to the server";
         return Err(StartError::Node(detail.to_owned()));
     }
     task.runtime.start(launch, progress).await
 }
 
-/// Waits for an order to stop.
-async fn ordered(orders: &mut watch::Receiver<Option<Order>>) -> Order {
+async fn next_order(orders: &mut watch::Receiver<Option<StopOrder>>) -> StopOrder {
     loop {
         if let Ok(order) = orders.wait_for(Option::is_some).await
             && let Some(order) = *order
         {
             return order;
         }
-        // Whoever gives orders is gone, and no order will come.
+        // The sender is gone, so no order will come.
         std::future::pending::<()>().await;
     }
 }
@@ -145,22 +144,22 @@ fn failed(task: &Task, error: StartError) -> TaskUpdate {
             TaskUpdate::Ended(Box::new(Ended { failed_to_start, ..Ended::default() }))
         }
         StartError::Node(detail) => {
-            warn!(key = %task.key, %detail, "cannot run this task here");
+            warn!(key = %task.key, %detail, "the node cannot run this task");
             TaskUpdate::Refused { detail }
         }
     }
 }
 
-/// Stops a task that was being started, and sees that nothing is left of it.
-async fn interrupt(task: &Task, order: Order) -> TaskUpdate {
+/// Stops a task that is being started, and returns when nothing of the task is left.
+async fn interrupt(task: &Task, order: StopOrder) -> TaskUpdate {
     let limit = INTERRUPT_LIMIT.max(order.grace.saturating_mul(2));
     let exit = loop {
-        // Again each time: it may have begun to run only now.
+        // Repeated in each round: the task may have started only now.
         task.runtime.stop(task.key, order.cause, order.grace).await;
         match timeout(limit, task.runtime.wait(task.key)).await {
             Ok(Ok(exit)) => break exit,
             _ if is_gone(task).await => break Exit::default(),
-            _ => sleep(ASK_AGAIN).await,
+            _ => sleep(RETRY_INTERVAL).await,
         }
     };
     TaskUpdate::Ended(Box::new(Ended {
@@ -173,10 +172,10 @@ async fn interrupt(task: &Task, order: Order) -> TaskUpdate {
     }))
 }
 
-/// Waits for the end, and brings it about when it is ordered or the time is up.
-async fn until_end(
+/// Waits for the end of the task; stops the task on an order and after its timeout.
+async fn wait_for_end(
     task: &Task,
-    orders: &mut watch::Receiver<Option<Order>>,
+    orders: &mut watch::Receiver<Option<StopOrder>>,
     ran: Duration,
 ) -> Exit {
     let grace = Duration::from_millis(task.assignment.grace_ms);
@@ -186,7 +185,7 @@ async fn until_end(
     if let Some(order) = last {
         task.runtime.stop(task.key, order.cause, order.grace).await;
     }
-    let end = until_known_end(task);
+    let end = wait_until_known(task);
     tokio::pin!(end);
     loop {
         tokio::select! {
@@ -205,32 +204,31 @@ async fn until_end(
     }
 }
 
-/// The runtime says that it has nothing of this task.
+/// True if the runtime answers and does not list the task.
 async fn is_gone(task: &Task) -> bool {
     task.runtime.list().await.is_ok_and(|all| all.iter().all(|found| found.key != task.key))
 }
 
-/// Waits for the end through trouble with the runtime.
-async fn until_known_end(task: &Task) -> Exit {
+/// Waits for the end, and retries while the runtime fails.
+async fn wait_until_known(task: &Task) -> Exit {
     loop {
         let error = match task.runtime.wait(task.key).await {
             Ok(exit) => return exit,
             Err(error) => error,
         };
         if is_gone(task).await {
-            warn!(key = %task.key, %error, "nothing is left of this task");
+            warn!(key = %task.key, %error, "the runtime no longer has this task");
             return Exit { stopped: Some(StopCause::LeaseLost), ..Exit::default() };
         }
-        sleep(ASK_AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// Puts together what is to be said of the end.
-async fn conclude(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> TaskUpdate {
+async fn end_report(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> TaskUpdate {
     let used = task.runtime.used(task.key).await;
     let output_data =
-        folder::result(&record::folder(&host.dir, task.key)).unwrap_or_else(|detail| {
-            host.outbox.tell(task.key, TaskUpdate::Progress { kind: EventKind::Warning, detail });
+        folder::result(&record::folder(&host.dir, task.key)).unwrap_or_else(|error| {
+            host.outbox.warn(task.key, error.to_string());
             None
         });
     TaskUpdate::Ended(Box::new(Ended {
@@ -248,12 +246,12 @@ async fn conclude(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> TaskUpda
     }))
 }
 
-fn usage(used: Used, peak: Option<u64>, ran: Duration) -> ResourceUsage {
+fn usage(used: TaskUsage, peak: Option<u64>, ran: Duration) -> ResourceUsage {
     let ran_ms = ran.as_millis().max(1);
     ResourceUsage {
         gpu_memory: peak,
-        // A runtime that does not measure tells nothing at all.
-        cpu_cores: (used != Used::default())
+        // All zero: the runtime does not measure usage.
+        cpu_cores: (used != TaskUsage::default())
             .then(|| Cores((used.cpu.as_millis() * 1000 / ran_ms) as u64)),
         memory: (used.memory > 0).then_some(used.memory),
         storage: None,

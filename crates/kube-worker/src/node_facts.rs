@@ -1,9 +1,9 @@
-//! Tells the agent about the node and its GPUs.
+//! Registration and heartbeat data of the node, and its GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use agentaflow_agent::Machine;
+use agentaflow_agent::NodeFacts;
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Heartbeat, NodeRegistration};
 use agentaflow_api::units::{Cores, Dollars};
 use agentaflow_engine::Gpu;
@@ -13,68 +13,64 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::offer::{Offer, offer};
+use crate::offer::{NodeClosed, Offer, offer};
 use crate::runtime::Jobs;
 
-/// What a node has may flicker while its device plugin starts anew.
-const SETTLED: Duration = Duration::from_secs(5);
+/// A change must last this long: resources fluctuate while a device plugin restarts.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// How long a device plugin may take to come back when an agent starts.
-const DEVICES: Duration = Duration::from_mins(2);
+/// Longest wait for a restarting device plugin when the agent starts.
+const DEVICE_PLUGIN_LIMIT: Duration = Duration::from_mins(2);
 
-/// How often it is looked whether a change has settled.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Jobs {
-    /// What the node offers now.
     pub(crate) fn offer(&self) -> Offer {
         let now = match self.watch.node() {
             Some(node) => offer(&node, &self.watch.pods(), &self.owner),
-            None => Offer { closed: Some("it is gone".to_owned()), ..Offer::default() },
+            None => Offer { closed: Some(NodeClosed::Removed), ..Offer::default() },
         };
-        let mut known = self.known();
+        let mut known = self.known_gpus();
         let now = now.with_known(&known);
         known.clone_from(&now.gpus);
         now
     }
 
-    /// Waits until the node hands out the GPUs that Jobs of an earlier agent were given: registered without them, it
-    /// would lose those Jobs. Not for ever, since a GPU may be gone for good.
-    pub(crate) async fn until_complete(&self) {
+    /// Waits until the node reports the GPUs of Jobs that an earlier agent started: a registration without them would
+    /// lose those Jobs. The wait is limited, since a GPU may be removed for good.
+    pub(crate) async fn wait_for_gpus(&self) {
         let begun = Instant::now();
-        while begun.elapsed() < DEVICES {
-            let there: BTreeSet<String> =
+        while begun.elapsed() < DEVICE_PLUGIN_LIMIT {
+            let present: BTreeSet<String> =
                 self.offer().gpus.iter().map(|gpu| self.uuid(gpu)).collect();
-            if self.granted().is_subset(&there) {
+            if self.granted().is_subset(&present) {
                 return;
             }
-            info!(
-                "the node hands out fewer GPUs than its Jobs have; waiting for its device plugin"
-            );
-            sleep(LOOK).await;
+            info!("the node reports fewer GPUs than its Jobs use; waiting for its device plugin");
+            sleep(CHECK_INTERVAL).await;
         }
     }
 
     pub(crate) async fn changed(&self) {
         let all = |offer: &Offer| {
-            (offer.gpus.clone(), offer.cpu.0, offer.memory.0, offer.storage.0 >> 10)
+            (offer.gpus.clone(), offer.cpu.total, offer.memory.total, offer.storage.total >> 10)
         };
-        let told = all(&self.offer());
+        let registered = all(&self.offer());
         let mut since = None;
         loop {
-            let differs = self.watch.node().is_some() && all(&self.offer()) != told;
+            let differs = self.watch.node().is_some() && all(&self.offer()) != registered;
             let begun = *since.get_or_insert_with(Instant::now);
             match differs {
-                true if begun.elapsed() >= SETTLED => break,
+                true if begun.elapsed() >= SETTLE_TIME => break,
                 true => {}
                 false => since = None,
             }
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
-        info!("the node has other GPUs, CPU or memory than before: the server is told");
+        info!("the resources of the node changed; registering again");
     }
 
-    /// Marks GPUs that others have, or that take no work.
+    /// Marks GPUs that foreign pods use or that are closed.
     fn mark(&self, offer: &Offer, instances: &mut [GpuInstance]) {
         let ours = self.granted();
         let at = |(index, gpu): (usize, &Gpu)| ours.contains(&self.uuid(gpu)).then_some(index);
@@ -90,23 +86,23 @@ impl Jobs {
         }
     }
 
-    /// What the agent calls a GPU of the node.
+    /// Name of a GPU in the agent's reports.
     fn uuid(&self, gpu: &Gpu) -> String {
         format!("{}/{}", self.settings.node, gpu.id)
     }
 }
 
-impl Machine for Jobs {
-    fn describe(&self, registration: &mut NodeRegistration) {
+impl NodeFacts for Jobs {
+    fn complete_registration(&self, registration: &mut NodeRegistration) {
         let offer = self.offer();
         let node = self.watch.node();
         let labels = node.as_ref().and_then(|node| node.metadata.labels.clone());
         let label = |key: &str| labels.as_ref().and_then(|labels| labels.get(key)).cloned();
         self.mark(&offer, &mut registration.gpu_instances);
         registration.hostname = Some(self.settings.node.clone());
-        registration.cpu_cores = Some(Cores(offer.cpu.0));
-        registration.memory_total = Some(offer.memory.0);
-        registration.storage_total = Some(offer.storage.0 >> 10);
+        registration.cpu_cores = Some(Cores(offer.cpu.total));
+        registration.memory_total = Some(offer.memory.total);
+        registration.storage_total = Some(offer.storage.total >> 10);
         registration.region =
             registration.region.take().or_else(|| label("topology.kubernetes.io/region"));
         registration.zone =
@@ -121,27 +117,27 @@ impl Machine for Jobs {
             registration.price_per_gpu_hour.or_else(|| price(node.as_deref()?));
     }
 
-    fn beat(&self, heartbeat: &mut Heartbeat) {
+    fn complete_heartbeat(&self, heartbeat: &mut Heartbeat) {
         let offer = self.offer();
         if let Some(instances) = &mut heartbeat.gpu_instances {
             self.mark(&offer, instances);
             let free = instances.iter().filter_map(|gpu| gpu.gpu_memory_available);
             heartbeat.gpu_memory_available = Some(free.sum());
         }
-        heartbeat.cpu_cores_available = Some(Cores(offer.cpu.1));
-        heartbeat.memory_available = Some(offer.memory.1);
-        heartbeat.storage_available = Some(offer.storage.1 >> 10);
+        heartbeat.cpu_cores_available = Some(Cores(offer.cpu.free));
+        heartbeat.memory_available = Some(offer.memory.free);
+        heartbeat.storage_available = Some(offer.storage.free >> 10);
         let health = if offer.closed.is_some() { Health::Unhealthy } else { Health::Healthy };
         heartbeat.health_status = Some(health);
-        let mut said = self.said_closed();
-        if *said != offer.closed {
+        let mut logged = self.logged_closed();
+        if *logged != offer.closed {
             let node = &self.settings.node;
-            if let Some(why) = &offer.closed {
-                warn!(node, "the node takes no new jobs: {why}");
+            if let Some(closed) = &offer.closed {
+                warn!(node, "{closed}; no new jobs");
             } else {
-                info!(node, "the node takes jobs again");
+                info!(node, "the node accepts jobs again");
             }
-            *said = offer.closed;
+            *logged = offer.closed;
         }
     }
 }
@@ -169,7 +165,7 @@ impl GpuSource for Jobs {
         Ok(gpus.iter().enumerate().map(device).collect())
     }
 
-    /// Nobody measures here; the monitor does.
+    /// Without readings: the node monitor measures GPUs.
     fn sample(&self) -> Result<Vec<Sample>, GpuError> {
         let gpus = self.offer().gpus;
         Ok(gpus.iter().map(|gpu| Sample { uuid: self.uuid(gpu), ..Sample::default() }).collect())
@@ -180,16 +176,16 @@ impl GpuSource for Jobs {
     }
 }
 
-/// What NVIDIA's feature discovery says of the driver.
+/// Version from the labels of NVIDIA's GPU feature discovery.
 fn version(labels: &BTreeMap<String, String>, parts: &[&str]) -> Option<String> {
     let parts = parts.iter().map(|part| labels.get(&format!("nvidia.com/cuda.{part}")));
     let parts: Option<Vec<&str>> = parts.map(|part| part.map(String::as_str)).collect();
     parts.map(|parts| parts.join("."))
 }
 
-/// What people say that a GPU of this node costs.
+/// GPU price from the annotation of the node.
 fn price(node: &slim::Node) -> Option<Dollars> {
-    let said = node.metadata.annotations.as_ref()?.get(kube_names::NODE_PRICE)?;
-    let micros = translate::micro_dollars(said)?;
+    let price = node.metadata.annotations.as_ref()?.get(kube_names::NODE_PRICE)?;
+    let micros = translate::micro_dollars(price)?;
     i64::try_from(micros.0).ok().map(Dollars)
 }

@@ -1,11 +1,11 @@
-//! Finds the Docker engine, which may come later than the agent, and may come back later than it.
+//! Connects to the Docker daemon, which may start, or start again, later than the agent.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::{info, warn};
 
-use agentaflow_api::job::Runtime as Kind;
+use agentaflow_api::job::Runtime as RuntimeKind;
 
 use crate::AgentError;
 use crate::backoff::RECONNECT;
@@ -14,9 +14,9 @@ use crate::session::Sessions;
 use crate::settings::AgentSettings;
 use crate::tasks::{Tasks, left_containers};
 
-/// The engine, if the agent is to use one and it answers. Where containers of an earlier agent were left, nothing can be
-/// said of them without it: then this waits for it.
-pub(crate) async fn find(
+/// Connects to Docker if the settings enable it and the daemon answers. If an earlier agent left containers, waits for
+/// the daemon: without it the agent cannot report them.
+pub(crate) async fn connect_at_start(
     settings: &AgentSettings,
     tasks: &Path,
 ) -> Result<Option<Docker>, AgentError> {
@@ -31,16 +31,16 @@ pub(crate) async fn find(
             Ok(Some(docker)) => return Ok(Some(docker)),
             Ok(None) if needed => {
                 let socket = docker.socket.display();
-                warn!(%socket, "jobs of this agent run in containers, but there is no Docker engine; waiting for it");
+                warn!(%socket, "tasks run in containers, but Docker is not running; waiting for it");
             }
             Err(error) if needed => {
-                warn!(%error, "jobs of this agent run in containers, but Docker cannot be used; waiting for it");
+                warn!(%error, "tasks run in containers, but Docker is not usable; waiting for it");
             }
             Ok(None) => {
-                info!("there is no Docker engine on this machine; looking for it now and then");
+                info!("Docker is not running on this host; checking again periodically");
             }
             Err(error) => {
-                warn!(%error, "Docker is there but cannot be used; trying again now and then");
+                warn!(%error, "Docker is running but not usable; retrying periodically");
             }
         }
         if !needed {
@@ -50,8 +50,8 @@ pub(crate) async fn find(
     }
 }
 
-/// Waits for an engine that was not there when the agent began, and then registers anew with it.
-pub(crate) async fn await_late(
+/// Waits for a daemon that did not run when the agent started, then registers again with the Docker runtime.
+pub(crate) async fn connect_later(
     settings: Arc<AgentSettings>,
     tasks: Tasks,
     runtimes: Arc<Mutex<Vec<String>>>,
@@ -66,12 +66,14 @@ pub(crate) async fn await_late(
         }
     };
     tasks.add_docker(docker).await;
-    let name = Kind::Docker.as_str().to_owned();
+    let name = RuntimeKind::Docker.as_str().to_owned();
     runtimes.lock().unwrap_or_else(PoisonError::into_inner).push(name);
     if settings.registration_token.is_some() {
-        info!("Docker answers now: registering again, so that the server knows");
-        sessions.renew().await;
+        info!("Docker is running now; registering again with the Docker runtime");
+        sessions.restart().await;
     } else {
-        warn!("Docker answers now, but without a registration token the server cannot be told");
+        warn!(
+            "Docker is running now, but the agent cannot register it without a registration token"
+        );
     }
 }

@@ -16,8 +16,8 @@ fn terminated(phase: &str, end: &Value) -> Value {
 }
 
 #[test]
-fn what_a_pod_says_before_it_runs_is_waited_for_or_told_as_whose_fault_it_is() {
-    let waits = |reason: &str| {
+fn the_start_state_distinguishes_pending_pods_and_faults_of_job_and_node() {
+    let waiting = |reason: &str| {
         let state = json!({"waiting": {"reason": reason, "message": "because"}});
         json!({"phase": "Pending", "containerStatuses": container(&state)})
     };
@@ -30,49 +30,35 @@ fn what_a_pod_says_before_it_runs_is_waited_for_or_told_as_whose_fault_it_is() {
     let running = json!({"running": {"startedAt": "2026-11-15T10:00:00Z"}});
     let running = json!({"phase": "Running", "containerStatuses": container(&running)});
     let table = [
-        (json!({"phase": "Pending"}), "waits"),
-        (waits("ContainerCreating"), "waits"),
-        (waits("ErrImagePull"), "waits"),
-        (unscheduled, "no room: 0/1 nodes"),
-        (
-            waits("ImagePullBackOff"),
-            "job ImagePull: The image `a/b:1` could not be pulled: because",
-        ),
-        (
-            waits("InvalidImageName"),
-            "job ImagePull: The image `a/b:1` could not be pulled: because",
-        ),
-        (
-            waits("CreateContainerError"),
-            "job StartFailed: The container could not be started: because",
-        ),
-        (
-            refused,
-            "node: its pod failed before it ran (OutOfnvidia.com/gpu): Node didn't have enough",
-        ),
-        (start, "job StartFailed: The container could not be started: no x"),
-        (running, "began 1794736800000"),
+        (json!({"phase": "Pending"}), "pending"),
+        (waiting("ContainerCreating"), "pending"),
+        (waiting("ErrImagePull"), "pending"),
+        (unscheduled, "unschedulable: 0/1 nodes"),
+        (waiting("ImagePullBackOff"), "job: ImagePull"),
+        (waiting("InvalidImageName"), "job: ImagePull"),
+        (waiting("CreateContainerError"), "job: StartFailed"),
+        (refused, "node"),
+        (start, "job: StartFailed"),
+        (running, "started 1794736800000"),
         (
             terminated("Succeeded", &json!({"exitCode": 0, "startedAt": "2026-11-15T10:00:00Z"})),
-            "began 1794736800000",
+            "started 1794736800000",
         ),
     ];
     for (status, expected) in table {
-        let told = match stage(None, Some(&pod(&status))) {
-            Stage::Waits(_) => "waits".to_owned(),
-            Stage::NoRoom(why) => format!("no room: {why}"),
-            Stage::Failed(StartError::Job(failure)) => {
-                format!("job {}: {}", failure.reason, failure.detail)
-            }
-            Stage::Failed(StartError::Node(why)) => format!("node: {why}"),
-            Stage::Began(at) => format!("began {}", at.0),
+        let found = match start_state(None, Some(&pod(&status))) {
+            StartState::Pending(_) => "pending".to_owned(),
+            StartState::Unschedulable(message) => format!("unschedulable: {message}"),
+            StartState::Failed(StartError::Job(failure)) => format!("job: {}", failure.reason),
+            StartState::Failed(StartError::Node(_)) => "node".to_owned(),
+            StartState::Started(at) => format!("started {}", at.0),
         };
-        assert_eq!(told, expected, "{status}");
+        assert_eq!(found, expected, "{status}");
     }
 }
 
 #[test]
-fn how_a_container_ended_is_told_as_of_any_other_runtime() {
+fn exit_code_signal_and_times_come_from_the_terminated_container() {
     let end = |code: i32, reason: &str| {
         let times = ("2026-11-15T10:00:00Z", "2026-11-15T10:00:42Z");
         let end = json!({"exitCode": code, "reason": reason, "startedAt": times.0, "finishedAt": times.1});
@@ -90,7 +76,7 @@ fn how_a_container_ended_is_told_as_of_any_other_runtime() {
 }
 
 #[test]
-fn what_kubernetes_took_away_runs_again_and_what_ended_well_before_does_not() {
+fn a_disrupted_pod_has_a_stop_cause_unless_it_succeeded() {
     let table = [
         (json!({"phase": "Failed", "reason": "Evicted"}), Some(StopCause::Drained)),
         (json!({"phase": "Failed", "reason": "NodeShutdown"}), Some(StopCause::LeaseLost)),
@@ -111,18 +97,18 @@ fn what_kubernetes_took_away_runs_again_and_what_ended_well_before_does_not() {
 }
 
 #[test]
-fn a_pod_that_somebody_deletes_runs_again_and_one_that_we_deleted_does_not() {
+fn a_pod_deleted_by_a_user_counts_as_drained_and_a_pod_deleted_by_the_agent_does_not() {
     let end = json!({"exitCode": 143, "reason": "Error", "finishedAt": "2126-01-01T00:00:00Z"});
     let mut deleted = pod(&terminated("Failed", &end));
     deleted.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
     assert_eq!(exit(&deleted, None).unwrap().stopped, Some(StopCause::Drained));
-    let stopped = Stopped::now(StopCause::Cancelled, Duration::ZERO);
+    let stopped = StopRecord::now(StopCause::Cancelled, Duration::ZERO);
     assert_eq!(exit(&deleted, Some(stopped)).unwrap().stopped, Some(StopCause::Cancelled));
 }
 
 #[test]
-fn a_stop_that_came_after_the_end_did_not_stop_it() {
-    let stopped = Stopped::now(StopCause::Cancelled, Duration::ZERO);
+fn a_stop_after_the_end_does_not_count() {
+    let stopped = StopRecord::now(StopCause::Cancelled, Duration::ZERO);
     let end = |finished: Stamp| {
         let finished = finished.to_string();
         let end =
@@ -134,11 +120,11 @@ fn a_stop_that_came_after_the_end_did_not_stop_it() {
 }
 
 #[test]
-fn a_result_is_what_the_container_left_and_not_what_the_kubelet_says_of_it() {
-    let said = |reason: &str| {
+fn a_message_of_the_kubelet_is_not_a_result() {
+    let result_with = |reason: &str| {
         let end = json!({"exitCode": 0, "reason": reason, "message": "{\"loss\": 1}"});
         result(&pod(&terminated("Succeeded", &end))).map(str::to_owned)
     };
-    assert_eq!(said("Completed").as_deref(), Some("{\"loss\": 1}"));
-    assert_eq!(said("StartError"), None);
+    assert_eq!(result_with("Completed").as_deref(), Some("{\"loss\": 1}"));
+    assert_eq!(result_with("StartError"), None);
 }

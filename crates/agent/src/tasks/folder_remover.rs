@@ -1,9 +1,9 @@
-//! Removes the folders of tasks that are over. A job may have left millions of files, folders nested without end, or
-//! folders that nobody may enter; none of that may hold up the agent. So a folder is renamed first, which takes no
-//! time, and emptied by a thread of its own.
+//! Removes the folders of ended tasks. A job may leave millions of files, very deep trees, or folders without
+//! permissions; none of them may delay the agent. So a folder is renamed first, which is fast, and a separate thread
+//! empties the renamed folder.
 //!
-//! Emptying needs neither depth nor many open files: a folder inside is moved up to the top before it is emptied. No
-//! link is followed, and no other file system is entered, since a folder on which one is mounted cannot be moved.
+//! Emptying needs neither recursion nor many open files: a nested folder is moved to the top before it is emptied. No
+//! link is followed, and no other file system is entered, since a mount point cannot be moved.
 
 use std::ffi::CStr;
 use std::fs::{self, Permissions};
@@ -22,54 +22,54 @@ use tracing::{debug, warn};
 
 use crate::identity::random_name;
 
-/// How the name of a folder begins that is to go.
+/// Name prefix of a folder that is being removed.
 const PREFIX: &str = ".trash-";
 
-/// The thread only calls the system.
+/// The thread only makes system calls.
 const STACK: usize = 128 << 10;
 
-/// The way to the thread that removes folders.
 #[derive(Debug)]
-pub(crate) struct Trash {
-    work: Sender<PathBuf>,
+pub(crate) struct FolderRemover {
+    queue: Sender<PathBuf>,
     pending: Arc<AtomicUsize>,
 }
 
-impl Trash {
-    /// Starts the thread; it ends with the last piece of work after this is dropped.
-    pub(crate) fn open() -> Self {
-        let (work, inbox) = channel();
+impl FolderRemover {
+    /// Starts the thread, which ends after the last removal once the remover is dropped.
+    pub(crate) fn start() -> Self {
+        let (queue, inbox) = channel();
         let pending = Arc::new(AtomicUsize::new(0));
         let left = Arc::clone(&pending);
-        let thread = std::thread::Builder::new().name("trash".to_owned()).stack_size(STACK);
+        let thread =
+            std::thread::Builder::new().name("folder-remover".to_owned()).stack_size(STACK);
         if let Err(error) = thread.spawn(move || empty_all(&inbox, &left)) {
-            warn!(%error, "folders of old tasks stay until the next start of the agent");
+            warn!(%error, "cannot start the removal of task folders; the next start of the agent retries");
         }
-        Self { work, pending }
+        Self { queue, pending }
     }
 
-    /// Puts a folder out of the way at once and removes it by and by. One that is not there is fine.
-    pub(crate) fn throw(&self, dir: &Path) -> io::Result<()> {
-        let aside = dir.with_file_name(format!("{PREFIX}{}", random_name()?));
-        match fs::rename(dir, &aside) {
-            Ok(()) => self.remove(aside),
+    /// Renames a folder at once and removes it in the background. A missing folder is no error.
+    pub(crate) fn remove(&self, dir: &Path) -> io::Result<()> {
+        let renamed = dir.with_file_name(format!("{PREFIX}{}", random_name()?));
+        match fs::rename(dir, &renamed) {
+            Ok(()) => self.enqueue(renamed),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Goes on with what an earlier agent did not get done.
-    pub(crate) fn sweep(&self, parent: &Path) {
+    /// Queues the removals that an earlier agent did not finish.
+    pub(crate) fn resume(&self, parent: &Path) {
         let Ok(entries) = fs::read_dir(parent) else { return };
         let old = |name: &std::ffi::OsStr| name.to_str().is_some_and(|n| n.starts_with(PREFIX));
         for entry in entries.flatten().filter(|entry| old(&entry.file_name())) {
-            self.remove(entry.path());
+            self.enqueue(entry.path());
         }
     }
 
-    /// Waits until everything is gone, but no longer than this.
-    pub(crate) async fn settle(&self, limit: Duration) {
+    /// Waits until the queue is empty, up to `limit`.
+    pub(crate) async fn wait(&self, limit: Duration) {
         let empty = async {
             while self.pending.load(Ordering::Relaxed) > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -78,10 +78,10 @@ impl Trash {
         let _ = tokio::time::timeout(limit, empty).await;
     }
 
-    fn remove(&self, path: PathBuf) {
+    fn enqueue(&self, path: PathBuf) {
         self.pending.fetch_add(1, Ordering::Relaxed);
-        if self.work.send(path).is_err() {
-            // There is no thread: the next agent finds it.
+        if self.queue.send(path).is_err() {
+            // The thread did not start; the next agent resumes.
             self.pending.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -90,13 +90,13 @@ impl Trash {
 fn empty_all(inbox: &Receiver<PathBuf>, pending: &AtomicUsize) {
     for path in inbox {
         if let Err(error) = remove(&path) {
-            debug!(folder = %path.display(), %error, "something cannot be removed; it stays");
+            debug!(folder = %path.display(), %error, "cannot remove all files of a task folder");
         }
         pending.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Removes a folder with all that is in it, as far as that is possible.
+/// Removes a folder with its contents as far as permissions allow.
 fn remove(path: &Path) -> io::Result<()> {
     let top = match open(CWD, path) {
         Ok(top) => top,
@@ -104,12 +104,12 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     };
     let mut names = Names { prefix: random_name()?, next: 0 };
-    // What is moved up may be seen in this pass or in the next one.
+    // One pass may or may not see the folders that it moved to the top.
     while empty_once(&top, &mut names)? {}
     fs::remove_dir(path)
 }
 
-/// Names for what is moved to the top, which nothing there has.
+/// Unique names for folders moved to the top.
 struct Names {
     prefix: String,
     next: u64,
@@ -122,7 +122,7 @@ impl Names {
     }
 }
 
-/// Goes once over everything at the top. Whether anything was done.
+/// Empties the top level once. Returns true if an entry was removed or moved.
 fn empty_once(top: &OwnedFd, names: &mut Names) -> io::Result<bool> {
     let mut done = false;
     for entry in Dir::read_from(top)?.flatten().filter(|entry| is_name(entry.file_name())) {
@@ -138,14 +138,14 @@ fn empty_once(top: &OwnedFd, names: &mut Names) -> io::Result<bool> {
     Ok(done)
 }
 
-/// Removes the files of a folder and moves its folders to the top. Whether anything was done.
+/// Removes the files of a folder and moves its subfolders to the top. Returns true if an entry was removed or moved.
 fn move_up(dir: &OwnedFd, top: &OwnedFd, names: &mut Names) -> bool {
     let Ok(entries) = Dir::read_from(dir) else { return false };
     let mut done = false;
     for entry in entries.flatten().filter(|entry| is_name(entry.file_name())) {
         let name = entry.file_name();
         if !unlink(dir, name) {
-            // To be moved a folder must be writable itself; opening it makes it so.
+            // A folder must be writable to be moved; `open` makes it writable.
             let _ = open(dir, name);
             if renameat(dir, name, top, names.next()).is_err() {
                 continue;
@@ -156,7 +156,7 @@ fn move_up(dir: &OwnedFd, top: &OwnedFd, names: &mut Names) -> bool {
     done
 }
 
-/// Removes a file, a link or an empty folder. Whether it is gone.
+/// Removes a file, a link or an empty folder. Returns true if it is gone.
 fn unlink(dir: &OwnedFd, name: &CStr) -> bool {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => true,
@@ -164,21 +164,21 @@ fn unlink(dir: &OwnedFd, name: &CStr) -> bool {
     }
 }
 
-/// Opens a folder, never through a link, with the right to change what is in it.
+/// Opens a folder, never through a link, and makes its contents changeable.
 fn open(dir: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = dir.as_fd();
     let opened = match openat(dir, name, flags | OFlags::RDONLY, Mode::empty()) {
         Err(Errno::ACCESS) => {
             let handle = openat(dir, name, flags | OFlags::PATH, Mode::empty())?;
-            // A handle of this kind can be changed only by its name among the open files.
+            // The mode of an `O_PATH` handle can be changed only through `/proc`.
             let way = format!("/proc/self/fd/{}", handle.as_raw_fd());
             let _ = fs::set_permissions(way, Permissions::from_mode(0o700));
             openat(dir, name, flags | OFlags::RDONLY, Mode::empty())?
         }
         other => other?,
     };
-    // Root needs none of this, and others may not do it to what is not theirs.
+    // Fails harmlessly for folders of another user; root does not need it.
     let _ = fchmod(&opened, Mode::RWXU);
     Ok(opened)
 }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_removed_however_deep_it_is_and_nothing_outside_it() {
+    fn a_very_deep_folder_is_removed_without_following_links() {
         let root = tempfile::tempdir().unwrap();
         let (dir, other) = (root.path().join("task"), root.path().join("other"));
         fs::create_dir_all(dir.join("out")).unwrap();
@@ -208,7 +208,7 @@ mod tests {
         for number in 0..2000 {
             fs::write(dir.join("out").join(number.to_string()), "").unwrap();
         }
-        // Deeper than a path can be named, and than files may be open.
+        // Deeper than the limits of path length and open files.
         let mut at = open(CWD, &dir).unwrap();
         for _ in 0..5000 {
             mkdirat(&at, "deep", Mode::RWXU).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_nobody_may_enter_are_removed_too() {
+    fn folders_without_permissions_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("task");
         fs::create_dir_all(dir.join("closed/inside/more")).unwrap();
@@ -233,18 +233,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_thrown_away_is_out_of_the_way_at_once_and_gone_soon() {
+    async fn a_removed_folder_is_renamed_at_once_and_deleted_soon() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("1-1-0");
         fs::create_dir_all(root.path().join(".trash-left/behind")).unwrap();
         fs::create_dir_all(dir.join("out")).unwrap();
-        let trash = Trash::open();
-        trash.sweep(root.path());
-        trash.throw(&dir).unwrap();
+        let remover = FolderRemover::start();
+        remover.resume(root.path());
+        remover.remove(&dir).unwrap();
         assert!(!dir.exists());
-        trash.throw(&dir).unwrap();
+        remover.remove(&dir).unwrap();
         let begun = Instant::now();
-        trash.settle(Duration::from_secs(10)).await;
+        remover.wait(Duration::from_secs(10)).await;
         assert!(begun.elapsed() < Duration::from_secs(10));
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }

@@ -1,4 +1,4 @@
-//! One process that the guardian has started, with everything that came of it.
+//! One task that the guardian has started, with all its processes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,18 +12,17 @@ use rustix::process::{
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
-use super::cgroup::Group;
+use super::cgroup::Cgroup;
 use super::output::Output;
 use super::procs;
 use super::wire::{ExitRecord, TaskState};
 use crate::clock::{boot_ms, millis};
 
-/// After this long without success, processes that cannot be killed (a dead network disk) no longer hold up the end.
+/// After this time, processes that cannot be killed (a hung network disk) no longer delay the end of the task.
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
 
-/// A task whose process was started.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningTask {
     pub(super) key: TaskKey,
     pub(super) pid: u32,
     pub(super) dir: PathBuf,
@@ -33,58 +32,57 @@ pub(super) struct Running {
     pub(super) leased: bool,
     pub(super) output: Output,
     pub(super) stopped: Option<StopCause>,
-    /// When it is killed, by the boot-time clock.
+    /// Boot-time clock, in milliseconds.
     pub(super) kill_at: Option<u64>,
-    pub(super) group: Option<Group>,
-    /// Says in the environment of a process that it belongs to this task.
+    pub(super) group: Option<Cgroup>,
+    /// Value of `MARKER` in the environment of the task's processes.
     pub(super) marker: String,
-    /// MiB, at most, as far as was seen.
+    /// Peak memory in MiB over all samples.
     pub(super) peak: u64,
-    /// Processes seen below it, with their birth: they stay its own when their parents are gone.
-    pub(super) family: BTreeSet<(u32, u64)>,
-    /// How it ended, once its first process did, and since when the rest is being swept up.
+    /// Descendants at the last sample (pid and start time): they stay owned when their parents end.
+    pub(super) descendants: BTreeSet<(u32, u64)>,
+    /// Exit of the first process, and the start of the removal of the remaining processes.
     pub(super) ended: Option<(ExitRecord, Instant)>,
 }
 
-impl Running {
-    /// How it stands.
+impl RunningTask {
     pub(super) fn state(&self) -> TaskState {
         TaskState { key: self.key, started_at: self.started_at, ended: None }
     }
 
-    /// TERM now, KILL later. The first cause counts; an earlier KILL too.
-    pub(super) fn stop(&mut self, cause: StopCause, grace: Duration, strays: &[u32]) {
+    /// Sends TERM now and KILL after the grace. The first cause counts, and the earliest KILL.
+    pub(super) fn stop(&mut self, cause: StopCause, grace: Duration, orphans: &[u32]) {
         self.stopped.get_or_insert(cause);
         let at = boot_ms().saturating_add(millis(grace));
         self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
-        self.signal(Signal::TERM, strays);
+        self.signal(Signal::TERM, orphans);
     }
 
-    /// Sends a signal to everything that belongs to it.
-    pub(super) fn signal(&self, signal: Signal, strays: &[u32]) {
+    /// Sends a signal to all processes of the task.
+    pub(super) fn signal(&self, signal: Signal, orphans: &[u32]) {
         if let (Signal::KILL, Some(group)) = (signal, &self.group) {
             group.kill();
         }
-        if self.ended.is_none() || self.group_is_there() {
+        if self.ended.is_none() || self.group_exists() {
             self.signal_group(signal);
         }
-        let grouped = self.group.as_ref().map(Group::pids).unwrap_or_default();
-        for pid in strays.iter().chain(&grouped).filter(|pid| **pid != self.pid) {
+        let grouped = self.group.as_ref().map(Cgroup::pids).unwrap_or_default();
+        for pid in orphans.iter().chain(&grouped).filter(|pid| **pid != self.pid) {
             procs::signal(*pid, signal);
         }
     }
 
-    /// Whether a stray child of the guardian comes from this task.
+    /// True if an orphaned process belongs to this task.
     pub(super) fn owns(&self, pid: u32) -> bool {
         let Some(stat) = procs::stat(pid) else { return false };
-        self.family.contains(&(pid, stat.born))
+        self.descendants.contains(&(pid, stat.started))
             || stat.group == self.pid as i32
             || stat.session == self.pid as i32
             || procs::variable(pid, super::MARKER).is_some_and(|value| value == self.marker)
     }
 
-    /// Looks whether its first process has ended, and takes leave of it.
-    pub(super) fn look(&mut self, oom_killed: impl FnOnce() -> bool) -> bool {
+    /// Reaps the first process if it has ended. Returns true once it has.
+    pub(super) fn check_exit(&mut self, oom_killed: impl FnOnce() -> bool) -> bool {
         let Some(pid) = Pid::from_raw(self.pid as i32) else { return false };
         if self.ended.is_some() {
             return true;
@@ -92,7 +90,7 @@ impl Running {
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match waitid(WaitId::Pid(pid), peek) {
             Ok(None) => return false,
-            // While it is a zombie its number cannot be given to another, so its group is killed first.
+            // The pid of a zombie is not reused, so the process group is killed before reaping.
             Ok(Some(_)) => self.signal_group(Signal::KILL),
             Err(_) => {}
         }
@@ -120,21 +118,21 @@ impl Running {
         true
     }
 
-    /// Kills what the first process left behind. Whether nothing is left.
-    pub(super) fn sweep(&self, strays: &[u32]) -> bool {
+    /// Kills the remaining processes. Returns true when none is left or `SWEEP_LIMIT` has passed.
+    pub(super) fn sweep(&self, orphans: &[u32]) -> bool {
         let grouped = self.group.as_ref().is_some_and(|group| !group.pids().is_empty());
-        if !grouped && strays.is_empty() && !self.group_is_there() {
+        if !grouped && orphans.is_empty() && !self.group_exists() {
             return true;
         }
-        self.signal(Signal::KILL, strays);
+        self.signal(Signal::KILL, orphans);
         self.ended.as_ref().is_some_and(|(_, since)| since.elapsed() > SWEEP_LIMIT)
     }
 
-    /// The whole end, once nothing is left.
+    /// Complete exit record, after `sweep` has returned true.
     pub(super) fn finish(&self) -> Option<ExitRecord> {
         self.output.finish();
         let mut record = self.ended.as_ref()?.0.clone();
-        let (cpu, peak) = self.group.as_ref().map_or((0, 0), Group::used);
+        let (cpu, peak) = self.group.as_ref().map_or((0, 0), Cgroup::usage);
         record.cpu_ms = record.cpu_ms.max(cpu);
         record.memory = self.peak.max(peak);
         record.stopped = self.stopped;
@@ -142,37 +140,36 @@ impl Running {
         Some(record)
     }
 
-    /// Its processes.
-    pub(super) fn pids(&self, strays: &[u32]) -> Vec<u32> {
+    pub(super) fn pids(&self, orphans: &[u32]) -> Vec<u32> {
         if let Some(group) = &self.group {
             return group.pids();
         }
         let mut pids = procs::tree(self.pid);
-        for stray in strays {
-            pids.extend(procs::tree(*stray));
+        for orphan in orphans {
+            pids.extend(procs::tree(*orphan));
         }
         pids.into_iter().collect()
     }
 
-    /// Notes memory and family.
-    pub(super) fn sample(&mut self, strays: &[u32]) {
+    /// Records peak memory and descendants.
+    pub(super) fn sample(&mut self, orphans: &[u32]) {
         let seen: Vec<_> = self
-            .pids(strays)
+            .pids(orphans)
             .into_iter()
             .filter_map(|pid| Some((pid, procs::stat(pid)?)))
             .collect();
         let pages = seen.iter().map(|(_, stat)| stat.pages).sum();
         self.peak = self.peak.max(procs::pages_to_mib(pages));
-        self.family = seen.iter().map(|(pid, stat)| (*pid, stat.born)).collect();
+        self.descendants = seen.iter().map(|(pid, stat)| (*pid, stat.started)).collect();
     }
 
-    /// CPU milliseconds and MiB so far.
-    pub(super) fn used(&self, strays: &[u32]) -> (u64, u64) {
+    /// CPU time in milliseconds and peak memory in MiB.
+    pub(super) fn usage(&self, orphans: &[u32]) -> (u64, u64) {
         if let Some(group) = &self.group {
-            return group.used();
+            return group.usage();
         }
         let ticks = self
-            .pids(strays)
+            .pids(orphans)
             .iter()
             .filter_map(|pid| procs::stat(*pid))
             .map(|stat| stat.ticks)
@@ -182,12 +179,12 @@ impl Running {
 
     fn signal_group(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid as i32) {
-            // Fails only when nobody is left in the group.
+            // Fails only for an empty group.
             let _ = kill_process_group(pid, signal);
         }
     }
 
-    fn group_is_there(&self) -> bool {
+    fn group_exists(&self) -> bool {
         Pid::from_raw(self.pid as i32).is_some_and(|pid| test_kill_process_group(pid).is_ok())
     }
 }

@@ -1,4 +1,4 @@
-//! Just enough of a Docker engine to see what it is asked. Containers are never made; leased ones cannot be listed.
+//! Fake Docker daemon that counts requests. Creates never finish, and lists of leased containers fail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,17 +12,15 @@ use serde_json::json;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
-/// What the engine was asked.
 #[derive(Clone, Default)]
 pub(crate) struct Calls(Arc<[AtomicUsize; 2]>);
 
 impl Calls {
-    /// How often it was to make a container.
     pub(crate) fn creates(&self) -> usize {
         self.0[0].load(Ordering::Relaxed)
     }
 
-    /// How often it was asked for leased containers.
+    /// Number of lists of leased containers.
     pub(crate) fn leased(&self) -> usize {
         self.0[1].load(Ordering::Relaxed)
     }
@@ -36,7 +34,7 @@ impl Calls {
     }
 }
 
-/// Listens at this socket until it is aborted.
+/// Listens at this socket until the task is aborted.
 pub(crate) fn start(socket: &Path) -> (JoinHandle<()>, Calls) {
     let calls = Calls::default();
     let (creates, lists) = (calls.clone(), calls.clone());
@@ -50,7 +48,7 @@ pub(crate) fn start(socket: &Path) -> (JoinHandle<()>, Calls) {
         .route("/images/{*rest}", get(|| async { Json(json!({"Id": "sha256:1"})) }))
         .route("/containers/create", post(create))
         .route("/containers/json", get(move |uri: Uri| async move { lists.list(&uri) }));
-    // Clients may put a version before everything.
+    // Clients may prefix the path with a version.
     let routes = routes.clone().nest("/{version}", routes);
     let listener = UnixListener::bind(socket).unwrap();
     let serving = tokio::spawn(async move {

@@ -1,0 +1,345 @@
+//! Tasks of the guardian: start, stop, reaping and the lease. Contains no socket code.
+
+mod lease;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use tracing::warn;
+
+use agentaflow_api::link::{StopCause, TaskKey};
+use agentaflow_api::units::Stamp;
+
+use super::cgroup::CgroupRoot;
+use super::record::{self, StartRecord};
+use super::running_task::RunningTask;
+use super::spawn::spawn;
+use super::wire::{ExitRecord, ProcessSpec, Response, StartFault, TaskState};
+use super::{leftovers, procs};
+use crate::clock::{boot_ms, until};
+pub(super) use lease::OverdueContainers;
+
+/// Heartbeat interval of an agent that does not send its own.
+const DEFAULT_INTERVAL_MS: u64 = 30_000;
+
+/// End that the agent has not confirmed yet.
+#[derive(Debug)]
+struct EndedTask {
+    state: TaskState,
+    /// `exit.json` is written.
+    saved: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    tasks: PathBuf,
+    running: BTreeMap<TaskKey, RunningTask>,
+    ended: BTreeMap<TaskKey, EndedTask>,
+    /// Leased containers with the socket of their Docker daemon.
+    containers: BTreeMap<TaskKey, PathBuf>,
+    /// Containers that are being stopped.
+    stopping: BTreeSet<TaskKey>,
+    /// Processes without an owner at the last tick: pid and start time.
+    unowned: BTreeSet<(u32, u64)>,
+    lease_until_ms: Option<u64>,
+    interval_ms: u64,
+    groups: Option<CgroupRoot>,
+    boot: String,
+    oom_kills: u64,
+    leaving: bool,
+}
+
+impl Supervisor {
+    /// Kills processes that an earlier guardian left, and reads the saved ends.
+    pub(super) fn new(tasks: PathBuf, groups: Option<CgroupRoot>) -> Self {
+        let ended = leftovers::settle(&tasks, groups.as_ref());
+        let ended =
+            ended.into_iter().map(|state| (state.key, EndedTask { state, saved: true })).collect();
+        Self {
+            tasks,
+            running: BTreeMap::new(),
+            ended,
+            containers: BTreeMap::new(),
+            stopping: BTreeSet::new(),
+            unowned: BTreeSet::new(),
+            lease_until_ms: None,
+            interval_ms: DEFAULT_INTERVAL_MS,
+            groups,
+            boot: procs::boot_id(),
+            oom_kills: procs::oom_kills(),
+            leaving: false,
+        }
+    }
+
+    /// Starts a task. A repeated request returns the first start.
+    pub(super) fn start(&mut self, spec: &ProcessSpec) -> Response {
+        self.leaving = false;
+        if let Some(state) = self.state(spec.key) {
+            return Response::Started { at: state.started_at };
+        }
+        let dir = record::folder(&self.tasks, spec.key);
+        if !dir.is_dir() {
+            let detail = format!("the folder of task {} does not exist", spec.key);
+            return Response::Failed { fault: StartFault::Node { detail } };
+        }
+        if spec.leased && boot_ms() >= self.lease() {
+            // The server may have assigned the task to another node.
+            let detail = "the lease expired: the node has lost its connection to the server";
+            return Response::Failed { fault: StartFault::Node { detail: detail.to_owned() } };
+        }
+        match self.launch(spec, dir) {
+            Ok(running) => {
+                let at = running.started_at;
+                self.running.insert(spec.key, running);
+                Response::Started { at }
+            }
+            Err(fault) => Response::Failed { fault },
+        }
+    }
+
+    fn launch(&self, spec: &ProcessSpec, dir: PathBuf) -> Result<RunningTask, StartFault> {
+        let group = self.groups.as_ref().and_then(|root| {
+            let group = root.group(spec.key, spec.memory, spec.cpu_milli, spec.pids);
+            group
+                .inspect_err(
+                    |error| warn!(key = %spec.key, %error, "cannot create the cgroup of a task"),
+                )
+                .ok()
+        });
+        let (pid, output) = match self.groups.as_ref().zip(group.as_ref()) {
+            Some((root, group)) => root.inside(group, || spawn(spec, &dir))?,
+            None => spawn(spec, &dir)?,
+        };
+        tokio::spawn(output.clone().pump());
+        let (since, started_at) = (Instant::now(), Stamp::now());
+        if let Some(group) = &group {
+            // If the process was not started inside: also add its children.
+            for pid in std::iter::once(pid).chain(procs::children(pid)) {
+                let _ = group.add(pid);
+            }
+        }
+        let started = procs::stat(pid).map_or(0, |stat| stat.started);
+        let start = StartRecord { pid, started, boot: self.boot.clone(), started_at };
+        if let Err(error) = record::write_start(&dir, &start) {
+            // A full disk must not stop a running task; the marker in its environment still identifies it.
+            warn!(key = %spec.key, %error, "cannot save the start of a task");
+        }
+        Ok(RunningTask {
+            key: spec.key,
+            pid,
+            started_at,
+            since,
+            grace: Duration::from_millis(spec.grace_ms),
+            leased: spec.leased,
+            output,
+            stopped: None,
+            kill_at: None,
+            group,
+            marker: spec
+                .env
+                .get(super::MARKER)
+                .map(|value| value.expose().to_owned())
+                .unwrap_or_default(),
+            dir,
+            peak: 0,
+            descendants: BTreeSet::new(),
+            ended: None,
+        })
+    }
+
+    /// Stops a task; ignores an unknown one.
+    pub(super) fn stop(&mut self, key: TaskKey, cause: StopCause, grace: Duration) {
+        let orphans = self.orphans_of(key);
+        let before = self.oom_kills;
+        if let Some(running) = self.running.get_mut(&key)
+            // A task that has already ended was not stopped.
+            && !running.check_exit(|| procs::oom_kills() > before)
+        {
+            running.stop(cause, grace, &orphans);
+        }
+    }
+
+    pub(super) fn stop_all(&mut self, cause: StopCause) {
+        let all: Vec<_> =
+            self.running.values().map(|running| (running.key, running.grace)).collect();
+        for (key, grace) in all {
+            self.stop(key, cause, grace);
+        }
+    }
+
+    pub(super) fn list(&self) -> Vec<TaskState> {
+        let ended = self.ended.values().map(|ended| ended.state.clone());
+        self.running.values().map(RunningTask::state).chain(ended).collect()
+    }
+
+    /// CPU time in milliseconds and peak memory in MiB.
+    pub(super) fn usage(&self, key: TaskKey) -> (u64, u64) {
+        if let Some(running) = self.running.get(&key) {
+            return running.usage(&self.orphans_of(key));
+        }
+        let record = self.ended.get(&key).and_then(|ended| ended.state.ended.as_ref());
+        record.map_or((0, 0), |record| (record.cpu_ms, record.memory))
+    }
+
+    pub(super) fn pids(&self, key: TaskKey) -> Vec<u32> {
+        self.running
+            .get(&key)
+            .map(|running| running.pids(&self.orphans_of(key)))
+            .unwrap_or_default()
+    }
+
+    /// Drops a task whose end the agent has reported, or whose container is removed.
+    pub(super) fn forget(&mut self, key: TaskKey) {
+        self.ended.remove(&key);
+        self.containers.remove(&key);
+        self.stopping.remove(&key);
+    }
+
+    /// Removes the cgroups.
+    pub(super) fn close(&self) {
+        self.groups.iter().for_each(CgroupRoot::remove);
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.leaving = true;
+    }
+
+    pub(super) fn may_leave(&self) -> bool {
+        self.leaving && self.is_idle()
+    }
+
+    /// True without running tasks, containers and unsaved ends.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+            && self.containers.is_empty()
+            && self.ended.values().all(|ended| ended.saved)
+    }
+
+    /// Collects ended tasks and kills their remaining processes. Called after every death of a child.
+    pub(super) fn reap(&mut self) -> Vec<TaskState> {
+        let before = self.oom_kills;
+        let ended: Vec<TaskKey> = self
+            .running
+            .values_mut()
+            .filter_map(|running| {
+                running.check_exit(|| procs::oom_kills() > before).then_some(running.key)
+            })
+            .collect();
+        if ended.is_empty() {
+            return Vec::new();
+        }
+        let orphans = self.orphans();
+        ended.into_iter().filter_map(|key| self.sweep(key, &orphans)).collect()
+    }
+
+    fn sweep(&mut self, key: TaskKey, orphans: &[u32]) -> Option<TaskState> {
+        let running = self.running.get(&key)?;
+        let own: Vec<u32> = orphans.iter().copied().filter(|pid| running.owns(*pid)).collect();
+        if !running.sweep(&own) {
+            return None;
+        }
+        let running = self.running.remove(&key)?;
+        let record = running.finish()?;
+        let saved = write_exit(&running.dir, &record);
+        let state = TaskState { key, started_at: running.started_at, ended: Some(record) };
+        self.ended.insert(key, EndedTask { state: state.clone(), saved });
+        Some(state)
+    }
+
+    /// Samples usage, kills unowned processes and retries unsaved ends. Called once a second.
+    pub(super) fn tick(&mut self) {
+        let orphans = self.orphans();
+        for running in self.running.values_mut().filter(|running| running.ended.is_none()) {
+            let own: Vec<u32> = orphans.iter().copied().filter(|pid| running.owns(*pid)).collect();
+            running.sample(&own);
+        }
+        // A process without an owner escaped from an ended task. During `exec` a process has no environment, so only a
+        // second sighting counts.
+        let unowned =
+            orphans.iter().filter(|pid| !self.running.values().any(|task| task.owns(**pid)));
+        let unowned: BTreeSet<(u32, u64)> =
+            unowned.filter_map(|pid| Some((*pid, procs::stat(*pid)?.started))).collect();
+        for (pid, _) in unowned.intersection(&self.unowned) {
+            procs::signal(*pid, Signal::KILL);
+        }
+        self.unowned = unowned;
+        if !self.running.is_empty() {
+            self.oom_kills = procs::oom_kills();
+        }
+        for ended in self.ended.values_mut().filter(|ended| !ended.saved) {
+            if let Some(record) = &ended.state.ended {
+                ended.saved = write_exit(&record::folder(&self.tasks, ended.state.key), record);
+            }
+        }
+    }
+
+    /// Kills tasks whose grace has passed.
+    pub(super) fn kill_due(&mut self) {
+        let now = boot_ms();
+        let due: Vec<TaskKey> = self
+            .running
+            .values()
+            .filter(|r| r.kill_at.is_some_and(|at| at <= now))
+            .map(|r| r.key)
+            .collect();
+        for key in due {
+            let orphans = self.orphans_of(key);
+            if let Some(running) = self.running.get_mut(&key) {
+                running.signal(Signal::KILL, &orphans);
+                running.kill_at = Some(now + 1000);
+            }
+        }
+    }
+
+    /// Time until the next kill is due.
+    pub(super) fn next_kill(&self) -> Option<Duration> {
+        self.running.values().filter_map(|running| running.kill_at).min().map(until)
+    }
+
+    /// True while an ended task has remaining processes.
+    pub(super) fn is_sweeping(&self) -> bool {
+        self.running.values().any(|running| running.ended.is_some())
+    }
+
+    fn state(&self, key: TaskKey) -> Option<TaskState> {
+        let ended = || self.ended.get(&key).map(|ended| ended.state.clone());
+        self.running.get(&key).map(RunningTask::state).or_else(ended)
+    }
+
+    /// Children that are not the first process of a task: their own parents have died. Reaps dead ones.
+    fn orphans(&self) -> Vec<u32> {
+        let first: BTreeSet<u32> = self
+            .running
+            .values()
+            .filter(|running| running.ended.is_none())
+            .map(|running| running.pid)
+            .collect();
+        let others =
+            procs::children(std::process::id()).into_iter().filter(|pid| !first.contains(pid));
+        others.filter(|pid| !reap_if_dead(*pid)).collect()
+    }
+
+    fn orphans_of(&self, key: TaskKey) -> Vec<u32> {
+        let Some(running) = self.running.get(&key) else { return Vec::new() };
+        self.orphans().into_iter().filter(|pid| running.owns(*pid)).collect()
+    }
+}
+
+fn reap_if_dead(pid: u32) -> bool {
+    let Some(pid) = Pid::from_raw(pid as i32) else { return true };
+    !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None))
+}
+
+fn write_exit(dir: &Path, record: &ExitRecord) -> bool {
+    match record::write_exit(dir, record) {
+        Ok(()) => true,
+        // A removed folder has no reader.
+        Err(_) if !dir.exists() => true,
+        Err(error) => {
+            warn!(folder = %dir.display(), %error, "cannot save the end of a task; retrying");
+            false
+        }
+    }
+}
