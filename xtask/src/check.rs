@@ -1,5 +1,6 @@
 //! `cargo xtask check`: a quick verdict on the current change.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -27,9 +28,9 @@ Clippy covers the changed crates and the crates that depend on them; unit tests 
 changed crates. Takes less than two minutes when the dependencies are built. Integration
 tests and services are left to `cargo xtask test`.";
 
-/// Its features of shared dependencies are those of the whole workspace. Selecting it with every test run keeps cargo
-/// from building dependencies a second time with fewer features.
-const PROGRAM: &str = "agentaflow";
+/// Packages selected in every test run. Together they enable all features of shared dependencies that the whole workspace
+/// enables; with fewer features cargo would build the dependencies a second time.
+const ALWAYS: [&str; 2] = ["agentaflow", "agentaflow-engine"];
 
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, CommandError> {
     let base = match arguments {
@@ -62,9 +63,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, CommandError> {
 }
 
 fn unit_tests(members: &[Member]) -> Result<Report> {
-    let mut command = repo::cargo(&["test", "--no-fail-fast", "--package", PROGRAM]);
-    for member in members.iter().filter(|member| member.name != PROGRAM) {
-        command.args(["--package", &member.name]);
+    let mut command = repo::cargo(&["test", "--no-fail-fast"]);
+    let changed = members.iter().map(|member| member.name.as_str());
+    let packages: BTreeSet<&str> = changed.chain(ALWAYS).collect();
+    for package in packages {
+        command.args(["--package", package]);
     }
     if members.iter().any(|member| member.has_library) {
         command.arg("--lib");
