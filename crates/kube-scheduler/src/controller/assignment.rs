@@ -1,4 +1,4 @@
-//! Which node and GPUs the tasks of a workload have: the plan first, then the kubelet's own choice.
+//! Nodes and GPUs of the tasks of a workload: the plan first, then the kubelet's choice.
 
 use agentaflow_engine::MicroDollars;
 use agentaflow_kube_core::names;
@@ -10,46 +10,46 @@ use super::task_pod::{self, TaskPod};
 use super::task_table::TaskSlot;
 use super::{PlannedTask, SchedulerView};
 
-/// The most GPUs that a status names; an object must not grow without end.
+/// Limit of GPU names in a status: an object must not grow without end.
 const MOST_NAMED: usize = 2_000;
 
-/// Where the tasks of a workload are.
+/// Nodes and GPUs of all tasks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Assignment {
-    /// Every task has a node, or is about to get one.
+    /// Every task has a node or a placement in flight.
     pub(super) complete: bool,
-    /// Every device is the kubelet's word.
+    /// The kubelet reported every device.
     pub(super) confirmed: bool,
-    /// The nodes, with commas between them.
+    /// Comma-separated.
     pub(super) nodes: Option<String>,
-    /// The GPUs, `node/gpu-id`, with commas between them.
+    /// `node/gpu-id`, comma-separated.
     pub(super) gpus: Option<String>,
-    /// What they cost an hour, as far as that is fixed.
+    /// Price per hour of the tasks that are bound.
     pub(super) price: MicroDollars,
 }
 
 impl Assignment {
-    /// What the GPUs cost an hour, in dollars; none when they cost nothing, or are not assigned yet.
+    /// In dollars; none if the GPUs have no price or are not assigned yet.
     pub(super) fn price_per_hour(&self) -> Option<String> {
         (self.price.0 > 0).then(|| translate::dollars(self.price))
     }
 }
 
-/// Where the tasks are, as far as it is known. `needs_gpus` is false for work without any.
+/// `needs_gpus` is false for a workload without GPUs.
 pub(super) fn assignment(
-    seats: &[TaskSlot<'_>],
-    outlook: &SchedulerView,
+    slots: &[TaskSlot<'_>],
+    view: &SchedulerView,
     needs_gpus: bool,
 ) -> Assignment {
     let planned: BTreeMap<u32, &PlannedTask> =
-        outlook.planned.iter().map(|planned| (planned.task, planned)).collect();
+        view.planned.iter().map(|planned| (planned.task, planned)).collect();
     let mut nodes: Vec<String> = Vec::new();
     let mut gpus: Vec<String> = Vec::new();
     let mut price = MicroDollars::default();
     let mut complete = true;
     let mut confirmed = true;
-    for (task, seat) in (0_u32..).zip(seats) {
-        let place = match seat {
+    for (task, slot) in (0_u32..).zip(slots) {
+        let assigned = match slot {
             TaskSlot::Held(member) | TaskSlot::Done(Some(member)) => {
                 of_pod(member, planned.get(&task))
             }
@@ -58,15 +58,15 @@ pub(super) fn assignment(
                 planned.get(&task).map(|plan| of_plan(plan))
             }
         };
-        let Some(place) = place else {
+        let Some(assigned) = assigned else {
             complete = false;
             continue;
         };
-        confirmed &= place.confirmed || !needs_gpus || matches!(seat, TaskSlot::Done(_));
-        confirmed &= place.bound;
-        price.0 = price.0.saturating_add(place.price.0);
-        add(&mut nodes, place.node);
-        place.gpus.into_iter().for_each(|gpu| add(&mut gpus, gpu));
+        confirmed &= assigned.confirmed || !needs_gpus || matches!(slot, TaskSlot::Done(_));
+        confirmed &= assigned.bound;
+        price.0 = price.0.saturating_add(assigned.price.0);
+        add(&mut nodes, assigned.node);
+        assigned.gpus.into_iter().for_each(|gpu| add(&mut gpus, gpu));
     }
     let (nodes, gpus) = (join(nodes), join(gpus));
     Assignment { complete, confirmed: confirmed && complete, nodes, gpus, price }
@@ -110,7 +110,7 @@ fn of_pod(member: &TaskPod<'_>, plan: Option<&&PlannedTask>) -> Option<TaskAssig
     Some(TaskAssignment { node: node.to_owned(), gpus, bound: true, confirmed, price })
 }
 
-/// The devices that the kubelet gave to a pod, as its status or our monitor tells them.
+/// The devices that the kubelet allocated to a pod, from its status or the node monitor's annotation.
 fn devices(pod: &Pod) -> Vec<String> {
     let mut all = Vec::new();
     let statuses = pod.status.container_statuses.iter().flatten();
@@ -132,7 +132,7 @@ fn devices(pod: &Pod) -> Vec<String> {
     all
 }
 
-/// A time slice of a device is called `GPU-…::1`.
+/// The name of a time slice of a device is `GPU-…::1`.
 fn device_of(id: &str) -> &str {
     id.split_once("::").map_or(id, |(device, _)| device)
 }

@@ -1,4 +1,4 @@
-//! When pods are made again, and how a workload ends.
+//! Backoffs of pod creation, and messages about start and end of a workload.
 
 use agentaflow_kube_core::crd::{BackOff, WorkloadPhase};
 use agentaflow_kube_core::pod_end::{clip, ended_at, story};
@@ -9,60 +9,58 @@ use super::task_pod::TaskPod;
 use super::task_table::{TaskSlot, TaskTable};
 use super::{EventType, WorkloadEvent};
 
-/// The longest wait before pods are made again.
+/// Longest backoff.
 const LONGEST: SignedDuration = SignedDuration::from_mins(5);
-/// What has lived this long since its pods were made is no loop any more.
+/// A workload that lived this long after the creation of its pods does not crash in a loop.
 const SETTLED: SignedDuration = SignedDuration::from_mins(10);
 
-/// The wait after a failure: 10 s, doubling with each retry, to 5 min.
+/// Backoff after a failure: 10 s, doubled with each retry, up to 5 min.
 pub(super) fn after_failure(retries_before: u32, now: Timestamp) -> BackOff {
     BackOff { until: later(now, doubled(10, retries_before)), count: 0 }
 }
 
-/// The wait after pods were made: short at first, and longer each time that they do not last.
-pub(super) fn after_making(old: Option<&BackOff>, now: Timestamp) -> BackOff {
+/// Backoff after a creation: 2 s, doubled each time that the pods do not last.
+pub(super) fn after_creation(old: Option<&BackOff>, now: Timestamp) -> BackOff {
     let before =
         old.map_or(0, |old| if now.duration_since(old.until.0) >= SETTLED { 0 } else { old.count });
     let count = before.saturating_add(1);
     BackOff { until: later(now, doubled(1, count)), count }
 }
 
-/// Whether a wait is not over yet. One that is longer than any was written by somebody whose clock was ahead.
-pub(super) fn is_waiting(wait: &BackOff, now: Timestamp) -> bool {
+/// Whether a backoff is running. One that is longer than any was written with a clock that was ahead.
+pub(super) fn is_backing_off(wait: &BackOff, now: Timestamp) -> bool {
     now < wait.until.0 && wait.until.0 <= later(now, LONGEST).0
 }
 
-/// Times are written in whole seconds, as Kubernetes does.
+/// Kubernetes writes times in whole seconds.
 pub(super) fn whole_second(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-/// When a finished workload was over.
-pub(super) fn completion(roster: &TaskTable<'_>, now: Timestamp) -> Time {
-    let done = roster.seats.iter().filter_map(|seat| match seat {
+pub(super) fn completion(table: &TaskTable<'_>, now: Timestamp) -> Time {
+    let done = table.slots.iter().filter_map(|slot| match slot {
         TaskSlot::Done(Some(member)) => ended_at(member.pod),
         _ => None,
     });
-    let cause = roster.cause.filter(|_| roster.failed).and_then(|one| ended_at(one.pod));
+    let cause = table.cause.filter(|_| table.failed).and_then(|one| ended_at(one.pod));
     let ended = cause.or_else(|| done.max()).unwrap_or(now);
     whole_second(ended.min(now))
 }
 
-/// When the first pod began to run, as far as it is known.
-pub(super) fn start(roster: &TaskTable<'_>, now: Timestamp) -> Option<Time> {
+/// Start of the first pod, if known.
+pub(super) fn start(table: &TaskTable<'_>, now: Timestamp) -> Option<Time> {
     let begun = |member: &TaskPod<'_>| {
         let known = member.pod.status.start_time.as_ref().map_or(now, |time| time.0);
         whole_second(known.min(now))
     };
-    let seats = roster.seats.iter().filter_map(|seat| match seat {
+    let slots = table.slots.iter().filter_map(|slot| match slot {
         TaskSlot::Done(Some(member)) => Some(begun(member)),
         TaskSlot::Held(member) if member.running() => Some(begun(member)),
         _ => None,
     });
-    seats.chain(roster.cause.as_ref().map(begun)).min()
+    slots.chain(table.cause.as_ref().map(begun)).min()
 }
 
-/// The sentence about a workload that failed.
 pub(super) fn failure(cause: &TaskPod<'_>, tasks: usize, retries: u32) -> String {
     let who = subject(cause.task, tasks);
     let tried = match retries {
@@ -73,47 +71,45 @@ pub(super) fn failure(cause: &TaskPod<'_>, tasks: usize, retries: u32) -> String
     format!("{who} failed{tried}: {}.", story(cause.pod))
 }
 
-/// The sentence about a workload that ended well.
 pub(super) fn success(tasks: usize) -> String {
-    if tasks == 1 { "It succeeded.".to_owned() } else { format!("All {tasks} tasks succeeded.") }
+    if tasks == 1 { "Completed.".to_owned() } else { format!("All {tasks} tasks completed.") }
 }
 
-/// The Event about a retry.
 pub(super) fn retrying(
-    roster: &TaskTable<'_>,
+    table: &TaskTable<'_>,
     allowed: u32,
     until: &BackOff,
 ) -> Option<WorkloadEvent> {
-    let cause = roster.cause?;
-    let who = subject(cause.task, roster.seats.len());
+    let cause = table.cause?;
+    let who = subject(cause.task, table.slots.len());
     let message = format!(
-        "{who} failed: {}. Retry {} of {allowed} begins after {}.",
+        "{who} failed: {}. Retry {} of {allowed} starts after {}.",
         story(cause.pod),
-        roster.spent,
+        table.spent,
         until.until.0
     );
-    Some(WorkloadEvent { kind: EventType::Warning, reason: "Retrying", message })
+    Some(WorkloadEvent { event_type: EventType::Warning, reason: "Retrying", message })
 }
 
-/// The Event about pods that are made in place of lost ones.
-pub(super) fn rescheduling(roster: &TaskTable<'_>, missing: &[u32]) -> Option<WorkloadEvent> {
+/// The Event about pods that replace lost ones.
+pub(super) fn rescheduling(table: &TaskTable<'_>, missing: &[u32]) -> Option<WorkloadEvent> {
     let first = *missing.first()?;
-    let who = subject(first, roster.seats.len());
-    let how = match roster.seats.get(first as usize) {
+    let who = subject(first, table.slots.len());
+    let how = match table.slots.get(first as usize) {
         Some(TaskSlot::Empty(Some(lost))) => {
-            format!("its pod {}: {}", lost.name(), story(lost.pod))
+            format!("pod {}: {}", lost.name(), story(lost.pod))
         }
-        _ => "its pod is gone".to_owned(),
+        _ => "its pod was deleted".to_owned(),
     };
     let others = match missing.len() {
         0 | 1 => String::new(),
-        many => format!(" The same goes for {} more.", many - 1),
+        many => format!(" {} more tasks likewise.", many - 1),
     };
-    let message = format!("{who} is made again without spending a retry: {how}.{others}");
-    Some(WorkloadEvent { kind: EventType::Normal, reason: "Rescheduling", message })
+    let message = format!("{who} gets a new pod without spending a retry: {how}.{others}");
+    Some(WorkloadEvent { event_type: EventType::Normal, reason: "Rescheduling", message })
 }
 
-/// The Events about having got further.
+/// Events about a new phase.
 pub(super) fn progress(
     old: Option<WorkloadPhase>,
     new: WorkloadPhase,
@@ -121,24 +117,24 @@ pub(super) fn progress(
 ) -> Vec<WorkloadEvent> {
     use WorkloadPhase::{Running, Scheduled};
     let normal =
-        |reason, message: String| WorkloadEvent { kind: EventType::Normal, reason, message };
+        |reason, message: String| WorkloadEvent { event_type: EventType::Normal, reason, message };
     let mut all = Vec::new();
     if matches!(new, Scheduled | Running) && !matches!(old, Some(Scheduled | Running)) {
         let nodes = clip(nodes.unwrap_or("its nodes"), 500);
         all.push(normal("Scheduled", format!("Placed on {nodes}.")));
     }
     if new == Running && old != Some(Running) {
-        all.push(normal("Started", "Every task runs.".to_owned()));
+        all.push(normal("Started", "All tasks are running.".to_owned()));
     }
     all
 }
 
 fn subject(task: u32, tasks: usize) -> String {
-    if tasks == 1 { "It".to_owned() } else { format!("Task {task}") }
+    if tasks == 1 { "The workload".to_owned() } else { format!("Task {task}") }
 }
 
 fn doubled(seconds: i64, times: u32) -> SignedDuration {
-    // Past 2^9 even a second is longer than the longest wait.
+    // 2^9 seconds exceed the longest backoff.
     SignedDuration::from_secs(seconds << times.min(9)).min(LONGEST)
 }
 

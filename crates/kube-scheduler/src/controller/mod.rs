@@ -1,12 +1,11 @@
-//! The `GPUWorkload` controller as a pure function: a workload, its pods and what the scheduler thinks go in;
-//! pods to make and to delete, and the status to write, come out. No I/O and no clock.
+//! The `GPUWorkload` controller as a pure function: a workload, its pods and the scheduler's view go in; pods to create and
+//! delete, and the status to write, come out. No I/O and no clock.
 //!
-//! What is remembered lies in two places only, so that a crash between two writes loses nothing: the pods
-//! themselves (labels for task and attempt, an annotation for the retries spent before), and the workload's
-//! status. The names of pods follow from what was seen, so a pod that is made twice because a watch
-//! lags behind is refused by the API server instead of running twice.
+//! The controller remembers nothing between two calls, so that a crash between two writes loses nothing. Its memory are the
+//! pods themselves (labels for task and attempt, an annotation for the retries before) and the status of the workload. Pod
+//! names follow from these, so that the API server refuses a pod that is created twice because a watch lags.
 //!
-//! Where to look first: `reconcile.rs` is one look at a workload from beginning to end.
+//! Open `reconcile.rs` first.
 
 mod assignment;
 mod condition;
@@ -24,113 +23,106 @@ pub use reconcile::reconcile;
 use agentaflow_kube_core::crd::GpuWorkloadStatus;
 use std::collections::BTreeSet;
 
-/// What the scheduler thinks of a workload now.
+/// The scheduler's view of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerView {
-    /// Why it is not placed, if it is not.
+    /// Reason for which the workload is not placed.
     pub reason: Option<PendingReason>,
-    /// Where its tasks are about to go.
+    /// Placements that are being bound.
     pub planned: Vec<PlannedTask>,
-    /// What the API server said when it last refused to make a pod of it; none once one was made.
+    /// The API server's reason for refusing the last pod; none once a pod was created.
     pub rejected: Option<String>,
-    /// Pods whose deletion was asked for and that were not seen to end yet.
+    /// Deleted pods that the watch has not reported as ending.
     pub deleting: BTreeSet<String>,
 }
 
-/// Why a workload waits.
+/// Reason for which a workload is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingReason {
-    /// One word, such as `NoRoom` or `QuotaExceeded`.
-    pub word: String,
-    /// One sentence.
+    /// In `CamelCase`, such as `NoRoom` or `QuotaExceeded`.
+    pub code: String,
     pub message: String,
 }
 
-/// Where a task is about to go.
+/// Placement of a task that is being bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedTask {
-    /// The task.
     pub task: u32,
-    /// The node.
     pub node: String,
-    /// The ids of the GPUs on that node.
+    /// GPU ids on that node.
     pub gpus: Vec<String>,
 }
 
-/// What is to be done for a workload.
+/// Result of one reconciliation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reconciled {
-    /// Pods to make. One that exists already is as good as made.
+    /// A pod that exists already under the workload's ownership counts as created.
     pub create: Vec<NewPod>,
-    /// Pods to delete.
     pub delete: Vec<DeletePod>,
-    /// The status to write, when it differs from the one that is there.
+    /// The status to write, if it differs from the present one.
     pub status: Option<GpuWorkloadStatus>,
-    /// What to do about our finalizer.
     pub finalizer: Finalizer,
-    /// Events to record on the workload.
-    pub notes: Vec<WorkloadEvent>,
-    /// When to look again even if nothing happens.
+    pub events: Vec<WorkloadEvent>,
+    /// Time of the next reconciliation if nothing happens before.
     pub wake: Option<jiff::Timestamp>,
 }
 
-/// A pod to make.
 #[derive(Clone, PartialEq)]
 pub struct NewPod {
-    /// Its name.
     pub name: String,
-    /// The pod as it is sent to the API server.
+    /// The pod as sent to the API server.
     pub body: serde_json::Value,
 }
 
-/// The body holds people's commands and variables, which belong in no log.
+/// Without the body: commands and variables of users belong in no log.
 impl std::fmt::Debug for NewPod {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("NewPod").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// A pod to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletePod {
-    /// Its name.
     pub name: String,
-    /// Only this one, not another of the same name.
+    /// Another pod of the same name is not deleted.
     pub uid: String,
-    /// Why, in one word.
+    /// In `CamelCase`.
     pub why: &'static str,
-    /// Seconds it may take to stop; its own when absent.
+    /// Grace period in seconds; the pod's own if absent.
     pub grace: Option<u32>,
 }
 
-/// What to do about our finalizer.
+/// Change of the product's finalizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finalizer {
-    /// Nothing.
     #[default]
     Keep,
-    /// Put it on the workload.
     Add,
-    /// Take it off: nothing of the workload is left.
+    /// No pod of the workload is left.
     Remove,
 }
 
-/// An Event to record on the workload.
+/// An Event about the workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadEvent {
-    /// Good or bad news.
-    pub kind: EventType,
-    /// One word.
+    pub event_type: EventType,
+    /// In `CamelCase`.
     pub reason: &'static str,
-    /// One sentence.
     pub message: String,
 }
 
-/// Good or bad news, as Kubernetes tells them apart.
+/// Type of a Kubernetes Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// Good, or expected.
     Normal,
-    /// Bad.
     Warning,
+}
+
+impl EventType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! PodCreation the pods that are missing, neither too early nor under a second name.
+//! Creation of missing pods, after backoffs and under deterministic names.
 
 use agentaflow_kube_core::crd::{BackOff, GpuWorkloadSpec, GpuWorkloadStatus};
 use agentaflow_kube_core::gpu_workload::{BadTemplate, Identity, pod, pod_name};
@@ -7,80 +7,80 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::condition::{self, CreationBlocker};
-use super::reconcile::{Reconciler, note, pods_in_words};
+use super::reconcile::{Reconciler, count_pods, event};
 use super::task_table::{TaskSlot, TaskTable};
 use super::{EventType, NewPod, WorkloadEvent, lifecycle};
 
-/// The most pods that are made in one go.
+/// Pods created in one reconciliation.
 const BATCH: usize = 500;
 
-/// The most bytes of pods that are made in one go; all of them are in memory at once.
+/// Bytes of pods created in one reconciliation; all of them are in memory at once.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What came of making pods.
 #[derive(Default)]
 pub(super) struct PodCreation {
     pub(super) create: Vec<NewPod>,
-    pub(super) obstacle: Option<CreationBlocker>,
-    pub(super) notes: Vec<WorkloadEvent>,
+    pub(super) blocker: Option<CreationBlocker>,
+    pub(super) events: Vec<WorkloadEvent>,
     pub(super) wake: Option<Timestamp>,
 }
 
 impl Reconciler<'_> {
-    /// Makes the pods that are missing, unless it is too early.
-    pub(super) fn make(
+    /// Creates missing pods, unless a backoff is running.
+    pub(super) fn create_missing_pods(
         &self,
         spec: &GpuWorkloadSpec,
-        roster: &TaskTable<'_>,
+        table: &TaskTable<'_>,
         status: &mut GpuWorkloadStatus,
     ) -> PodCreation {
-        let mut making = PodCreation { wake: stragglers(roster), ..PodCreation::default() };
-        if roster.spent > self.old.retries && !roster.round_has_begun() {
-            let wait = lifecycle::after_failure(roster.spent - 1, self.now);
-            making.notes.extend(lifecycle::retrying(roster, spec.retries, &wait));
+        let mut creation = PodCreation { wake: stragglers(table), ..PodCreation::default() };
+        if table.spent > self.old.retries && !table.round_has_begun() {
+            let wait = lifecycle::after_failure(table.spent - 1, self.now);
+            creation.events.extend(lifecycle::retrying(table, spec.retries, &wait));
             status.back_off = Some(wait);
         }
-        let missing: Vec<u32> = empty_seats(roster);
+        let missing: Vec<u32> = empty_slots(table);
         if missing.is_empty() {
-            return making;
+            return creation;
         }
-        let rejected = self.outlook.rejected.as_deref();
-        making.obstacle = rejected.map(|why| {
-            let message = format!("The API server refuses its pods: {why}");
-            CreationBlocker::Trouble(condition::POD_REJECTED, message)
+        let rejected = self.view.rejected.as_deref();
+        creation.blocker = rejected.map(|why| {
+            let message = format!("The API server refused a pod: {why}");
+            CreationBlocker::Rejected(condition::POD_REJECTED, message)
         });
         if let Some(wait) = self.too_early(status) {
-            making.wake = earliest(making.wake, Some(wait.until.0));
-            // Right after pods were made they may simply not be seen yet.
-            if wait.count != 1 && making.obstacle.is_none() {
-                making.obstacle = Some(CreationBlocker::Delay(wait.until.clone()));
+            creation.wake = earliest(creation.wake, Some(wait.until.0));
+            // The watch may not have reported pods that were created just now.
+            if wait.count != 1 && creation.blocker.is_none() {
+                creation.blocker = Some(CreationBlocker::Delay(wait.until.clone()));
             }
-        } else if !roster.last_round_is_ending() {
-            match self.pods_for(spec, roster, &missing) {
-                Ok(create) => self.made(create, &missing, roster, status, &mut making),
+        } else if !table.last_round_is_ending() {
+            match self.pods_for(spec, table, &missing) {
+                Ok(create) => self.made(create, &missing, table, status, &mut creation),
                 Err(bad) => {
-                    let trouble =
-                        CreationBlocker::Trouble(condition::INVALID_TEMPLATE, bad.to_string());
-                    making.obstacle = Some(trouble);
+                    let warning =
+                        CreationBlocker::Rejected(condition::INVALID_TEMPLATE, bad.to_string());
+                    creation.blocker = Some(warning);
                 }
             }
         }
-        if let Some(CreationBlocker::Trouble(reason, message)) = &making.obstacle {
-            making.notes.extend(self.trouble(reason, message));
+        if let Some(CreationBlocker::Rejected(reason, message)) = &creation.blocker {
+            creation.events.extend(self.warning(reason, message));
         }
-        making
+        creation
     }
 
-    /// The wait that is not over yet.
+    /// The backoff that is running.
     fn too_early<'s>(&self, status: &'s GpuWorkloadStatus) -> Option<&'s BackOff> {
         let wait = status.back_off.as_ref()?;
-        (lifecycle::is_waiting(wait, self.now) && !self.mended()).then_some(wait)
+        (lifecycle::is_backing_off(wait, self.now) && !self.changed_after_rejection())
+            .then_some(wait)
     }
 
     fn pods_for(
         &self,
         spec: &GpuWorkloadSpec,
-        roster: &TaskTable<'_>,
+        table: &TaskTable<'_>,
         missing: &[u32],
     ) -> Result<Vec<NewPod>, BadTemplate> {
         let metadata = &self.workload.metadata;
@@ -90,9 +90,9 @@ impl Reconciler<'_> {
             uid: metadata.uid.as_deref(),
         };
         let one = |task: &u32| {
-            let attempt = roster.next_attempt(*task);
+            let attempt = table.next_attempt(*task);
             let mut body = pod(workload, spec, *task, attempt, self.scheduler_name)?;
-            remember(&mut body, roster.spent);
+            annotate_retries(&mut body, table.spent);
             Ok(NewPod { name: pod_name(workload.name, *task, attempt), body })
         };
         let batch = (BATCH_BYTES / spec.pod_template.bytes().max(1)).clamp(1, BATCH);
@@ -103,53 +103,53 @@ impl Reconciler<'_> {
         &self,
         create: Vec<NewPod>,
         missing: &[u32],
-        roster: &TaskTable<'_>,
+        table: &TaskTable<'_>,
         status: &mut GpuWorkloadStatus,
-        making: &mut PodCreation,
+        creation: &mut PodCreation,
     ) {
         let again = status.back_off.as_ref().is_some_and(|back_off| back_off.count > 0);
         if self.old.phase.is_none() || self.old.back_off.is_none() {
-            let message = format!("Made {}.", pods_in_words(missing.len()));
-            making.notes.push(note(EventType::Normal, "Created", message));
-        } else if again && self.outlook.rejected.is_none() {
-            making.notes.extend(lifecycle::rescheduling(roster, missing));
+            let message = format!("Created {}.", count_pods(missing.len()));
+            creation.events.push(event(EventType::Normal, "Created", message));
+        } else if again && self.view.rejected.is_none() {
+            creation.events.extend(lifecycle::rescheduling(table, missing));
         }
         if create.len() == missing.len() {
-            status.back_off = Some(lifecycle::after_making(status.back_off.as_ref(), self.now));
+            status.back_off = Some(lifecycle::after_creation(status.back_off.as_ref(), self.now));
         } else {
             let count = status.back_off.as_ref().map_or(0, |back_off| back_off.count);
             let until = lifecycle::whole_second(self.now);
             status.back_off = Some(BackOff { until, count });
             let soon = self.now.checked_add(SignedDuration::from_secs(1)).ok();
-            making.wake = earliest(making.wake, soon);
+            creation.wake = earliest(creation.wake, soon);
         }
-        making.create = create;
+        creation.create = create;
     }
 
-    /// The workload was changed after its pods were refused: worth a try at once.
-    fn mended(&self) -> bool {
-        self.outlook.rejected.is_some()
+    /// Whether the workload changed after its pods were refused: then they are created at once.
+    fn changed_after_rejection(&self) -> bool {
+        self.view.rejected.is_some()
             && self.old.observed_generation != self.workload.metadata.generation
     }
 }
 
-/// When the first pod that is being stopped is overdue.
-fn stragglers(roster: &TaskTable<'_>) -> Option<Timestamp> {
-    let ending = roster.seats.iter().filter_map(|seat| match seat {
+/// Time at which the first terminating pod is overdue.
+fn stragglers(table: &TaskTable<'_>) -> Option<Timestamp> {
+    let ending = table.slots.iter().filter_map(|slot| match slot {
         TaskSlot::Ending(until) if *until < Timestamp::MAX => Some(*until),
         _ => None,
     });
     ending.min()
 }
 
-fn empty_seats(roster: &TaskTable<'_>) -> Vec<u32> {
+fn empty_slots(table: &TaskTable<'_>) -> Vec<u32> {
     let empty =
-        |(task, seat): (u32, &TaskSlot<'_>)| matches!(seat, TaskSlot::Empty(_)).then_some(task);
-    (0_u32..).zip(&roster.seats).filter_map(empty).collect()
+        |(task, slot): (u32, &TaskSlot<'_>)| matches!(slot, TaskSlot::Empty(_)).then_some(task);
+    (0_u32..).zip(&table.slots).filter_map(empty).collect()
 }
 
-/// Writes into a pod which round it belongs to.
-fn remember(body: &mut Value, retries: u32) {
+/// Annotates a pod with the retries before it.
+fn annotate_retries(body: &mut Value, retries: u32) {
     let annotations = &mut body["metadata"]["annotations"];
     if !annotations.is_object() {
         *annotations = json!({});

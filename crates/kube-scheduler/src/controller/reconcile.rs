@@ -1,4 +1,4 @@
-//! One look at a workload from beginning to end.
+//! One reconciliation of a workload.
 
 use agentaflow_kube_core::crd::{GpuWorkloadSpec, GpuWorkloadStatus, WorkloadPhase};
 use agentaflow_kube_core::names;
@@ -10,21 +10,20 @@ use super::condition::{self, ConditionUpdate, ConditionWriter, CreationBlocker};
 use super::task_table::{self, TaskTable};
 use super::{DeletePod, EventType, Finalizer, Reconciled, SchedulerView, WorkloadEvent, lifecycle};
 
-/// What is to be done for a workload now.
+/// Compares a workload with its pods; returns the writes that bring them closer.
 ///
-/// `pods` may contain pods of others: only those that the workload owns count. A pod in `create` that exists
-/// already under the workload's ownership is as good as made; whatever else the API server says against one comes
-/// back through [`SchedulerView::rejected`].
+/// Pods that the workload does not own are ignored. A pod that the API server refuses comes back through
+/// [`SchedulerView::rejected`].
 pub fn reconcile(
     workload: &slim::Workload,
     pods: &[&Pod],
-    outlook: &SchedulerView,
+    view: &SchedulerView,
     scheduler_name: &str,
     now: Timestamp,
 ) -> Reconciled {
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let pods = pods.iter().copied().filter(|pod| owned(pod, uid)).collect();
-    let look = Reconciler { workload, old: &workload.status, pods, outlook, scheduler_name, now };
+    let look = Reconciler { workload, old: &workload.status, pods, view, scheduler_name, now };
     if workload.metadata.deletion_timestamp.is_some() {
         return look.clean_up();
     }
@@ -33,12 +32,12 @@ pub fn reconcile(
     done
 }
 
-/// Everything that a decision goes by.
+/// Input of one reconciliation.
 pub(super) struct Reconciler<'a> {
     pub(super) workload: &'a slim::Workload,
     pub(super) old: &'a GpuWorkloadStatus,
     pub(super) pods: Vec<&'a Pod>,
-    pub(super) outlook: &'a SchedulerView,
+    pub(super) view: &'a SchedulerView,
     pub(super) scheduler_name: &'a str,
     pub(super) now: Timestamp,
 }
@@ -46,7 +45,7 @@ pub(super) struct Reconciler<'a> {
 impl Reconciler<'_> {
     fn decide(&self) -> Reconciled {
         let checked = match &self.workload.spec.0 {
-            Err(message) => Err(format!("It cannot be read: {message}")),
+            Err(message) => Err(format!("Cannot read the spec: {message}")),
             Ok(spec) => agentaflow_kube_core::gpu_workload::check(spec)
                 .map(|()| spec.as_ref())
                 .map_err(|bad| bad.to_string()),
@@ -61,12 +60,12 @@ impl Reconciler<'_> {
         }
     }
 
-    /// Whether the deletion of a pod was asked for, and need not be again.
+    /// Whether the deletion of a pod was requested already.
     fn is_asked_to_go(&self, pod: &DeletePod) -> bool {
-        self.outlook.deleting.contains(&pod.name)
+        self.view.deleting.contains(&pod.name)
     }
 
-    /// All pods are deleted, and the workload may go when none is left.
+    /// Deletes all pods; the finalizer goes when none is left.
     fn clean_up(&self) -> Reconciled {
         let mut done = self.nothing();
         let pods = self.pods.iter().filter_map(|pod| task_table::delete(pod, "WorkloadDeleted"));
@@ -74,35 +73,35 @@ impl Reconciler<'_> {
         let ours = self.has_finalizer() && self.pods.is_empty();
         done.finalizer = if ours { Finalizer::Remove } else { Finalizer::Keep };
         if !done.delete.is_empty() {
-            let message = format!("Deleting {}.", pods_in_words(done.delete.len()));
-            done.notes.push(note(EventType::Normal, "Stopping", message));
+            let message = format!("Deleting {}.", count_pods(done.delete.len()));
+            done.events.push(event(EventType::Normal, "Stopping", message));
         }
         done
     }
 
-    /// Finished is finished: only what holds something, or is of no use any more, goes.
+    /// A finished workload stays finished; pods that run or are superseded are deleted.
     fn after_the_end(&self, spec: &GpuWorkloadSpec) -> Reconciled {
-        let roster = TaskTable::new(&self.pods, spec, self.old, self.now);
+        let table = TaskTable::new(&self.pods, spec, self.old, self.now);
         let succeeded = self.old.phase == Some(WorkloadPhase::Succeeded);
-        Reconciled { delete: roster.remains(succeeded), ..self.nothing() }
+        Reconciled { delete: table.remains(succeeded), ..self.nothing() }
     }
 
-    /// Nothing is made of what cannot be understood; what runs goes on.
+    /// An invalid spec creates no pods; running pods stay.
     fn invalid(&self, message: &str) -> Reconciled {
         let mut status = self.fresh();
         let reason = condition::INVALID_SPEC;
-        let mut scribe = self.scribe(&mut status);
-        scribe.settle(condition::SCHEDULABLE, ConditionUpdate::new("False", reason, message));
-        scribe.begin(condition::ASSIGNED, condition::assigned(&Assignment::default()));
-        scribe.begin(
+        let mut writer = self.condition_writer(&mut status);
+        writer.set(condition::SCHEDULABLE, ConditionUpdate::new("False", reason, message));
+        writer.set_if_absent(condition::ASSIGNED, condition::assigned(&Assignment::default()));
+        writer.set_if_absent(
             condition::READY,
-            ConditionUpdate::new("False", "Pending", "It waits for its places."),
+            ConditionUpdate::new("False", "Pending", "It waits for its assigned."),
         );
         status.phase.get_or_insert_default();
         status.message = message_of(&status, condition::SCHEDULABLE);
-        let notes = self.trouble(reason, message).into_iter().collect();
-        let mut done = Reconciled { notes, ..self.done(status) };
-        // It has nothing to clean up, and the API server may let nobody take a finalizer off what its schema refuses.
+        let events = self.warning(reason, message).into_iter().collect();
+        let mut done = Reconciled { events, ..self.done(status) };
+        // The API server may refuse to remove a finalizer from an object that its schema rejects.
         if self.pods.is_empty() {
             done.finalizer = Finalizer::Keep;
         }
@@ -110,160 +109,167 @@ impl Reconciler<'_> {
     }
 
     fn carry_on(&self, spec: &GpuWorkloadSpec) -> Reconciled {
-        let roster = TaskTable::new(&self.pods, spec, self.old, self.now);
-        if roster.failed || roster.succeeded() {
-            return self.finish(spec, &roster);
+        let table = TaskTable::new(&self.pods, spec, self.old, self.now);
+        if table.failed || table.succeeded() {
+            return self.finish(spec, &table);
         }
         let mut status = self.fresh();
-        status.retries = roster.spent;
-        status.completed_tasks = roster.completed();
-        let making = self.make(spec, &roster, &mut status);
-        let places = assignment(&roster.seats, self.outlook, spec.gpu_requirements.gpu_count > 0);
-        self.describe(&roster, &places, making.obstacle.as_ref(), &mut status);
-        let mut notes = making.notes;
+        status.retries = table.spent;
+        status.completed_tasks = table.completed();
+        let creation = self.create_missing_pods(spec, &table, &mut status);
+        let assigned = assignment(&table.slots, self.view, spec.gpu_requirements.gpu_count > 0);
+        self.describe(&table, &assigned, creation.blocker.as_ref(), &mut status);
+        let mut events = creation.events;
         let phase = status.phase.unwrap_or_default();
-        notes.extend(lifecycle::progress(self.old.phase, phase, places.nodes.as_deref()));
-        let mut delete = roster.leftovers();
-        // Once for each change of the spec: others may have given the pods another class than we asked for.
+        events.extend(lifecycle::progress(self.old.phase, phase, assigned.nodes.as_deref()));
+        let mut delete = table.leftovers();
+        // Once for each change of the spec: admission may have given the pods another class.
         if self.old.observed_generation != self.workload.metadata.generation {
-            delete.extend(roster.of_other_priority(spec));
+            delete.extend(table.of_other_priority(spec));
         }
-        Reconciled { create: making.create, delete, notes, wake: making.wake, ..self.done(status) }
+        Reconciled {
+            create: creation.create,
+            delete,
+            events,
+            wake: creation.wake,
+            ..self.done(status)
+        }
     }
 
-    /// Phase, conditions, places and the sentence.
+    /// Sets phase, conditions, assignment and message.
     fn describe(
         &self,
-        roster: &TaskTable<'_>,
-        places: &Assignment,
-        obstacle: Option<&CreationBlocker>,
+        table: &TaskTable<'_>,
+        assigned: &Assignment,
+        blocker: Option<&CreationBlocker>,
         status: &mut GpuWorkloadStatus,
     ) {
-        let seats = &roster.seats;
-        status.phase = Some(if condition::running(seats) {
+        let slots = &table.slots;
+        status.phase = Some(if condition::running(slots) {
             WorkloadPhase::Running
-        } else if condition::placed(seats) {
+        } else if condition::placed(slots) {
             WorkloadPhase::Scheduled
         } else {
             WorkloadPhase::Pending
         });
         status.start_time =
-            self.old.start_time.clone().or_else(|| lifecycle::start(roster, self.now));
-        status.assigned_node.clone_from(&places.nodes);
-        status.assigned_gpu.clone_from(&places.gpus);
-        status.price_per_hour = places.price_per_hour();
-        let retrying = roster.spent > 0 && !roster.round_has_begun();
-        let news =
-            condition::schedulable(&self.old.conditions, seats, places, self.outlook, obstacle);
-        let mut scribe = self.scribe(status);
-        if let Some(news) = news {
-            scribe.settle(condition::SCHEDULABLE, news);
+            self.old.start_time.clone().or_else(|| lifecycle::start(table, self.now));
+        status.assigned_node.clone_from(&assigned.nodes);
+        status.assigned_gpu.clone_from(&assigned.gpus);
+        status.price_per_hour = assigned.price_per_hour();
+        let retrying = table.spent > 0 && !table.round_has_begun();
+        let update =
+            condition::schedulable(&self.old.conditions, slots, assigned, self.view, blocker);
+        let mut writer = self.condition_writer(status);
+        if let Some(update) = update {
+            writer.set(condition::SCHEDULABLE, update);
         }
-        scribe.settle(condition::ASSIGNED, condition::assigned(places));
-        scribe.settle(condition::READY, condition::ready(seats, retrying));
-        let told = if condition::placed(seats) { condition::READY } else { condition::SCHEDULABLE };
-        status.message = message_of(status, told);
+        writer.set(condition::ASSIGNED, condition::assigned(assigned));
+        writer.set(condition::READY, condition::ready(slots, retrying));
+        let shown =
+            if condition::placed(slots) { condition::READY } else { condition::SCHEDULABLE };
+        status.message = message_of(status, shown);
     }
 
-    /// Somebody says that it is done.
+    /// Whether the user marked the workload as complete.
     fn is_completed_by_hand(&self) -> bool {
         let annotations = self.workload.metadata.annotations.as_ref();
         annotations.and_then(|all| all.get(names::COMPLETE)).is_some_and(|said| said == "true")
     }
 
-    /// It ends as if it were done; what still runs is stopped.
+    /// Ends the workload as succeeded; running pods are deleted.
     fn complete(&self, spec: &GpuWorkloadSpec) -> Reconciled {
-        let roster = TaskTable::new(&self.pods, spec, self.old, self.now);
-        if roster.failed || roster.succeeded() {
-            return self.finish(spec, &roster);
+        let table = TaskTable::new(&self.pods, spec, self.old, self.now);
+        if table.failed || table.succeeded() {
+            return self.finish(spec, &table);
         }
-        let placed = condition::placed(&roster.seats);
-        let ending = note(EventType::Normal, "Completed", "It was completed by hand.".to_owned());
-        let mut done = self.end(spec, &roster, WorkloadPhase::Succeeded, ending);
+        let placed = condition::placed(&table.slots);
+        let ending = event(EventType::Normal, "Completed", "Completed by the user.".to_owned());
+        let mut done = self.end(spec, &table, WorkloadPhase::Succeeded, ending);
         if let Some(status) = &mut done.status {
             status.completion_time = Some(lifecycle::whole_second(self.now));
             if !placed {
-                let words = "It was completed before every task had a place.";
-                let news = ConditionUpdate::new("False", "Completed", words);
-                self.scribe(status).settle(condition::SCHEDULABLE, news);
+                let words = "Completed before all tasks were placed.";
+                let update = ConditionUpdate::new("False", "Completed", words);
+                self.condition_writer(status).set(condition::SCHEDULABLE, update);
             }
         }
         done
     }
 
-    /// It is over, well or not.
-    fn finish(&self, spec: &GpuWorkloadSpec, roster: &TaskTable<'_>) -> Reconciled {
-        let tasks = roster.seats.len();
-        let failed = roster.cause.filter(|_| roster.failed);
+    /// Ends the workload as succeeded or failed.
+    fn finish(&self, spec: &GpuWorkloadSpec, table: &TaskTable<'_>) -> Reconciled {
+        let count = table.slots.len();
+        let failed = table.cause.filter(|_| table.failed);
         let (phase, ending) = if let Some(cause) = failed {
-            let message = lifecycle::failure(&cause, tasks, roster.spent);
-            (WorkloadPhase::Failed, note(EventType::Warning, "Failed", message))
+            let message = lifecycle::failure(&cause, count, table.spent);
+            (WorkloadPhase::Failed, event(EventType::Warning, "Failed", message))
         } else {
-            let message = lifecycle::success(tasks);
-            (WorkloadPhase::Succeeded, note(EventType::Normal, "Succeeded", message))
+            let message = lifecycle::success(count);
+            (WorkloadPhase::Succeeded, event(EventType::Normal, "Succeeded", message))
         };
-        self.end(spec, roster, phase, ending)
+        self.end(spec, table, phase, ending)
     }
 
-    /// The last status.
+    /// Writes the final status.
     fn end(
         &self,
         spec: &GpuWorkloadSpec,
-        roster: &TaskTable<'_>,
+        table: &TaskTable<'_>,
         phase: WorkloadPhase,
         ending: WorkloadEvent,
     ) -> Reconciled {
         let mut status = GpuWorkloadStatus {
             phase: Some(phase),
-            retries: roster.spent,
+            retries: table.spent,
             back_off: None,
             completed_tasks: None,
-            completion_time: Some(lifecycle::completion(roster, self.now)),
+            completion_time: Some(lifecycle::completion(table, self.now)),
             message: Some(ending.message.clone()),
             ..self.fresh()
         };
-        status.start_time = status.start_time.or_else(|| lifecycle::start(roster, self.now));
-        self.close_conditions(spec, roster, &ending, &mut status);
-        let delete = roster.remains(phase == WorkloadPhase::Succeeded);
-        Reconciled { delete, notes: vec![ending], ..self.done(status) }
+        status.start_time = status.start_time.or_else(|| lifecycle::start(table, self.now));
+        self.close_conditions(spec, table, &ending, &mut status);
+        let delete = table.remains(phase == WorkloadPhase::Succeeded);
+        Reconciled { delete, events: vec![ending], ..self.done(status) }
     }
 
-    /// The last conditions. What was known of its GPUs stays on record: kubelets forget it.
+    /// Writes the final conditions. Known GPUs stay in the status: kubelets forget them.
     fn close_conditions(
         &self,
         spec: &GpuWorkloadSpec,
-        roster: &TaskTable<'_>,
+        table: &TaskTable<'_>,
         ending: &WorkloadEvent,
         status: &mut GpuWorkloadStatus,
     ) {
         let needs_gpus = spec.gpu_requirements.gpu_count > 0;
-        let places = roster.last_places(|seats| assignment(seats, self.outlook, needs_gpus));
+        let assigned = table.last_places(|slots| assignment(slots, self.view, needs_gpus));
         let had_gpus = condition::find(&self.old.conditions, condition::ASSIGNED)
             .is_some_and(|condition| condition.status == "True");
         if !had_gpus {
-            status.assigned_node.clone_from(&places.nodes);
-            status.assigned_gpu.clone_from(&places.gpus);
-            status.price_per_hour = places.price_per_hour();
+            status.assigned_node.clone_from(&assigned.nodes);
+            status.assigned_gpu.clone_from(&assigned.gpus);
+            status.price_per_hour = assigned.price_per_hour();
         }
-        let mut scribe = self.scribe(status);
-        let news = ConditionUpdate::new("True", "Scheduled", "Every task had a place.");
-        scribe.settle(condition::SCHEDULABLE, news);
+        let mut writer = self.condition_writer(status);
+        let update = ConditionUpdate::new("True", "Scheduled", "All tasks were placed.");
+        writer.set(condition::SCHEDULABLE, update);
         if !had_gpus {
-            scribe.settle(condition::ASSIGNED, condition::assigned(&places));
+            writer.set(condition::ASSIGNED, condition::assigned(&assigned));
         }
-        scribe.settle(
+        writer.set(
             condition::READY,
             ConditionUpdate::new("False", ending.reason, ending.message.clone()),
         );
     }
 
-    /// The old status, speaking of the workload as it is now.
+    /// The old status with the present generation.
     fn fresh(&self) -> GpuWorkloadStatus {
         let observed_generation = self.workload.metadata.generation;
         GpuWorkloadStatus { observed_generation, ..self.old.clone() }
     }
 
-    fn scribe<'s>(&self, status: &'s mut GpuWorkloadStatus) -> ConditionWriter<'s> {
+    fn condition_writer<'s>(&self, status: &'s mut GpuWorkloadStatus) -> ConditionWriter<'s> {
         ConditionWriter {
             conditions: &mut status.conditions,
             generation: self.workload.metadata.generation,
@@ -271,7 +277,7 @@ impl Reconciler<'_> {
         }
     }
 
-    /// Nothing but the finalizer.
+    /// No change except the finalizer.
     fn nothing(&self) -> Reconciled {
         let finalizer = if self.has_finalizer() { Finalizer::Keep } else { Finalizer::Add };
         Reconciled {
@@ -279,7 +285,7 @@ impl Reconciler<'_> {
             delete: Vec::new(),
             status: None,
             finalizer,
-            notes: Vec::new(),
+            events: Vec::new(),
             wake: None,
         }
     }
@@ -292,12 +298,12 @@ impl Reconciler<'_> {
         self.workload.metadata.finalizers.iter().flatten().any(|name| name == names::FINALIZER)
     }
 
-    /// An Event about trouble, the first time only.
-    pub(super) fn trouble(&self, reason: &'static str, message: &str) -> Option<WorkloadEvent> {
-        let told = condition::says(&self.old.conditions, condition::SCHEDULABLE, reason)
+    /// A warning Event, once for each generation.
+    pub(super) fn warning(&self, reason: &'static str, message: &str) -> Option<WorkloadEvent> {
+        let shown = condition::says(&self.old.conditions, condition::SCHEDULABLE, reason)
             && self.old.observed_generation == self.workload.metadata.generation;
-        (!told).then(|| {
-            note(EventType::Warning, reason, agentaflow_kube_core::pod_end::clip(message, 900))
+        (!shown).then(|| {
+            event(EventType::Warning, reason, agentaflow_kube_core::pod_end::clip(message, 900))
         })
     }
 }
@@ -306,11 +312,11 @@ fn message_of(status: &GpuWorkloadStatus, kind: &str) -> Option<String> {
     condition::find(&status.conditions, kind).map(|condition| condition.message.clone())
 }
 
-pub(super) fn note(kind: EventType, reason: &'static str, message: String) -> WorkloadEvent {
-    WorkloadEvent { kind, reason, message }
+pub(super) fn event(event_type: EventType, reason: &'static str, message: String) -> WorkloadEvent {
+    WorkloadEvent { event_type, reason, message }
 }
 
-pub(super) fn pods_in_words(count: usize) -> String {
+pub(super) fn count_pods(count: usize) -> String {
     if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
 }
 

@@ -1,42 +1,40 @@
-//! One pod of a workload, and what has become of it.
+//! One pod of a workload and its state.
 
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::pod_end;
 use agentaflow_kube_core::slim::Pod;
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a pod may outstay the time in which it should have stopped. Past it nobody answers on its node, and
-/// the task is done elsewhere: waiting for a node that is gone would be waiting for ever.
+/// Time beyond the grace period after which a terminating pod counts as lost: its node does not answer, and the task runs
+/// elsewhere.
 const OVERDUE: SignedDuration = SignedDuration::from_secs(30);
 
-/// A pod of a workload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TaskPod<'a> {
     pub(super) pod: &'a Pod,
     pub(super) task: u32,
     pub(super) attempt: u32,
-    /// The retries that were spent when it was made: its round.
+    /// Retries of the workload when the pod was created: pods of one round run together.
     pub(super) round: u32,
     pub(super) state: TaskPodState,
 }
 
-/// What has become of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskPodState {
-    /// It waits or runs.
+    /// Pending or running.
     Live,
-    /// It is being stopped, and should be gone by then.
+    /// Terminating; lost after this time.
     Ending(Timestamp),
-    /// It ended well.
+    /// Succeeded.
     Done,
-    /// It failed by its own doing.
-    Broken,
-    /// It ended through no fault of its own.
+    /// The program failed.
+    Failed,
+    /// The cluster ended the pod.
     Lost,
 }
 
 impl<'a> TaskPod<'a> {
-    /// Reads a pod of ours; none when its labels do not say which task it does.
+    /// None if the labels of the pod name no task.
     pub(super) fn read(pod: &'a Pod, now: Timestamp) -> Option<Self> {
         let labels = pod.metadata.labels.as_ref()?;
         let number = |text: &String| text.parse::<u32>().ok();
@@ -66,17 +64,14 @@ impl<'a> TaskPod<'a> {
     }
 }
 
-/// The node that a pod is bound to.
 pub(super) fn node(pod: &Pod) -> Option<&str> {
     pod.spec.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
-/// Whether somebody asked for it to stop.
 pub(super) fn terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Whether it neither runs nor will.
 pub(super) fn finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
@@ -89,12 +84,12 @@ fn state(pod: &Pod, now: Timestamp) -> TaskPodState {
     let deleted = pod.metadata.deletion_timestamp.as_ref();
     match (phase(pod), deleted) {
         ("Succeeded", _) => TaskPodState::Done,
-        // What was told to stop ends with a signal: that is not a failure of its own.
-        ("Failed", None) if pod_end::own_fault(pod) => TaskPodState::Broken,
+        // A deleted pod ends with a signal: the program did not fail.
+        ("Failed", None) if pod_end::own_fault(pod) => TaskPodState::Failed,
         ("Failed", _) => TaskPodState::Lost,
         (_, None) => TaskPodState::Live,
         (_, Some(time)) => {
-            // The time of deletion is when the grace period ends.
+            // The deletion timestamp is the end of the grace period.
             let until = time.0.checked_add(OVERDUE).unwrap_or(Timestamp::MAX);
             if now < until { TaskPodState::Ending(until) } else { TaskPodState::Lost }
         }

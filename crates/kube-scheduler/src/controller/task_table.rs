@@ -1,6 +1,6 @@
-//! All pods of a workload, task by task: who does each task in the current round, and who is left over.
+//! All pods of a workload by task: the pod of each task in the current round, and leftovers.
 //!
-//! A round is what runs between two retries. A gang restarts whole, so a failed pod ends the round for all.
+//! A round lasts from one retry to the next. A gang restarts whole, so that a failed pod ends the round for all.
 
 use agentaflow_kube_core::crd::{GpuWorkloadSpec, GpuWorkloadStatus};
 use agentaflow_kube_core::names;
@@ -14,31 +14,30 @@ use jiff::Timestamp;
 use super::DeletePod;
 use super::task_pod::{self, TaskPod, TaskPodState};
 
-/// All pods of a workload.
 #[derive(Debug)]
 pub(super) struct TaskTable<'a> {
     members: Vec<TaskPod<'a>>,
     surplus: Vec<&'a Pod>,
-    /// One for each task.
-    pub(super) seats: Vec<TaskSlot<'a>>,
+    /// By task.
+    pub(super) slots: Vec<TaskSlot<'a>>,
     /// Retries spent, this round's failure included.
     pub(super) spent: u32,
-    /// The failure that ended the round before; its pod is kept for its logs.
+    /// The failure that ended the last round; its pod is kept for its logs.
     pub(super) cause: Option<TaskPod<'a>>,
-    /// That failure came when no retry was left.
+    /// No retry was left for that failure.
     pub(super) failed: bool,
 }
 
-/// Who does a task.
+/// The pod of a task.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TaskSlot<'a> {
-    /// It ended well; its pod may be gone.
+    /// Succeeded; the pod may be deleted.
     Done(Option<TaskPod<'a>>),
-    /// A pod waits or runs.
+    /// Pending or running.
     Held(TaskPod<'a>),
-    /// A pod is being stopped.
+    /// Terminating until this time.
     Ending(Timestamp),
-    /// Nobody: a pod is to be made. The one that was lost, if it is still there.
+    /// No pod; the lost one if it still exists.
     Empty(Option<TaskPod<'a>>),
 }
 
@@ -68,65 +67,63 @@ impl<'a> TaskTable<'a> {
         let round = newest.max(status.retries);
         let completed = completed_in(round, status);
         let done = done(&members, round, completed);
-        let broken = cause(&members, round, &done);
-        let failed = broken.is_some() && round >= spec.retries;
-        let spent = if broken.is_some() && !failed { round + 1 } else { round };
+        let failures = cause(&members, round, &done);
+        let failed = failures.is_some() && round >= spec.retries;
+        let spent = if failures.is_some() && !failed { round + 1 } else { round };
         let done = if spent == round { done } else { BTreeSet::new() };
-        let cause = broken.or_else(|| cause(&members, round.checked_sub(1)?, &BTreeSet::new()));
-        let seats = seats(&members, tasks, spent, &done);
-        Self { members, surplus, seats, spent, cause, failed }
+        let cause = failures.or_else(|| cause(&members, round.checked_sub(1)?, &BTreeSet::new()));
+        let slots = slots(&members, tasks, spent, &done);
+        Self { members, surplus, slots, spent, cause, failed }
     }
 
-    /// The number of the next pod of a task: never that of a pod that is still there.
+    /// Attempt number of the next pod: never that of an existing pod.
     pub(super) fn next_attempt(&self, task: u32) -> u32 {
         let seen = self.of_task(task).iter().map(|member| member.attempt).max();
         seen.map_or(self.spent, |seen| seen.saturating_add(1).max(self.spent))
     }
 
-    /// Whether a pod of the current round was seen.
     pub(super) fn round_has_begun(&self) -> bool {
         self.members.iter().any(|member| member.round == self.spent)
     }
 
-    /// Whether a gang that restarts whole still has pods that stop: two rounds of it at once would meet each other,
-    /// and its first pods would wait for places that their own forerunners hold.
+    /// Whether pods of the last round are terminating: two rounds at once would disturb each other, and the new pods would wait
+    /// for the GPUs of the old ones.
     pub(super) fn last_round_is_ending(&self) -> bool {
-        !self.round_has_begun() && self.seats.iter().any(|seat| matches!(seat, TaskSlot::Ending(_)))
+        !self.round_has_begun() && self.slots.iter().any(|slot| matches!(slot, TaskSlot::Ending(_)))
     }
 
-    /// Every task ended well.
     pub(super) fn succeeded(&self) -> bool {
-        self.seats.iter().all(|seat| matches!(seat, TaskSlot::Done(_)))
+        self.slots.iter().all(|slot| matches!(slot, TaskSlot::Done(_)))
     }
 
-    /// The tasks that ended well, such as `0,2-5`.
+    /// Succeeded tasks, such as `0,2-5`.
     pub(super) fn completed(&self) -> Option<String> {
-        let done = |(task, seat): (usize, &TaskSlot<'_>)| {
-            matches!(seat, TaskSlot::Done(_)).then_some(task as u32)
+        let done = |(task, slot): (usize, &TaskSlot<'_>)| {
+            matches!(slot, TaskSlot::Done(_)).then_some(task as u32)
         };
-        ranges(self.seats.iter().enumerate().filter_map(done))
+        ranges(self.slots.iter().enumerate().filter_map(done))
     }
 
-    /// Looks at the seats as they were when the last failure came: its own pod still sits on one.
+    /// Passes the slots as they were at the last failure: the failed pod still has its slot.
     pub(super) fn last_places<T>(&self, look: impl FnOnce(&[TaskSlot<'a>]) -> T) -> T {
         match self.cause.filter(|_| self.failed) {
-            None => look(&self.seats),
+            None => look(&self.slots),
             Some(cause) => {
-                let mut seats = self.seats.clone();
-                if let Some(seat) = seats.get_mut(cause.task as usize) {
-                    *seat = TaskSlot::Done(Some(cause));
+                let mut slots = self.slots.clone();
+                if let Some(slot) = slots.get_mut(cause.task as usize) {
+                    *slot = TaskSlot::Done(Some(cause));
                 }
-                look(&seats)
+                look(&slots)
             }
         }
     }
 
-    /// Pods that nobody needs any more: those of earlier rounds, doubles, and old failures but the last.
+    /// Pods to delete: of earlier rounds, duplicates, and all failures except the last.
     pub(super) fn leftovers(&self) -> Vec<DeletePod> {
         let mut all: Vec<DeletePod> =
             self.surplus.iter().filter_map(|pod| delete(pod, "Surplus")).collect();
         for member in &self.members {
-            let why = match (self.seats.get(member.task as usize), member.state) {
+            let why = match (self.slots.get(member.task as usize), member.state) {
                 (_, TaskPodState::Live) if member.round < self.spent => "Restart",
                 (Some(TaskSlot::Held(holder) | TaskSlot::Done(Some(holder))), state) => {
                     if same(holder, member)
@@ -144,10 +141,10 @@ impl<'a> TaskTable<'a> {
         all
     }
 
-    /// Pods that wait with the class of another priority than the workload has now. A pod's class cannot be changed, and
-    /// new pods are asked about anew by whoever decides who may have which class.
+    /// Pending pods with the class of another priority than the workload has now. The class of a pod cannot change; admission
+    /// decides about new pods.
     pub(super) fn of_other_priority(&self, spec: &GpuWorkloadSpec) -> Vec<DeletePod> {
-        let held = || self.seats.iter().filter_map(TaskSlot::holder);
+        let held = || self.slots.iter().filter_map(TaskSlot::holder);
         let class = names::priority_class(spec.priority);
         let other = |pod: &Pod| {
             let given = pod.spec.priority_class_name.as_deref().unwrap_or_default();
@@ -160,7 +157,7 @@ impl<'a> TaskTable<'a> {
         pods.filter_map(|pod| delete(pod, "PriorityChanged")).collect()
     }
 
-    /// What a finished workload still has running, and failures that a success has made pointless.
+    /// Running pods of a finished workload, and failures that a success supersedes.
     pub(super) fn remains(&self, succeeded: bool) -> Vec<DeletePod> {
         let live = self.surplus.iter().filter(|pod| !task_pod::finished(pod));
         let mut all: Vec<DeletePod> =
@@ -190,7 +187,7 @@ impl<'a> TaskTable<'a> {
     }
 }
 
-/// The order to delete a pod, unless that was given already.
+/// None if the pod is terminating already.
 pub(super) fn delete(pod: &Pod, why: &'static str) -> Option<DeletePod> {
     if task_pod::terminating(pod) {
         return None;
@@ -213,7 +210,7 @@ fn sort<'a>(pods: &[&'a Pod], tasks: u32, now: Timestamp) -> (Vec<TaskPod<'a>>, 
     (members, surplus)
 }
 
-/// What was written down as done counts for the round that it was written in.
+/// Completed tasks in the status count for the round in which they were written.
 fn completed_in(round: u32, status: &GpuWorkloadStatus) -> BTreeSet<u32> {
     match &status.completed_tasks {
         Some(text) if status.retries == round => parse_ranges(text),
@@ -227,14 +224,14 @@ fn done(members: &[TaskPod<'_>], round: u32, mut done: BTreeSet<u32>) -> BTreeSe
     done
 }
 
-/// The first failure of a round: those that follow it are mostly its consequences.
+/// The first failure of a round: later ones are mostly its consequences.
 fn cause<'a>(members: &[TaskPod<'a>], round: u32, done: &BTreeSet<u32>) -> Option<TaskPod<'a>> {
-    let broken = members.iter().filter(|member| {
+    let failures = members.iter().filter(|member| {
         member.round == round
-            && member.state == TaskPodState::Broken
+            && member.state == TaskPodState::Failed
             && !done.contains(&member.task)
     });
-    broken.copied().min_by_key(|member| {
+    failures.copied().min_by_key(|member| {
         (
             pod_end::ended_at(member.pod).unwrap_or(Timestamp::MAX),
             member.task,
@@ -243,7 +240,7 @@ fn cause<'a>(members: &[TaskPod<'a>], round: u32, done: &BTreeSet<u32>) -> Optio
     })
 }
 
-fn seats<'a>(
+fn slots<'a>(
     members: &[TaskPod<'a>],
     tasks: u32,
     round: u32,
@@ -257,26 +254,26 @@ fn seats<'a>(
     (0..tasks)
         .map(|task| {
             let own = by_task.get(&task).unwrap_or(&none);
-            seat(own, round, done.contains(&task))
+            slot(own, round, done.contains(&task))
         })
         .collect()
 }
 
-fn seat<'a>(own: &[TaskPod<'a>], round: u32, done: bool) -> TaskSlot<'a> {
+fn slot<'a>(own: &[TaskPod<'a>], round: u32, done: bool) -> TaskSlot<'a> {
     let current = || own.iter().filter(move |member| member.round == round);
     if done {
         return TaskSlot::Done(
             current().find(|member| member.state == TaskPodState::Done).copied(),
         );
     }
-    // Of doubles the one that has come furthest stays.
+    // Of duplicates, the one that came furthest stays.
     let rank = |member: &&TaskPod<'_>| (member.running(), member.bound(), Reverse(member.attempt));
     if let Some(holder) =
         current().filter(|member| member.state == TaskPodState::Live).max_by_key(rank)
     {
         return TaskSlot::Held(*holder);
     }
-    // A pod of an earlier round counts too: as long as it may run, the task is not begun again.
+    // A pod of an earlier round counts, too: while it may run, the task does not start again.
     let ending = own.iter().filter_map(|member| match member.state {
         TaskPodState::Ending(until) => Some(until),
         TaskPodState::Live => Some(Timestamp::MAX),

@@ -1,4 +1,4 @@
-//! Requests to the API server that the typed client has no short form for, each with a deadline.
+//! Raw requests to the API server, each with a timeout.
 
 use http::{Method, Request};
 use kube::Client;
@@ -10,41 +10,35 @@ use std::time::{Duration, Instant};
 
 use super::lease::Leadership;
 
-/// The longest that one request may take. A leader that cannot renew its lease stops before the lease ends, and
-/// nothing that it sent may arrive later than that; the API server is told to give up as early.
+/// Timeout of a request. A leader that cannot renew its lease stops before the lease ends, and none of its requests may arrive
+/// later; the API server gets the same timeout.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// PendingCondition a request did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The API server refused: what it was asked for does not exist.
+    /// 404.
     #[error("{0}")]
     NotFound(String),
-    /// The API server refused: something else is there, or was changed meanwhile.
+    /// 409.
     #[error("{0}")]
     Conflict(String),
-    /// The API server refused for another reason that asking again does not cure.
+    /// Any other 4xx: a retry does not help.
     #[error("{message}")]
-    Refused {
-        /// The HTTP status.
-        code: u16,
-        /// What it said.
-        message: String,
-    },
-    /// Too many requests: it names the seconds to wait, or a budget forbids it.
+    Refused { code: u16, message: String },
+    /// 429: overload, or a disruption budget.
     #[error("{0}")]
     TooMany(String),
-    /// It was not sent: we do not lead any more.
+    /// Not sent.
     #[error("no longer leading")]
     NotLeading,
-    /// Nobody knows whether it was carried out.
-    #[error("no answer from the API server: {0}")]
+    /// Without a response: the request may have taken effect.
+    #[error("no response from the API server: {0}")]
     Unknown(String),
 }
 
 impl Failure {
-    /// Whether asking again may help.
-    pub(crate) fn is_passing(&self) -> bool {
+    /// Whether a retry may help.
+    pub(crate) fn is_retryable(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::TooMany(_))
     }
 }
@@ -67,46 +61,44 @@ impl From<kube::Error> for Failure {
     }
 }
 
-/// The API server, with deadlines.
 #[derive(Clone)]
 pub(crate) struct ApiServer {
     client: Client,
-    /// Nothing is written when it is over.
+    /// Writes stop when it ends; none for the leader election itself.
     leadership: Option<Leadership>,
-    flights: Arc<InFlightWrites>,
+    writes: Arc<InFlightWrites>,
 }
 
 /// Writes that may still take effect.
 #[derive(Debug, Default)]
 struct InFlightWrites {
-    under_way: AtomicUsize,
-    /// Until when a write without an answer may still be carried out.
-    doubtful: Mutex<Option<Instant>>,
+    in_flight: AtomicUsize,
+    /// Time until which a write without a response may still take effect.
+    in_doubt_until: Mutex<Option<Instant>>,
 }
 
 impl InFlightWrites {
     fn begin(&self) -> InFlightWrite<'_> {
-        self.under_way.fetch_add(1, Ordering::SeqCst);
-        InFlightWrite { flights: self, answered: false }
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        InFlightWrite { writes: self, responded: false }
     }
 
-    fn doubtful(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_doubt_until(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.in_doubt_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A write that is under way.
 struct InFlightWrite<'a> {
-    flights: &'a InFlightWrites,
-    answered: bool,
+    writes: &'a InFlightWrites,
+    responded: bool,
 }
 
 impl Drop for InFlightWrite<'_> {
     fn drop(&mut self) {
-        if !self.answered {
-            *self.flights.doubtful() = Some(Instant::now() + TIMEOUT);
+        if !self.responded {
+            *self.writes.in_doubt_until() = Some(Instant::now() + TIMEOUT);
         }
-        self.flights.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.writes.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -118,25 +110,25 @@ impl std::fmt::Debug for ApiServer {
 
 impl ApiServer {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, leadership: None, flights: Arc::default() }
+        Self { client, leadership: None, writes: Arc::default() }
     }
 
-    /// The same server, to which we write only while we lead.
+    /// The same API server; writes are sent only during this leadership.
     pub(crate) fn during(&self, leadership: &Leadership) -> Self {
         Self {
             client: self.client.clone(),
             leadership: Some(leadership.clone()),
-            flights: Arc::default(),
+            writes: Arc::default(),
         }
     }
 
-    /// Waits until nothing that was written can take effect any more; the leadership must be over.
-    pub(crate) async fn settle(&self) {
-        while self.flights.under_way.load(Ordering::SeqCst) > 0 {
+    /// Waits until no write can take effect any more; leadership must have ended.
+    pub(crate) async fn drain(&self) {
+        while self.writes.in_flight.load(Ordering::SeqCst) > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let doubtful = *self.flights.doubtful();
-        if let Some(until) = doubtful {
+        let in_doubt_until = *self.writes.in_doubt_until();
+        if let Some(until) = in_doubt_until {
             tokio::time::sleep_until(until.into()).await;
         }
     }
@@ -170,7 +162,7 @@ impl ApiServer {
         self.send(Method::PATCH, path, kind, Some(body)).await.map(|_: Ignored| ())
     }
 
-    /// Lists with keys are merged by key: conditions of others stay.
+    /// Lists are merged by key: conditions of other writers stay.
     pub(crate) async fn strategic(&self, path: &str, body: &Value) -> Result<(), Failure> {
         let kind = "application/strategic-merge-patch+json";
         self.send(Method::PATCH, path, kind, Some(body)).await.map(|_: Ignored| ())
@@ -186,14 +178,14 @@ impl ApiServer {
         if method == Method::GET {
             return self.ask(method, path, kind, body).await;
         }
-        // In this order: whoever ends the leadership and then finds nothing under way can be sure of it.
-        let mut flight = self.flights.begin();
+        // In this order: after the end of leadership, an empty counter proves that no write is in write.
+        let mut write = self.writes.begin();
         if self.leadership.as_ref().is_some_and(|leadership| !leadership.holds()) {
-            flight.answered = true;
+            write.responded = true;
             return Err(Failure::NotLeading);
         }
         let answer = self.ask(method, &with_timeout(path), kind, body).await;
-        flight.answered = !matches!(answer, Err(Failure::Unknown(_)));
+        write.responded = !matches!(answer, Err(Failure::Unknown(_)));
         answer
     }
 
@@ -214,27 +206,27 @@ impl ApiServer {
             .map_err(|error| Failure::Refused { code: 0, message: error.to_string() })?;
         match tokio::time::timeout(TIMEOUT, self.client.request(request)).await {
             Ok(answer) => answer.map_err(Failure::from),
-            Err(_) => Err(Failure::Unknown(format!("it took longer than {TIMEOUT:?}"))),
+            Err(_) => Err(Failure::Unknown(format!("timed out after {TIMEOUT:?}"))),
         }
     }
 }
 
-/// The path of a write, with the time after which the API server gives it up.
+/// The path of a write with the API server's timeout.
 fn with_timeout(path: &str) -> String {
     let sign = if path.contains('?') { '&' } else { '?' };
     format!("{path}{sign}timeout={}s", TIMEOUT.as_secs())
 }
 
-/// An answer that nobody reads.
+/// A response whose body is not read.
 #[derive(serde::Deserialize)]
 pub(crate) struct Ignored {}
 
-/// The path of an object of the core group in a namespace.
+/// Path of a namespaced object of the core group.
 pub(crate) fn core(namespace: &str, plural: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/{plural}/{name}")
 }
 
-/// The path of an object of ours in a namespace.
+/// Path of a namespaced object of the product's group.
 pub(crate) fn ours(namespace: &str, plural: &str, name: &str) -> String {
     format!("/apis/agentaflow.io/v1/namespaces/{namespace}/{plural}/{name}")
 }
@@ -244,23 +236,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_api_server_gives_a_write_up_when_we_do() {
+    fn the_api_server_gets_the_timeout_of_a_write() {
         let check = |path: &str, sent: &str| assert_eq!(with_timeout(path), sent);
         check("/api/v1/nodes/a", "/api/v1/nodes/a?timeout=4s");
         check("/api/v1/pods?fieldManager=me", "/api/v1/pods?fieldManager=me&timeout=4s");
     }
 
     #[test]
-    fn a_write_without_an_answer_is_doubtful_and_one_with_an_answer_is_not() {
-        let flights = InFlightWrites::default();
-        let mut answered = flights.begin();
-        let unanswered = flights.begin();
-        answered.answered = true;
-        drop(answered);
-        assert_eq!(*flights.doubtful(), None);
-        assert_eq!(flights.under_way.load(Ordering::SeqCst), 1);
-        drop(unanswered);
-        assert!(flights.doubtful().is_some_and(|until| until > Instant::now()));
-        assert_eq!(flights.under_way.load(Ordering::SeqCst), 0);
+    fn a_write_without_a_response_may_take_effect_until_its_timeout() {
+        let writes = InFlightWrites::default();
+        let mut responded = writes.begin();
+        let unresponded = writes.begin();
+        responded.responded = true;
+        drop(responded);
+        assert_eq!(*writes.in_doubt_until(), None);
+        assert_eq!(writes.in_flight.load(Ordering::SeqCst), 1);
+        drop(unresponded);
+        assert!(writes.in_doubt_until().is_some_and(|until| until > Instant::now()));
+        assert_eq!(writes.in_flight.load(Ordering::SeqCst), 0);
     }
 }

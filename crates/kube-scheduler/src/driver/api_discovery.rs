@@ -1,4 +1,4 @@
-//! What a cluster serves beside what is always there.
+//! Optional APIs that the cluster serves.
 
 use agentaflow_kube_core::names;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::api::{ApiServer, Failure, Ignored};
 use super::lease::Leadership;
 
-/// What this cluster serves beside what is always there.
+/// Optional APIs that the cluster serves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ServedApis {
     /// Pod groups of the scheduler plugins.
@@ -19,7 +19,7 @@ pub(crate) struct ServedApis {
 }
 
 impl ServedApis {
-    /// What must be listed beside what is always there before anything is decided.
+    /// Optional kinds that must be listed before the first pass.
     pub(crate) fn required(self) -> impl Iterator<Item = &'static str> {
         let kinds = [(self.plugins, PLUGIN_GROUPS), (self.native, NATIVE_GROUPS)];
         kinds.into_iter().filter(|(served, _)| *served).map(|(_, kind)| kind)
@@ -30,35 +30,34 @@ impl ServedApis {
 pub(crate) const PLUGIN_GROUPS: &str = "podgroups";
 /// Pod groups of Kubernetes itself.
 pub(crate) const NATIVE_GROUPS: &str = "native podgroups";
-/// Where they are served.
 pub(crate) const PLUGINS: &str = "/apis/scheduling.x-k8s.io/v1alpha1";
 pub(crate) const NATIVE: &str = "/apis/scheduling.k8s.io/v1alpha2";
-/// The longest pause between two questions for what is served.
-const PROBES: Duration = Duration::from_secs(5);
+/// Longest pause between two attempts.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Asks what this cluster serves, until there are answers: pods of a gang must not be taken for single ones only
-/// because the API server was busy.
-pub(crate) async fn probe(
+/// Discovers optional APIs; retries until the API server answers: pods of a gang must not count as single pods only because the
+/// API server was overloaded.
+pub(crate) async fn discover(
     server: &ApiServer,
     leadership: &Leadership,
     stop: &CancellationToken,
 ) -> ServedApis {
     let mut pause = Duration::from_millis(500);
     while leadership.is_open() && !stop.is_cancelled() {
-        match look(server).await {
+        match try_discover(server).await {
             Ok(answer) => return answer,
-            Err(error) => tracing::warn!(%error, "cannot ask what the API server serves"),
+            Err(error) => tracing::warn!(%error, "cannot discover optional APIs"),
         }
         tokio::select! {
             () = leadership.pause(pause) => {}
             () = stop.cancelled() => {}
         }
-        pause = (pause * 2).min(PROBES);
+        pause = (pause * 2).min(MAX_PAUSE);
     }
     ServedApis::default()
 }
 
-async fn look(server: &ApiServer) -> Result<ServedApis, Failure> {
+async fn try_discover(server: &ApiServer) -> Result<ServedApis, Failure> {
     Ok(ServedApis {
         plugins: serves(server, PLUGINS, "podgroups").await?,
         native: serves(server, NATIVE, "podgroups").await?,
@@ -72,10 +71,10 @@ pub(crate) async fn has_kueue(server: &ApiServer) -> Result<bool, Failure> {
     Ok(found(server.get::<Ignored>(&group).await)?.is_some())
 }
 
-/// Whether the API server serves a kind; only a plain "not found" means that it does not.
+/// Whether the API server serves a kind; only 404 means that it does not.
 pub(crate) async fn serves(server: &ApiServer, group: &str, plural: &str) -> Result<bool, Failure> {
     let list = found(server.get::<serde_json::Value>(group).await)?;
-    Ok(list.is_some_and(|list| names_kind(&list, plural)))
+    Ok(list.is_some_and(|list| lists_kind(&list, plural)))
 }
 
 fn found<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
@@ -86,7 +85,7 @@ fn found<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
     }
 }
 
-fn names_kind(list: &serde_json::Value, plural: &str) -> bool {
+fn lists_kind(list: &serde_json::Value, plural: &str) -> bool {
     let kinds = list.get("resources").and_then(serde_json::Value::as_array);
     kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind["name"] == plural))
 }
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pod_groups_must_be_listed_where_they_are_served() {
+    fn served_pod_groups_must_be_listed() {
         let check = |plugins, native, kinds: &[&str]| {
             let served = ServedApis { plugins, native, kueue: false };
             assert_eq!(served.required().collect::<Vec<_>>(), kinds);
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn only_not_found_means_that_nothing_is_served() {
+    fn only_404_means_that_an_api_is_not_served() {
         assert!(matches!(found(Ok(1)), Ok(Some(1))));
         assert!(matches!(found::<()>(Err(Failure::NotFound(String::new()))), Ok(None)));
         assert!(found::<()>(Err(Failure::Unknown(String::new()))).is_err());
@@ -116,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_served_when_the_list_of_its_group_names_it() {
+    fn a_kind_is_served_if_its_group_lists_it() {
         let check = |list: serde_json::Value, served| {
-            assert_eq!(names_kind(&list, "podgroups"), served, "{list}");
+            assert_eq!(lists_kind(&list, "podgroups"), served, "{list}");
         };
         check(serde_json::json!({ "resources": [{ "name": "podgroups" }] }), true);
         check(serde_json::json!({ "resources": [{ "name": "podgroups/status" }] }), false);

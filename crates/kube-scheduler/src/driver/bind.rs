@@ -1,4 +1,4 @@
-//! Binding a pod: its claims first, then the pod itself, with everything that must be known after a crash.
+//! Binds a pod: its claims first, then the pod with every annotation that a new leader needs after a crash.
 
 use agentaflow_kube_core::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use agentaflow_kube_core::translate::{self, SELECTED_NODE};
@@ -12,32 +12,33 @@ use super::lease::Leadership;
 use super::writes::WritePermits;
 use crate::state::{Bind, BindResult, ClaimAction, Key};
 
-/// How long a binding is tried while the API server is too busy, or does not answer. Who gives up takes what is bound of
-/// a gang down with it, and an API server that is replaced by a newer one is away for as long as this.
-const BINDING: Duration = Duration::from_secs(30);
-/// The first and the longest pause between two tries.
-const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3)];
-/// How often a claim is written on that others change at the same time.
-const TRIES: u32 = 5;
-/// How long claims may take to be bound.
-const CLAIMS: Duration = Duration::from_mins(10);
-/// The first and the longest pause between two looks at claims.
-const LOOKS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+/// Time for which a binding is retried while the API server is overloaded or does not answer. A failed binding deletes the
+/// bound pods of its gang, and the upgrade of an API server takes this long.
+const BINDING_TIMEOUT: Duration = Duration::from_secs(30);
+/// First and longest pause between two attempts.
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3)];
+/// Attempts to write a claim that other clients change concurrently.
+const CLAIM_ATTEMPTS: u32 = 5;
+/// Time in which claims must be bound.
+const CLAIM_TIMEOUT: Duration = Duration::from_mins(10);
+/// First and longest pause between two polls of claims.
+const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
-/// Binds a pod, for which it is its turn. A call without an answer is resolved by reading the pod, never assumed.
+/// Binds a pod; `permit` is a permit that the caller holds already. A request without a response is resolved by reading the
+/// pod, never assumed.
 pub(crate) async fn pod(
     server: &ApiServer,
-    turns: WritePermits<'_>,
-    turn: Option<SemaphorePermit<'_>>,
+    permits: WritePermits<'_>,
+    permit: Option<SemaphorePermit<'_>>,
     bind: &Bind,
 ) -> BindResult {
-    persist(server, turns, turn, bind, PAUSES).await
+    bind_with_retries(server, permits, permit, bind, RETRY_PAUSES).await
 }
 
-async fn persist(
+async fn bind_with_retries(
     server: &ApiServer,
-    turns: WritePermits<'_>,
-    mut turn: Option<SemaphorePermit<'_>>,
+    permits: WritePermits<'_>,
+    mut permit: Option<SemaphorePermit<'_>>,
     bind: &Bind,
     [mut pause, longest]: [Duration; 2],
 ) -> BindResult {
@@ -56,19 +57,19 @@ async fn persist(
         "target": { "apiVersion": "v1", "kind": "Node", "name": bind.node },
     });
     let mut why = String::new();
-    let deadline = Instant::now() + BINDING;
-    let mut may_try = true;
-    // Until then a call without an answer may still be carried out.
-    let mut doubtful = Instant::now();
+    let deadline = Instant::now() + BINDING_TIMEOUT;
+    let mut may_retry = true;
+    // Until then a request without a response may still take effect.
+    let mut in_doubt_until = Instant::now();
     loop {
-        let permit = match turn.take() {
+        let held = match permit.take() {
             Some(permit) => Ok(permit),
-            None => turns.permits.acquire().await,
+            None => permits.permits.acquire().await,
         };
-        if !turns.leadership.is_open() {
+        if !permits.leadership.is_open() {
             return BindResult::Refused(Failure::NotLeading.to_string());
         }
-        if may_try {
+        if may_retry {
             match server.post::<Ignored>(&path, &body).await {
                 Ok(_) => return BindResult::Bound,
                 Err(Failure::NotFound(_)) => return BindResult::Gone,
@@ -77,48 +78,48 @@ async fn persist(
                 }
                 Err(error) => why = error.to_string(),
             }
-            doubtful = Instant::now() + TIMEOUT;
+            in_doubt_until = Instant::now() + TIMEOUT;
         }
-        // Conflict, or no answer: the pod tells.
-        let is_settled = Instant::now() >= doubtful;
-        may_try = Instant::now() < deadline;
-        let found = read(server, bind).await;
-        if let Some(result) = verdict(found, may_try, is_settled, &why) {
+        // After a conflict or without a response, the pod decides.
+        let is_settled = Instant::now() >= in_doubt_until;
+        may_retry = Instant::now() < deadline;
+        let found = read_binding(server, bind).await;
+        if let Some(result) = result_of(found, may_retry, is_settled, &why) {
             return result;
         }
-        drop(permit);
-        turns.leadership.pause(pause).await;
+        drop(held);
+        permits.leadership.pause(pause).await;
         pause = (pause * 3).min(longest);
     }
 }
 
-/// What came of a binding by what the pod says; none while it is to be tried or looked at again. Who gives up must know
-/// that it was not carried out: what the pod would take is given to others then.
-fn verdict(
+/// Result of a binding according to the pod; none while the binding is to be retried or the pod read again. A binding is
+/// given up only when it can no longer take effect: its resources are free for other pods then.
+fn result_of(
     found: Result<Option<BindResult>, Failure>,
-    may_try: bool,
+    may_retry: bool,
     is_settled: bool,
     why: &str,
 ) -> Option<BindResult> {
     match found {
         Ok(Some(result)) => Some(result),
-        Ok(None) => (!may_try && is_settled).then(|| BindResult::Refused(why.to_owned())),
+        Ok(None) => (!may_retry && is_settled).then(|| BindResult::Refused(why.to_owned())),
         Err(_) => None,
     }
 }
 
-/// What the pod says about its binding; none when it is not bound.
-async fn read(server: &ApiServer, bind: &Bind) -> Result<Option<BindResult>, Failure> {
+/// Result of a binding according to the pod; none if the pod is not bound.
+async fn read_binding(server: &ApiServer, bind: &Bind) -> Result<Option<BindResult>, Failure> {
     let Key { namespace, name } = &bind.pod.key;
     match server.get::<Pod>(&core(namespace, "pods", name)).await {
-        Ok(pod) => Ok(judge(&pod, bind)),
+        Ok(pod) => Ok(binding_result(&pod, bind)),
         Err(Failure::NotFound(_)) => Ok(Some(BindResult::Gone)),
         Err(error) => Err(error),
     }
 }
 
-/// A pod that is bound holds its place even while it ends.
-fn judge(pod: &Pod, bind: &Bind) -> Option<BindResult> {
+/// A bound pod uses its resources even while it terminates.
+fn binding_result(pod: &Pod, bind: &Bind) -> Option<BindResult> {
     if pod.metadata.uid.as_deref() != Some(&*bind.pod.uid) {
         return Some(BindResult::Gone);
     }
@@ -129,45 +130,47 @@ fn judge(pod: &Pod, bind: &Bind) -> Option<BindResult> {
     }
 }
 
-/// Has the claims of a pod bound for its node, and waits for them. `looks` keeps few from asking at a time.
+/// Binds the claims of a pod for its node, and waits for them. `polls` limits concurrent polls.
 pub(crate) async fn claims(
     server: &ApiServer,
     leadership: &Leadership,
-    looks: &Semaphore,
+    polls: &Semaphore,
     bind: &Bind,
 ) -> Result<(), BindResult> {
     if bind.claims.is_empty() {
         return Ok(());
     }
     let over = || BindResult::Refused(Failure::NotLeading.to_string());
-    let permit = looks.acquire().await;
+    let permit = polls.acquire().await;
     for (claim, act) in &bind.claims {
         if !leadership.is_open() {
             return Err(over());
         }
         let written = match act {
             ClaimAction::Provision(node) => select_node(server, claim, node).await,
-            ClaimAction::Volume(volume) => give_volume(server, claim, volume).await,
+            ClaimAction::Volume(volume) => assign_volume(server, claim, volume).await,
         };
         written.map_err(|error| BindResult::Refused(format!("claim `{claim}`: {error}")))?;
     }
     drop(permit);
-    let deadline = Instant::now() + CLAIMS;
-    let [mut pause, longest] = LOOKS;
+    let deadline = Instant::now() + CLAIM_TIMEOUT;
+    let [mut pause, longest] = POLL_PAUSES;
     loop {
         if !leadership.is_open() {
             return Err(over());
         }
-        let permit = looks.acquire().await;
+        let permit = polls.acquire().await;
         let Some(claim) = unbound_claim(server, bind).await? else { return Ok(()) };
-        match read(server, bind).await {
+        match read_binding(server, bind).await {
             Ok(Some(BindResult::Bound) | None) | Err(_) => {}
             Ok(Some(result)) => return Err(result),
         }
         drop(permit);
         if Instant::now() > deadline {
-            let why =
-                format!("claim `{claim}` was not bound within {} minutes", CLAIMS.as_secs() / 60);
+            let why = format!(
+                "claim `{claim}` was not bound within {} minutes",
+                CLAIM_TIMEOUT.as_secs() / 60
+            );
             return Err(BindResult::Refused(why));
         }
         leadership.pause(pause).await;
@@ -175,8 +178,8 @@ pub(crate) async fn claims(
     }
 }
 
-/// A claim of the pod that is not bound yet, or of which it is not known. When all are, the node must reach their
-/// volumes: a volume that was made for another pod of the claim may be somewhere else.
+/// A claim of the pod that is not bound yet or could not be read. When all are bound, the node must reach their volumes: a
+/// volume that was provisioned for another pod of the claim may be elsewhere.
 async fn unbound_claim<'a>(
     server: &ApiServer,
     bind: &'a Bind,
@@ -188,21 +191,22 @@ async fn unbound_claim<'a>(
             Ok(found) if is_bound(&found) => {
                 got.extend(found.spec.volume_name.map(|volume| (claim, volume)));
             }
-            Ok(found) if is_given_up(&found, act) => {
-                let why = format!("claim `{claim}`: no volume can be made on its node");
+            Ok(found) if is_abandoned(&found, act) => {
+                let why =
+                    format!("claim `{claim}`: the provisioner cannot create a volume for the node");
                 return Err(BindResult::Refused(why));
             }
-            // The pod is still there, and waits for whoever makes the claim again.
+            // The pod remains pending until the claim is created again.
             Err(Failure::NotFound(_)) => {
-                return Err(BindResult::Refused(format!("claim `{claim}` is gone")));
+                return Err(BindResult::Refused(format!("claim `{claim}` does not exist")));
             }
             Ok(_) | Err(_) => return Ok(Some(claim)),
         }
     }
-    match out_of_reach(server, &bind.node, &got).await {
+    match unreachable_volume(server, &bind.node, &got).await {
         Ok(None) => Ok(None),
         Ok(Some((claim, volume))) => {
-            let why = format!("claim `{claim}`: the node does not reach its volume `{volume}`");
+            let why = format!("claim `{claim}`: the node cannot reach volume `{volume}`");
             Err(BindResult::Refused(why))
         }
         Err(Failure::NotFound(why)) => Err(BindResult::Refused(why)),
@@ -210,8 +214,8 @@ async fn unbound_claim<'a>(
     }
 }
 
-/// The first of these volumes that a node does not reach, and its claim.
-async fn out_of_reach<'a>(
+/// The first of these volumes that a node cannot reach, with its claim.
+async fn unreachable_volume<'a>(
     server: &ApiServer,
     node: &str,
     volumes: &'a [(&'a Key, String)],
@@ -232,23 +236,23 @@ fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.phase.as_deref() == Some("Bound")
 }
 
-/// The node for which a volume is being made for the claim.
-fn selected(claim: &PersistentVolumeClaim) -> Option<&str> {
+/// The node for which the claim's volume is being provisioned.
+fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.metadata.annotations.as_ref()?.get(SELECTED_NODE).map(String::as_str)
 }
 
-/// Whether a provisioner cannot make the volume: it takes the name of the node off again.
-fn is_given_up(claim: &PersistentVolumeClaim, act: &ClaimAction) -> bool {
-    matches!(act, ClaimAction::Provision(node) if selected(claim) != Some(node))
+/// Whether the provisioner gave up: it removes the selected node.
+fn is_abandoned(claim: &PersistentVolumeClaim, act: &ClaimAction) -> bool {
+    matches!(act, ClaimAction::Provision(node) if selected_node(claim) != Some(node))
 }
 
-/// Asks the provisioner to make a volume for this node.
+/// Selects the node for which the provisioner creates a volume.
 async fn select_node(server: &ApiServer, claim: &Key, node: &str) -> Result<(), Failure> {
     let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
     let mut last = Ok(());
-    for _ in 0..TRIES {
+    for _ in 0..CLAIM_ATTEMPTS {
         let found: PersistentVolumeClaim = server.get(&path).await?;
-        let Some(body) = selection(&found, node)? else { return Ok(()) };
+        let Some(body) = selection_patch(&found, node)? else { return Ok(()) };
         last = server.merge(&path, &body).await;
         if !matches!(last, Err(Failure::Conflict(_))) {
             break;
@@ -257,17 +261,17 @@ async fn select_node(server: &ApiServer, claim: &Key, node: &str) -> Result<(), 
     last
 }
 
-/// What is written to have a volume made for this node; nothing when that is done. A node that somebody chose before
-/// is not written over: the volume may be under way there, and a pod may be waiting for it.
-fn selection(
+/// The patch that selects a node; none if it is selected already. A node that another client selected is not overwritten: the
+/// volume may be in creation there, and another pod may wait for it.
+fn selection_patch(
     claim: &PersistentVolumeClaim,
     node: &str,
 ) -> Result<Option<serde_json::Value>, Failure> {
-    match selected(claim) {
+    match selected_node(claim) {
         _ if is_bound(claim) => Ok(None),
         Some(chosen) if chosen == node => Ok(None),
         Some(chosen) => {
-            Err(Failure::Conflict(format!("its volume is being made for node `{chosen}`")))
+            Err(Failure::Conflict(format!("its volume is being provisioned for node `{chosen}`")))
         }
         None => Ok(Some(json!({
             "metadata": {
@@ -292,20 +296,20 @@ struct Version {
     resource_version: String,
 }
 
-/// Gives an existing volume to the claim; the volume controller does the rest.
-async fn give_volume(server: &ApiServer, claim: &Key, volume: &str) -> Result<(), Failure> {
+/// Points an existing volume to the claim; the volume controller does the rest.
+async fn assign_volume(server: &ApiServer, claim: &Key, volume: &str) -> Result<(), Failure> {
     let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
     let claimed: Versioned = server.get(&path).await?;
     let path = format!("/api/v1/persistentvolumes/{volume}");
     let found: serde_json::Value = server.get(&path).await?;
-    if is_anothers(&found["spec"]["claimRef"], claim, &claimed.metadata.uid) {
-        return Err(Failure::Conflict(format!("volume `{volume}` was given to another claim")));
+    if belongs_to_another_claim(&found["spec"]["claimRef"], claim, &claimed.metadata.uid) {
+        return Err(Failure::Conflict(format!("volume `{volume}` belongs to another claim")));
     }
     let version = found.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
     let body = json!({
         "metadata": {
             "resourceVersion": version,
-            // Not a person's choice: the volume is free again when the claim is gone.
+            // Chosen by a controller: the volume becomes available again when the claim is deleted.
             "annotations": { "pv.kubernetes.io/bound-by-controller": "yes" },
         },
         "spec": { "claimRef": {
@@ -320,8 +324,8 @@ async fn give_volume(server: &ApiServer, claim: &Key, volume: &str) -> Result<()
     server.merge(&path, &body).await
 }
 
-/// Whether a volume is another claim's, or was set aside for one, which need not exist yet.
-fn is_anothers(holder: &serde_json::Value, claim: &Key, uid: &str) -> bool {
+/// Whether a volume belongs to another claim, which need not exist yet.
+fn belongs_to_another_claim(holder: &serde_json::Value, claim: &Key, uid: &str) -> bool {
     let text = |field: &str| holder[field].as_str().filter(|text| !text.is_empty());
     let named = |field: &str, own: &str| text(field).is_none_or(|held| held == own);
     !(named("name", &claim.name) && named("namespace", &claim.namespace) && named("uid", uid))

@@ -1,10 +1,9 @@
-//! The time as the engine counts it.
+//! Engine time.
 
 use agentaflow_engine::Time;
 use std::time::Instant;
 
-/// The clock on the wall when we began to lead, and since then one that never jumps: nothing fires early or stands
-/// still because somebody set the time.
+/// Wall clock at the start of leadership, advanced by a monotonic clock: changes of the wall clock have no effect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     wall: u64,
@@ -33,7 +32,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn time_goes_on_from_where_the_wall_clock_stood() {
+    fn engine_time_continues_from_the_wall_clock() {
         let started = Instant::now();
         let clock = Clock { wall: 1_000, started };
         assert_eq!(clock.at(started), Time(1_000));

@@ -1,4 +1,4 @@
-//! Events: what people see in `kubectl describe`.
+//! Kubernetes Events.
 
 use agentaflow_kube_core::names;
 use fnv::FnvHasher;
@@ -8,25 +8,25 @@ use std::hash::{Hash, Hasher};
 use super::api::{ApiServer, Failure, Ignored};
 use crate::state::EventRecord;
 
-/// The longest message that the API server takes.
-const LONGEST: usize = 1024;
+/// The API server's limit of a message, in bytes.
+const MAX_MESSAGE: usize = 1024;
 
-/// Tells people something. The name is made from what is said, so that saying it again counts instead of piling up.
-pub(crate) async fn tell(
+/// Records an Event. Its name is a hash of its content, so that a repetition counts up instead of creating another Event.
+pub(crate) async fn record(
     server: &ApiServer,
     identity: &str,
-    note: &EventRecord,
+    event: &EventRecord,
 ) -> Result<(), Failure> {
-    let about = &note.about;
+    let object = &event.object;
     let mut hasher = FnvHasher::default();
-    (&about.uid, note.reason, &note.message).hash(&mut hasher);
-    let name = name(&about.key.name, hasher.finish());
-    let version = if about.kind == "Pod" { "v1" } else { "agentaflow.io/v1" };
+    (&object.uid, event.reason, &event.message).hash(&mut hasher);
+    let name = name(&object.key.name, hasher.finish());
+    let version = if object.kind == "Pod" { "v1" } else { "agentaflow.io/v1" };
     let now = jiff::Timestamp::now();
     let micro = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
-    let mut message = note.message.clone();
-    message.truncate(message.floor_char_boundary(LONGEST));
-    let namespace = &about.key.namespace;
+    let mut message = event.message.clone();
+    message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+    let namespace = &object.key.namespace;
     let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
     let body = json!({
         "apiVersion": "events.k8s.io/v1",
@@ -35,26 +35,26 @@ pub(crate) async fn tell(
         "eventTime": micro,
         "reportingController": names::SCHEDULER_NAME,
         "reportingInstance": format!("{identity:.128}"),
-        "action": note.reason,
-        "reason": note.reason,
-        "type": if note.warning { "Warning" } else { "Normal" },
+        "action": event.reason,
+        "reason": event.reason,
+        "type": event.event_type.as_str(),
         "note": message,
         "regarding": {
             "apiVersion": version,
-            "kind": about.kind,
+            "kind": object.kind,
             "namespace": namespace,
-            "name": about.key.name,
-            "uid": about.uid,
+            "name": object.key.name,
+            "uid": object.uid,
         },
     });
     match server.post::<Ignored>(&path, &body).await {
-        Err(Failure::Conflict(_)) => again(server, &path, &name, &micro).await,
+        Err(Failure::Conflict(_)) => count_up(server, &path, &name, &micro).await,
         answer => answer.map(|_| ()),
     }
 }
 
-/// The same was said before: it counts.
-async fn again(server: &ApiServer, path: &str, name: &str, now: &str) -> Result<(), Failure> {
+/// Counts up an existing Event.
+async fn count_up(server: &ApiServer, path: &str, name: &str, now: &str) -> Result<(), Failure> {
     let path = format!("{path}/{name}");
     let found: serde_json::Value = server.get(&path).await?;
     let count = found.pointer("/series/count").and_then(serde_json::Value::as_u64).unwrap_or(1);
@@ -62,10 +62,10 @@ async fn again(server: &ApiServer, path: &str, name: &str, now: &str) -> Result<
     server.merge(&path, &body).await
 }
 
-/// The name of an event: before a dot there is no other mark.
-fn name(about: &str, said: u64) -> String {
-    let cut = format!("{about:.200}");
-    format!("{}.{said:016x}", cut.trim_end_matches(['-', '.']))
+/// A name must not have `-` or `.` before a dot.
+fn name(object: &str, hash: u64) -> String {
+    let cut = format!("{object:.200}");
+    format!("{}.{hash:016x}", cut.trim_end_matches(['-', '.']))
 }
 
 #[cfg(test)]
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_an_event_about_a_long_name_is_one_that_the_api_server_takes() {
-        let check = |about: &str, expected: &str| assert_eq!(name(about, 10), expected);
+    fn the_api_server_accepts_event_names_of_objects_with_long_names() {
+        let check = |object: &str, expected: &str| assert_eq!(name(object, 10), expected);
         check("train-0", "train-0.000000000000000a");
         let start = "a".repeat(199);
         check(&format!("{start}-b"), &format!("{start}.000000000000000a"));

@@ -1,6 +1,6 @@
-//! Executor: carries out acts. Binding comes first; what is only said to people follows behind.
+//! Executes actions. Bindings go first; statuses, conditions and Events follow behind.
 //!
-//! Every write is idempotent, names the uid of its object, and is made only while we lead.
+//! Every write is idempotent, names the uid of its object, and is sent only while this replica leads.
 
 use agentaflow_kube_core::names;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,24 +13,24 @@ use super::lease::Leadership;
 use super::status_writes::{StatusWrite, StatusWrites};
 use super::writes::WritePermits;
 use super::{bind, events, owner_lookup, writes};
+use crate::controller::EventType;
 use crate::state::{
     Action, ActionResult, BindResult, EventRecord, ObjectRef, PendingCondition, PodRef,
 };
 
-/// Bindings at a time.
-const BINDINGS: usize = 48;
-/// Pods at a time whose claims are looked at.
-const CLAIMS: usize = 8;
-/// Other changes of pods at a time.
-const CHANGES: usize = 16;
-/// Owners asked at a time.
-const LOOKUPS: usize = 4;
-/// StatusWrites to people at a time.
-const WORDS: usize = 4;
-/// The pause between two words to people while bindings are under way, and while none are.
+/// Concurrent bindings.
+const MAX_BINDINGS: usize = 48;
+/// Pods whose claims are polled concurrently.
+const MAX_CLAIM_POLLS: usize = 8;
+/// Other concurrent writes to pods.
+const MAX_WRITES: usize = 16;
+/// Concurrent reads of owners.
+const MAX_LOOKUPS: usize = 4;
+/// Concurrent status writes.
+const STATUS_WRITERS: usize = 4;
+/// Pause between two status writes of one task, while bindings are in flight and while none are.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(8)];
 
-/// Carries out acts.
 #[derive(Clone, Debug)]
 pub(crate) struct Executor {
     shared: Arc<Shared>,
@@ -41,17 +41,17 @@ struct Shared {
     server: ApiServer,
     leadership: Leadership,
     identity: String,
-    outcomes: mpsc::UnboundedSender<ActionResult>,
+    results: mpsc::UnboundedSender<ActionResult>,
     bindings: Semaphore,
     claims: Semaphore,
     changes: Semaphore,
     lookups: Semaphore,
-    under_way: AtomicUsize,
+    in_flight: AtomicUsize,
     binding: AtomicUsize,
-    words: Mutex<StatusWrites>,
+    status_writes: Mutex<StatusWrites>,
     wake: Notify,
-    /// Somebody has finished speaking.
-    silent: Notify,
+    /// Notified after each status write.
+    write_finished: Notify,
     metrics: Arc<super::metrics::Metrics>,
 }
 
@@ -60,67 +60,69 @@ impl Executor {
         server: ApiServer,
         leadership: Leadership,
         identity: &str,
-        outcomes: mpsc::UnboundedSender<ActionResult>,
+        results: mpsc::UnboundedSender<ActionResult>,
         metrics: Arc<super::metrics::Metrics>,
     ) -> Self {
         let shared = Arc::new(Shared {
             server,
             leadership,
             identity: identity.to_owned(),
-            outcomes,
-            bindings: Semaphore::new(BINDINGS),
-            claims: Semaphore::new(CLAIMS),
-            changes: Semaphore::new(CHANGES),
-            lookups: Semaphore::new(LOOKUPS),
-            under_way: AtomicUsize::new(0),
+            results,
+            bindings: Semaphore::new(MAX_BINDINGS),
+            claims: Semaphore::new(MAX_CLAIM_POLLS),
+            changes: Semaphore::new(MAX_WRITES),
+            lookups: Semaphore::new(MAX_LOOKUPS),
+            in_flight: AtomicUsize::new(0),
             binding: AtomicUsize::new(0),
-            words: Mutex::default(),
+            status_writes: Mutex::default(),
             wake: Notify::new(),
-            silent: Notify::new(),
+            write_finished: Notify::new(),
             metrics,
         });
-        for _ in 0..WORDS {
-            tokio::spawn(shared.clone().speak());
+        for _ in 0..STATUS_WRITERS {
+            tokio::spawn(shared.clone().send_status_writes());
         }
         Self { shared }
     }
 
-    /// Takes acts over; returns at once.
-    pub(crate) fn give(&self, acts: Vec<Action>) {
-        for act in acts {
-            self.take(act);
+    /// Starts the actions; repermits at once.
+    pub(crate) fn submit(&self, actions: Vec<Action>) {
+        for action in actions {
+            self.start(action);
         }
     }
 
-    /// Begins nothing new, and waits until nothing that changes pods is under way, or the time is over.
+    /// Starts nothing new, and waits until no write to a pod is in flight, or for `limit`.
     pub(crate) async fn finish(&self, limit: Duration) {
         self.shared.leadership.close();
         let idle = async {
-            while self.shared.under_way.load(Ordering::Acquire) > 0 {
+            while self.shared.in_flight.load(Ordering::Acquire) > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         let _ = tokio::time::timeout(limit, idle).await;
     }
 
-    fn take(&self, act: Action) {
+    fn start(&self, action: Action) {
         let shared = &self.shared;
-        match act {
-            Action::Status { workload, uid, status } => {
-                shared.add(StatusWrite::WorkloadStatus(workload, uid, status));
+        match action {
+            Action::WriteStatus { workload, uid, status } => {
+                shared.enqueue(StatusWrite::WorkloadStatus(workload, uid, status));
             }
-            Action::QueueStatus { queue, status } => {
-                shared.add(StatusWrite::QueueStatus(queue, status))
+            Action::WriteQueueStatus { queue, status } => {
+                shared.enqueue(StatusWrite::QueueStatus(queue, status))
             }
-            Action::Explain { pod, why } => shared.add(StatusWrite::PodCondition(pod, why)),
-            Action::RecordEvent(note) => shared.add(StatusWrite::Event(note)),
+            Action::WriteCondition { pod, condition: why } => {
+                shared.enqueue(StatusWrite::PodCondition(pod, why))
+            }
+            Action::RecordEvent(event) => shared.enqueue(StatusWrite::Event(event)),
             Action::Bind(bind) => {
-                shared.words().bind(&bind.pod);
-                shared.under_way.fetch_add(1, Ordering::AcqRel);
+                shared.status_writes().begin_binding(&bind.pod);
+                shared.in_flight.fetch_add(1, Ordering::AcqRel);
                 tokio::spawn(shared.clone().bind(bind));
             }
             other => {
-                shared.under_way.fetch_add(1, Ordering::AcqRel);
+                shared.in_flight.fetch_add(1, Ordering::AcqRel);
                 tokio::spawn(shared.clone().change(other));
             }
         }
@@ -128,12 +130,12 @@ impl Executor {
 }
 
 impl Shared {
-    fn words(&self) -> MutexGuard<'_, StatusWrites> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    fn status_writes(&self) -> MutexGuard<'_, StatusWrites> {
+        self.status_writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, word: StatusWrite) {
-        let dropped = self.words().add(word);
+    fn enqueue(&self, write: StatusWrite) {
+        let dropped = self.status_writes().add(write);
         for _ in 0..dropped {
             self.metrics.dropped_events.inc();
         }
@@ -142,7 +144,7 @@ impl Shared {
 
     async fn bind(self: Arc<Self>, bind: Box<crate::state::Bind>) {
         let (pod, plan) = (bind.pod.clone(), bind.plan);
-        // Thousands wait for their turn at a time: what the calls need is made when it comes.
+        // Thousands of bindings wait at a time: request bodies are built when a permit is free.
         let ready = if bind.claims.is_empty() {
             Ok(())
         } else {
@@ -153,45 +155,45 @@ impl Shared {
             Err(result) => result,
         };
         let has_node = matches!(result, BindResult::Bound | BindResult::Elsewhere(_));
-        self.words().bound(&pod, has_node);
+        self.status_writes().end_binding(&pod, has_node);
         self.wake.notify_one();
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
-        // A leader no more: whoever leads now reads from the API server what came of it.
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        // After the loss of leadership, the new leader reads the result from the API server.
         if self.leadership.is_open() {
             self.metrics.bindings(&result);
-            let _ = self.outcomes.send(ActionResult::Bind { pod, plan, result });
+            let _ = self.results.send(ActionResult::Bind { pod, plan, result });
         }
     }
 
     async fn bind_pod(&self, bind: &crate::state::Bind) -> BindResult {
-        self.silence(&bind.pod).await;
+        self.wait_for_condition_write(&bind.pod).await;
         self.binding.fetch_add(1, Ordering::AcqRel);
-        let turns = WritePermits { leadership: &self.leadership, permits: &self.bindings };
-        let turn = turns.permits.acquire().await;
-        let result = Box::pin(bind::pod(&self.server, turns, turn.ok(), bind)).await;
+        let permits = WritePermits { leadership: &self.leadership, permits: &self.bindings };
+        let permit = permits.permits.acquire().await;
+        let result = Box::pin(bind::pod(&self.server, permits, permit.ok(), bind)).await;
         self.binding.fetch_sub(1, Ordering::AcqRel);
         result
     }
 
-    /// Waits until nobody says any more that the pod is not placed.
-    async fn silence(&self, pod: &PodRef) {
+    /// Waits until no write of the condition `PodScheduled=False` is in flight.
+    async fn wait_for_condition_write(&self, pod: &PodRef) {
         loop {
-            let silent = self.silent.notified();
-            if !self.words().is_busy(pod) {
+            let write_finished = self.write_finished.notified();
+            if !self.status_writes().is_busy(pod) {
                 return;
             }
-            silent.await;
+            write_finished.await;
         }
     }
 
-    async fn change(self: Arc<Self>, act: Action) {
-        let outcome = match act {
-            // It may take long: a budget says when.
+    async fn change(self: Arc<Self>, action: Action) {
+        let result = match action {
+            // Takes as long as the disruption budgets demand; holds no permit.
             Action::Evict { pod, .. } => {
                 let failed = writes::evict(&self.server, &self.leadership, &pod).await;
                 failed.map(|why| ActionResult::EvictionFailed { pod, why })
             }
-            Action::LookUp(owner) => {
+            Action::LookUpOwner(owner) => {
                 let _permit = self.lookups.acquire().await;
                 let annotations =
                     owner_lookup::annotations(&self.server, &self.leadership, &owner).await;
@@ -203,92 +205,102 @@ impl Shared {
             }
             other => self.write(other).await,
         };
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
-        if let Some(outcome) = outcome.filter(|_| self.leadership.is_open()) {
-            let _ = self.outcomes.send(outcome);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if let Some(result) = result.filter(|_| self.leadership.is_open()) {
+            let _ = self.results.send(result);
         }
     }
 
-    async fn write(&self, act: Action) -> Option<ActionResult> {
+    async fn write(&self, action: Action) -> Option<ActionResult> {
         let server = &self.server;
-        let turns = WritePermits { leadership: &self.leadership, permits: &self.changes };
-        match act {
+        let permits = WritePermits { leadership: &self.leadership, permits: &self.changes };
+        match action {
             Action::Create { workload, name, body } => {
-                return Some(writes::create(server, turns, workload, name, &body).await);
+                return Some(writes::create(server, permits, workload, name, &body).await);
             }
-            Action::Delete { pod, grace } => writes::delete(server, turns, &pod, grace).await,
+            Action::Delete { pod, grace } => writes::delete(server, permits, &pod, grace).await,
             Action::DeleteOrphan { pod, node } => {
-                writes::delete_orphan(server, turns, &pod, &node).await;
+                writes::delete_orphan(server, permits, &pod, &node).await;
             }
             Action::Nominate { pod, node } => {
-                writes::nominate(server, turns, &pod, node.as_deref()).await;
+                writes::nominate(server, permits, &pod, node.as_deref()).await;
             }
-            Action::Finalizer { workload, uid, version, add, present } => {
+            Action::WriteFinalizer { workload, uid, version, add, present } => {
                 let about = writes::Revision { workload: &workload, uid: &uid, version: &version };
-                writes::finalizer(server, turns, about, add, present).await;
+                writes::finalizer(server, permits, about, add, present).await;
             }
             _ => {}
         }
         None
     }
 
-    /// Says what is to be said, slowly while bindings are under way.
-    async fn speak(self: Arc<Self>) {
+    /// Sends status writes, slowly while bindings are in flight.
+    async fn send_status_writes(self: Arc<Self>) {
         loop {
-            let (word, resting) = {
-                let mut words = self.words();
-                (words.next(Instant::now()), words.is_resting())
+            let (write, backing_off) = {
+                let mut writes = self.status_writes();
+                (writes.next(Instant::now()), writes.is_backing_off())
             };
-            let Some(word) = word else {
+            let Some(write) = write else {
                 tokio::select! {
                     () = self.wake.notified() => continue,
-                    () = tokio::time::sleep(Duration::from_millis(250)), if resting => continue,
+                    () = tokio::time::sleep(Duration::from_millis(250)), if backing_off => continue,
                     () = self.leadership.over.cancelled() => return,
                 }
             };
             if !self.leadership.holds() {
                 return;
             }
-            let again = self.say(&word).await;
-            self.words().said(word, again, Instant::now());
-            self.silent.notify_waiters();
+            let retry = self.send(&write).await;
+            self.status_writes().finish(write, retry, Instant::now());
+            self.write_finished.notify_waiters();
             let busy = self.binding.load(Ordering::Acquire) > 0;
             tokio::time::sleep(PAUSES[usize::from(!busy)]).await;
         }
     }
 
-    /// PendingCondition a pod is not placed: its condition for programs, an event for people, who see no messages of conditions in
-    /// `kubectl describe`.
-    async fn say_why(&self, pod: &PodRef, why: &PendingCondition) -> Result<(), Failure> {
-        writes::condition(&self.server, pod, why).await?;
-        let about = ObjectRef { kind: "Pod", key: pod.key.clone(), uid: pod.uid.clone() };
-        let message = why.message.to_string();
-        let note = EventRecord { about, warning: true, reason: names::FAILED_SCHEDULING, message };
-        events::tell(&self.server, &self.identity, &note).await
+    /// Writes the condition for programs, and an Event for users: `kubectl describe` shows no messages of conditions.
+    async fn write_condition(
+        &self,
+        pod: &PodRef,
+        condition: &PendingCondition,
+    ) -> Result<(), Failure> {
+        writes::condition(&self.server, pod, condition).await?;
+        let object = ObjectRef { kind: "Pod", key: pod.key.clone(), uid: pod.uid.clone() };
+        let message = condition.message.to_string();
+        let event = EventRecord {
+            object,
+            event_type: EventType::Warning,
+            reason: names::FAILED_SCHEDULING,
+            message,
+        };
+        events::record(&self.server, &self.identity, &event).await
     }
 
-    /// Says it; tells whether it is worth saying again.
-    async fn say(&self, word: &StatusWrite) -> bool {
-        let (said, what) = match word {
+    /// Sends one status write; repermits whether to retry.
+    async fn send(&self, write: &StatusWrite) -> bool {
+        let (sent, what) = match write {
             StatusWrite::WorkloadStatus(workload, uid, status) => {
                 (writes::status(&self.server, workload, uid, status).await, "workload status")
             }
             StatusWrite::QueueStatus(queue, status) => {
                 (writes::queue_status(&self.server, queue, status).await, "queue status")
             }
-            StatusWrite::PodCondition(pod, why) => (self.say_why(pod, why).await, "pod condition"),
-            StatusWrite::Event(note) => {
-                (events::tell(&self.server, &self.identity, note).await, "event")
+            StatusWrite::PodCondition(pod, why) => {
+                (self.write_condition(pod, why).await, "pod condition")
+            }
+            StatusWrite::Event(event) => {
+                (events::record(&self.server, &self.identity, event).await, "event")
             }
         };
-        match said {
+        match sent {
             Ok(()) | Err(Failure::NotFound(_) | Failure::Conflict(_)) => false,
-            Err(error) if error.is_passing() => {
-                tracing::debug!(%error, what, "not written yet");
+            Err(error) if error.is_retryable() => {
+                tracing::debug!(%error, what, "write failed; retrying");
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, what, "cannot be written");
+                tracing::warn!(%error, what, "write failed");
                 false
             }
         }

@@ -1,4 +1,4 @@
-//! Health, metrics, and answers to "why does it wait?".
+//! HTTP endpoints: health, metrics, explanations and forecasts.
 
 use agentaflow_api::explain::Explanation;
 use axum::body::Bytes;
@@ -18,90 +18,83 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::Metrics;
 use crate::state::{ClusterState, Key, WorkloadExplanation};
 
-/// A loop that has not turned for so long is stuck.
-const STUCK: Duration = Duration::from_mins(1);
+/// Time without a pass after which the loop counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_mins(1);
 
-/// The largest object that is asked about.
-const LARGEST: usize = 1 << 20;
+/// Largest request body.
+const MAX_BODY: usize = 1 << 20;
 
-/// How long a question may wait for its answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of a query.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A question to whoever holds the world.
+/// A query to the task that owns the state.
 #[derive(Debug)]
 pub(crate) enum Query {
-    /// PendingCondition does it wait?
     Explain {
-        /// ObjectRef what.
         key: Key,
-        /// Where the answer goes.
         answer: oneshot::Sender<Option<WorkloadExplanation>>,
     },
-    /// What would become of it?
     WhatIf {
-        /// Where it would be handed in, if it does not say.
+        /// Namespace of an object that names none.
         namespace: String,
-        /// ObjectRef what.
         object: serde_json::Value,
-        /// Where the answer goes.
         answer: oneshot::Sender<Result<Explanation, String>>,
     },
 }
 
 impl Query {
-    /// Answers, unless nobody waits for the answer any more. Changes nothing.
-    pub(crate) fn put(self, world: &mut ClusterState) {
+    /// Answers, unless the caller is gone.
+    pub(crate) fn answer(self, state: &mut ClusterState) {
         match self {
             Self::Explain { key, answer } if !answer.is_closed() => {
-                let _ = answer.send(world.explain(&key));
+                let _ = answer.send(state.explain(&key));
             }
             Self::WhatIf { namespace, object, answer } if !answer.is_closed() => {
-                let _ = answer.send(world.what_if(&namespace, &object));
+                let _ = answer.send(state.what_if(&namespace, &object));
             }
             _ => {}
         }
     }
 }
 
-/// How this replica is.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     pub(crate) metrics: Arc<Metrics>,
-    questions: mpsc::Sender<Query>,
-    /// When this replica started; the clock on the wall may jump.
+    queries: mpsc::Sender<Query>,
+    /// Monotonic; the wall clock may jump.
     started: Instant,
-    /// When the loop last turned, in milliseconds since the start; [`NEVER`] while we do not lead.
-    turned: Arc<AtomicU64>,
+    /// Time of the last pass in milliseconds since the start; [`NEVER`] while this replica does not lead.
+    last_pass: Arc<AtomicU64>,
     ready: Arc<AtomicBool>,
 }
 
-/// The loop has not turned yet.
+/// No pass yet.
 const NEVER: u64 = u64::MAX;
 
 impl Health {
     pub(crate) fn new(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Query>) {
-        let (questions, asked) = mpsc::channel(64);
-        let (turned, ready) = (Arc::new(AtomicU64::new(NEVER)), Arc::default());
-        (Self { metrics, questions, started: Instant::now(), turned, ready }, asked)
+        let (queries, asked) = mpsc::channel(64);
+        let (last_pass, ready) = (Arc::new(AtomicU64::new(NEVER)), Arc::default());
+        (Self { metrics, queries, started: Instant::now(), last_pass, ready }, asked)
     }
 
-    /// The loop turned.
-    pub(crate) fn turn(&self) {
-        self.turned.store(self.age(), Ordering::Relaxed);
+    /// Records a pass.
+    pub(crate) fn mark_alive(&self) {
+        self.last_pass.store(self.age(), Ordering::Relaxed);
     }
 
-    /// Whether this replica does what it is there for: another leads, or we do and everything has been listed.
+    /// A follower is ready; a leader is ready when all kinds are listed.
     pub(crate) fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Asks whoever holds the world; none when nobody does, or when it takes too long.
-    async fn ask<T>(&self, question: Query, answered: oneshot::Receiver<T>) -> Option<T> {
+    /// Sends a query to the leading task; none if this replica does not lead or the query times out.
+    async fn ask<T>(&self, query: Query, answered: oneshot::Receiver<T>) -> Option<T> {
         let answer = async {
-            self.questions.send(question).await.ok()?;
+            self.queries.send(query).await.ok()?;
             answered.await.ok()
         };
-        tokio::time::timeout(PATIENCE, answer).await.ok().flatten()
+        tokio::time::timeout(QUERY_TIMEOUT, answer).await.ok().flatten()
     }
 
     fn age(&self) -> u64 {
@@ -109,24 +102,23 @@ impl Health {
     }
 
     fn is_stuck(&self) -> bool {
-        let turned = self.turned.load(Ordering::Relaxed);
-        turned != NEVER && u128::from(self.age().saturating_sub(turned)) > STUCK.as_millis()
+        let last_pass = self.last_pass.load(Ordering::Relaxed);
+        last_pass != NEVER
+            && u128::from(self.age().saturating_sub(last_pass)) > STUCK_AFTER.as_millis()
     }
 }
 
-/// Serves health and explanations.
 pub(crate) async fn serve_health(listener: TcpListener, health: Health, stop: CancellationToken) {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/livez", get(healthz))
         .route("/readyz", get(readyz))
         .route("/explain/{namespace}/{name}", get(explain))
-        .route("/what-if", post(what_if).layer(DefaultBodyLimit::max(LARGEST)))
+        .route("/what-if", post(what_if).layer(DefaultBodyLimit::max(MAX_BODY)))
         .with_state(health);
     serve(listener, router, stop, "health").await;
 }
 
-/// Serves metrics.
 pub(crate) async fn serve_metrics(listener: TcpListener, health: Health, stop: CancellationToken) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(health);
     serve(listener, router, stop, "metrics").await;
@@ -140,13 +132,14 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, w
         .with_graceful_shutdown(async move { stop.cancelled().await })
         .await;
     if let Err(error) = served {
-        tracing::error!(%error, "{what} is no longer served");
+        tracing::error!(%error, "{what} server ended");
     }
 }
 
 async fn healthz(State(health): State<Health>) -> Response {
     if health.is_stuck() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the loop does not turn\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "no scheduling pass for a minute\n")
+            .into_response();
     }
     "ok\n".into_response()
 }
@@ -155,7 +148,7 @@ async fn readyz(State(health): State<Health>) -> Response {
     if health.ready.load(Ordering::Relaxed) && !health.is_stuck() {
         return "ok\n".into_response();
     }
-    (StatusCode::SERVICE_UNAVAILABLE, "not everything has been listed yet\n").into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, "not all kinds are listed yet\n").into_response()
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
@@ -168,18 +161,17 @@ async fn explain(
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
     let (answer, answered) = oneshot::channel();
-    let question = Query::Explain { key: Key::new(&namespace, &name), answer };
-    match health.ask(question, answered).await {
+    let query = Query::Explain { key: Key::new(&namespace, &name), answer };
+    match health.ask(query, answered).await {
         Some(Some(answer)) => Json(answer).into_response(),
         Some(None) => {
-            let text = format!("nothing is known about {namespace}/{name}\n");
+            let text = format!("{namespace}/{name} not found\n");
             (StatusCode::NOT_FOUND, text).into_response()
         }
-        None => does_not_lead(),
+        None => not_leading(),
     }
 }
 
-/// Where an object would be handed in that does not say so itself.
 #[derive(Debug, Deserialize)]
 struct WhatIfParameters {
     #[serde(default = "default_namespace")]
@@ -198,18 +190,17 @@ async fn what_if(
     let object = match serde_json::from_slice(&body) {
         Ok(object) => object,
         Err(error) => {
-            return (StatusCode::BAD_REQUEST, format!("this is not JSON: {error}\n"))
-                .into_response();
+            return (StatusCode::BAD_REQUEST, format!("invalid JSON: {error}\n")).into_response();
         }
     };
     let (answer, answered) = oneshot::channel();
     match health.ask(Query::WhatIf { namespace, object, answer }, answered).await {
         Some(Ok(explanation)) => Json(explanation).into_response(),
         Some(Err(why)) => (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")).into_response(),
-        None => does_not_lead(),
+        None => not_leading(),
     }
 }
 
-fn does_not_lead() -> Response {
+fn not_leading() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response()
 }

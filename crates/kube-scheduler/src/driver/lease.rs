@@ -1,9 +1,8 @@
-//! One leader at a time, by a Lease.
+//! Leader election by a Lease.
 //!
-//! Who leads is a matter of clocks that do not agree, so only our own monotonic one counts. A leader that has not
-//! renewed within [`RENEW_DEADLINE`] stops writing at once: requests have a shorter deadline than the rest of the
-//! lease, so that nothing of it arrives after another may lead. A follower takes a lease over only after it has
-//! watched it unchanged for its whole length.
+//! Clocks of replicas differ, so that only the own monotonic clock counts. A leader that has not renewed within
+//! [`RENEW_DEADLINE`] stops writing at once: requests time out before the lease ends, so that no write arrives after another
+//! replica may lead. A follower takes a lease over only after it stayed unchanged for its whole duration.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -14,27 +13,27 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::{ApiServer, Failure};
 
-/// How long a lease lasts.
+/// Duration of the lease.
 pub(crate) const LENGTH: Duration = Duration::from_secs(15);
-/// How long a leader that cannot renew goes on.
+/// Time after the last renewal at which a leader stops writing.
 pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// How often it renews, or looks whether the lease is free.
+/// Interval of renewals, and of attempts to acquire the lease.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Whether we lead, as writers ask before every write. A leadership that has lapsed never comes back.
+/// Whether this replica leads; checked before every write. Leadership that has lapsed never comes back.
 #[derive(Clone, Debug)]
 pub(crate) struct Leadership {
     started: Instant,
-    /// Milliseconds after `started`.
+    /// End of leadership without another renewal, in milliseconds after `started`.
     until: Arc<AtomicU64>,
-    /// Ends when we no longer lead.
+    /// Cancelled when leadership is lost.
     pub(crate) over: CancellationToken,
-    /// Ends when nothing new is to be begun, because we are about to hand over.
+    /// Cancelled before the lease is released: no new work starts.
     closing: CancellationToken,
 }
 
 impl Leadership {
-    /// A leadership that began with a request sent at this time.
+    /// Leadership acquired by a request sent at this time.
     pub(super) fn new(asked: Instant) -> Self {
         let leadership = Self {
             started: asked,
@@ -46,28 +45,27 @@ impl Leadership {
         leadership
     }
 
-    /// How long we may lead without another renewal.
+    /// Time that is left without another renewal.
     fn left(&self) -> Duration {
         let until = Duration::from_millis(self.until.load(Ordering::Acquire));
         until.saturating_sub(self.started.elapsed())
     }
 
-    /// Whether we lead now.
     pub(crate) fn holds(&self) -> bool {
         self.holds_at(Instant::now())
     }
 
-    /// Whether we lead, and are not about to hand over.
+    /// Whether new work may start: this replica leads and is not about to release the lease.
     pub(crate) fn is_open(&self) -> bool {
         self.holds() && !self.closing.is_cancelled()
     }
 
-    /// Nothing new is begun from now on.
+    /// Prevents new work.
     pub(crate) fn close(&self) {
         self.closing.cancel();
     }
 
-    /// Waits; not longer than there is something to wait for.
+    /// Sleeps; returns early when leadership ends.
     pub(crate) async fn pause(&self, length: Duration) {
         tokio::select! {
             () = tokio::time::sleep(length) => {}
@@ -85,7 +83,7 @@ impl Leadership {
         !self.over.is_cancelled()
     }
 
-    /// The lease was renewed, by a request sent at `asked` and answered at `now`; says whether that was in time.
+    /// Records a renewal sent at `asked` and answered at `now`; returns whether it was in time.
     fn extend(&self, asked: Instant, now: Instant) -> bool {
         let holds = self.holds_at(now);
         if holds {
@@ -104,7 +102,7 @@ impl Leadership {
     }
 }
 
-/// A lease as a follower last saw it change.
+/// A lease and the time of its last observed change.
 #[derive(Debug)]
 struct ObservedLease {
     spec: LeaseSpec,
@@ -112,24 +110,25 @@ struct ObservedLease {
 }
 
 impl ObservedLease {
-    /// For how long at least the lease has been as it is, by a read sent at `asked` and answered at `answered`.
+    /// Minimum time for which the lease did not change, by a read sent at `asked` and answered at `answered`.
     fn unchanged(
-        seen: &mut Option<Self>,
+        observed: &mut Option<Self>,
         spec: &LeaseSpec,
         asked: Instant,
         answered: Instant,
     ) -> Duration {
-        match seen {
-            Some(seen) if seen.spec == *spec => asked.saturating_duration_since(seen.since),
+        match observed {
+            Some(observed) if observed.spec == *spec => {
+                asked.saturating_duration_since(observed.since)
+            }
             _ => {
-                *seen = Some(Self { spec: spec.clone(), since: answered });
+                *observed = Some(Self { spec: spec.clone(), since: answered });
                 Duration::ZERO
             }
         }
     }
 }
 
-/// The Lease by which one of several leads.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     server: ApiServer,
@@ -167,26 +166,28 @@ impl Lease {
         Self { server, namespace, name, identity: identity.to_owned() }
     }
 
-    /// Waits until we lead. Gives up only when `stop` does.
+    /// Waits for leadership; none after `stop`.
     pub(crate) async fn acquire(&self, stop: &CancellationToken) -> Option<Leadership> {
-        let mut seen: Option<ObservedLease> = None;
-        let mut said = false;
+        let mut observed: Option<ObservedLease> = None;
+        let mut logged = false;
         while !stop.is_cancelled() {
             let asked = Instant::now();
-            match self.try_acquire(&mut seen, asked).await {
+            match self.try_acquire(&mut observed, asked).await {
                 Ok(true) => {
                     tracing::info!(identity = self.identity, "leading");
                     return Some(Leadership::new(asked));
                 }
                 Ok(false) => {
-                    let holder = seen.as_ref().and_then(|seen| seen.spec.holder_identity.clone());
-                    if !said {
-                        tracing::info!(holder, "another leads; waiting");
-                        said = true;
+                    let holder = observed
+                        .as_ref()
+                        .and_then(|observed| observed.spec.holder_identity.clone());
+                    if !logged {
+                        tracing::info!(holder, "another replica leads; waiting");
+                        logged = true;
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, lease = self.name, "cannot read or take the lease");
+                    tracing::warn!(%error, lease = self.name, "cannot read or acquire the lease");
                 }
             }
             tokio::select! {
@@ -197,7 +198,7 @@ impl Lease {
         None
     }
 
-    /// Keeps the leadership until it is lost, or until `stop`; ends it, and says whether the lease is still ours.
+    /// Renews the lease until it is lost or until `stop`; ends leadership, and returns whether the lease is still held.
     pub(crate) async fn keep(&self, leadership: &Leadership, stop: &CancellationToken) -> bool {
         loop {
             tokio::select! {
@@ -205,12 +206,12 @@ impl Lease {
                 () = stop.cancelled() => break,
             }
             let asked = Instant::now();
-            // An answer that comes when we lead no more is not worth waiting for.
+            // A response after the end of leadership is useless.
             let renewed = tokio::time::timeout(leadership.left(), self.renew()).await;
             let in_time = match renewed {
                 Ok(Ok(true)) => leadership.extend(asked, Instant::now()),
                 Ok(Ok(false)) => {
-                    tracing::error!("another has taken the lease");
+                    tracing::error!("another replica acquired the lease");
                     leadership.end();
                     return false;
                 }
@@ -221,7 +222,7 @@ impl Lease {
                 Err(_) => leadership.holds(),
             };
             if !in_time {
-                tracing::error!("the lease could not be renewed in time");
+                tracing::error!("the lease was not renewed in time");
                 break;
             }
         }
@@ -230,16 +231,16 @@ impl Lease {
         held
     }
 
-    /// Gives the lease back, so that another need not wait. Nothing that we sent may be under way any more.
-    pub(crate) async fn give_back(&self) {
-        if let Err(error) = self.release().await {
-            tracing::warn!(%error, "cannot give the lease back");
+    /// Releases the lease, so that a follower need not wait. No write may be in flight.
+    pub(crate) async fn release(&self) {
+        if let Err(error) = self.clear_holder().await {
+            tracing::warn!(%error, "cannot release the lease");
         }
     }
 
     async fn try_acquire(
         &self,
-        seen: &mut Option<ObservedLease>,
+        observed: &mut Option<ObservedLease>,
         asked: Instant,
     ) -> Result<bool, Failure> {
         let lease = match self.read().await {
@@ -258,7 +259,7 @@ impl Lease {
         };
         let holder = lease.spec.holder_identity.as_deref().unwrap_or_default();
         let length = lease.spec.lease_duration_seconds.unwrap_or(0).clamp(0, 3600) as u64;
-        let unchanged = ObservedLease::unchanged(seen, &lease.spec, asked, Instant::now());
+        let unchanged = ObservedLease::unchanged(observed, &lease.spec, asked, Instant::now());
         let free = holder.is_empty() || holder == self.identity;
         if !free && unchanged < Duration::from_secs(length) {
             return Ok(false);
@@ -274,12 +275,12 @@ impl Lease {
         }
         let transitions = lease.spec.lease_transitions.unwrap_or(0);
         let spec = self.spec(transitions, lease.spec.acquire_time.clone());
-        // A conflict may be an earlier renewal of our own that arrived late: the next look tells.
+        // A conflict may be an earlier renewal that arrived late: the next read tells.
         let body = self.body(&lease.metadata.resource_version, &spec);
         self.server.put::<LeaseObject>(&self.path(), &body).await.map(|_| true)
     }
 
-    async fn release(&self) -> Result<(), Failure> {
+    async fn clear_holder(&self) -> Result<(), Failure> {
         let lease = self.read().await?;
         if lease.spec.holder_identity.as_deref() == Some(&self.identity) {
             let spec = LeaseSpec { holder_identity: Some(String::new()), ..lease.spec };
@@ -339,8 +340,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_reign_lasts_until_its_deadline_and_no_renewal_revives_it() {
-        // Renewals, as seconds when each was sent and answered, and a second at which somebody asks.
+    fn leadership_lasts_until_its_deadline_and_no_renewal_revives_it() {
+        // Renewals as seconds of request and response, and the second of the check.
         let check = |renewals: &[(u32, u32)], asked: u32, holds: bool| {
             let start = Instant::now();
             let leadership = Leadership::new(start);
@@ -355,15 +356,15 @@ mod tests {
         check(&[], 10, false);
         check(&[(8, 9)], 17, true);
         check(&[(8, 9)], 18, false);
-        // It counts from when the renewal was sent.
+        // The time of the request counts.
         check(&[(2, 6)], 12, false);
-        // The answer came after the deadline: it is over, whatever the answer says.
+        // A response after the deadline does not count.
         check(&[(9, 11)], 12, false);
         check(&[(9, 11), (12, 13)], 14, false);
     }
 
     #[test]
-    fn a_reign_that_was_seen_to_be_over_stays_over() {
+    fn leadership_that_lapsed_stays_lapsed() {
         let start = Instant::now();
         let leadership = Leadership::new(start);
         assert!(!leadership.holds_at(start + SECOND * 10));
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reign_that_closes_begins_nothing_but_still_holds() {
+    fn closed_leadership_starts_no_work_and_still_holds() {
         let leadership = Leadership::new(Instant::now());
         assert!(leadership.is_open());
         leadership.close();
@@ -381,16 +382,16 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_counts_from_the_answer_of_one_look_to_the_question_of_the_next() {
+    fn a_follower_measures_from_one_response_to_the_next_request() {
         let start = Instant::now();
         let spec = |renewed: &str| LeaseSpec {
             renew_time: Some(renewed.to_owned()),
             ..LeaseSpec::default()
         };
-        let mut seen = None;
+        let mut observed = None;
         let mut look = |renewed: &str, asked: u32, answered: u32| {
             let (asked, answered) = (start + SECOND * asked, start + SECOND * answered);
-            ObservedLease::unchanged(&mut seen, &spec(renewed), asked, answered)
+            ObservedLease::unchanged(&mut observed, &spec(renewed), asked, answered)
         };
         assert_eq!(look("one", 0, 3), Duration::ZERO);
         assert_eq!(look("one", 5, 6), SECOND * 2);

@@ -1,4 +1,4 @@
-//! Acts and changes in a few words, for the log. Bodies of pods are not printed: what people write there is theirs.
+//! Actions and changes for the log. Pod bodies are left out: they may hold secrets of users.
 
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim;
@@ -8,7 +8,6 @@ use agentaflow_engine::NodeRanking;
 
 use crate::state::{Action, Bind, Change, Object};
 
-/// An act in a few words.
 pub(crate) struct ActionSummary<'a>(pub(crate) &'a Action);
 
 impl fmt::Display for ActionSummary<'_> {
@@ -21,39 +20,43 @@ impl fmt::Display for ActionSummary<'_> {
                 write!(f, "delete {} within {grace} s", pod.key)
             }
             Action::DeleteOrphan { pod, node } => {
-                write!(f, "delete {}, if node {node} is gone", pod.key)
+                write!(f, "delete {} if node {node} does not exist", pod.key)
             }
             Action::Nominate { pod, node: Some(node) } => {
                 write!(f, "nominate {node} for {}", pod.key)
             }
             Action::Nominate { pod, node: None } => write!(f, "nominate no node for {}", pod.key),
-            Action::Explain { pod, why } => {
-                write!(f, "explain {}: {}: {}", pod.key, why.reason, why.message)
+            Action::WriteCondition { pod, condition: why } => {
+                write!(f, "condition of {}: {}: {}", pod.key, why.reason, why.message)
             }
-            Action::LookUp(owner) => {
+            Action::LookUpOwner(owner) => {
                 write!(f, "look up {} {}/{}", owner.kind, owner.namespace, owner.name)
             }
             Action::Create { workload, name, .. } => write!(f, "create pod {name} of {workload}"),
-            Action::Status { workload, status, .. } => {
+            Action::WriteStatus { workload, status, .. } => {
                 write!(f, "status of {workload}: {:?}", status.phase.unwrap_or_default())?;
                 status.message.as_ref().map_or(Ok(()), |message| write!(f, ": {message}"))
             }
-            Action::QueueStatus { queue, .. } => write!(f, "status of queue {queue}"),
-            Action::Finalizer { workload, add: true, .. } => {
+            Action::WriteQueueStatus { queue, .. } => write!(f, "status of queue {queue}"),
+            Action::WriteFinalizer { workload, add: true, .. } => {
                 write!(f, "add finalizer to {workload}")
             }
-            Action::Finalizer { workload, add: false, .. } => {
+            Action::WriteFinalizer { workload, add: false, .. } => {
                 write!(f, "remove finalizer from {workload}")
             }
-            Action::RecordEvent(note) => {
-                let about = &note.about;
-                write!(f, "note on {} {}: {}: {}", about.kind, about.key, note.reason, note.message)
+            Action::RecordEvent(event) => {
+                let object = &event.object;
+                write!(
+                    f,
+                    "event on {} {}: {}: {}",
+                    object.kind, object.key, event.reason, event.message
+                )
             }
         }
     }
 }
 
-/// How nodes stood when a task was placed, in a few words.
+/// Node scores of a placement.
 pub(crate) struct RankingSummary<'a>(pub(crate) &'a NodeRanking);
 
 impl fmt::Display for RankingSummary<'_> {
@@ -78,7 +81,7 @@ fn binding(f: &mut fmt::Formatter<'_>, bind: &Bind) -> fmt::Result {
     Ok(())
 }
 
-/// A change as its kind and name.
+/// Kind and name of a changed object.
 pub(crate) struct ChangeSummary<'a>(pub(crate) &'a Change);
 
 impl fmt::Display for ChangeSummary<'_> {
@@ -123,7 +126,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn the_log_says_what_is_done_where_and_never_what_is_in_a_pod() {
+    fn the_log_names_actions_and_objects_and_no_pod_bodies() {
         let check = |act: Action, text: &str| assert_eq!(ActionSummary(&act).to_string(), text);
         let pod = PodRef { key: Key::new("default", "train-0"), uid: "u".into() };
         let gpus = (names::POD_ASSIGNED_GPU.to_owned(), "gpu-7/GPU-1,gpu-7/GPU-2".to_owned());
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_named_by_kind_and_name() {
+    fn a_change_shows_kind_and_name() {
         let mut node = slim::Node::default();
         node.metadata.name = Some("gpu-7".to_owned());
         let change = Change::Deleted(Box::new(Object::Node(node)));

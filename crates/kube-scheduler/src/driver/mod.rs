@@ -1,7 +1,7 @@
 //! The scheduler as a program: watches in, writes out, one leader.
 //!
-//! One task holds the world and turns: changes and outcomes in, a pass of the engine, acts out. Everything that takes
-//! time happens elsewhere (`watch`, `executor`). `run` is the whole life of a replica.
+//! One task owns the [`ClusterState`] and loops: watch events and action results in, one pass of the engine, actions out.
+//! Everything that takes time runs in other tasks (`watch`, `executor`). [`run`] is the whole life of a replica.
 
 mod api;
 mod api_discovery;
@@ -40,66 +40,57 @@ use metrics::Metrics;
 use usage_store::UsageStore;
 use watch::WatchUpdate;
 
-/// How often past use is written down.
-const MEMORY: Duration = Duration::from_secs(20);
-/// How often metrics are counted anew.
-const CENSUS: Duration = Duration::from_millis(500);
-/// How much is taken in before the engine is asked.
+/// Interval of usage snapshots.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(20);
+/// Interval of metric updates.
+const SUMMARY_INTERVAL: Duration = Duration::from_millis(500);
+/// Watch events applied before a pass.
 const BATCH: usize = 4096;
-/// How many questions are answered before the engine is asked.
-const QUESTIONS: usize = 64;
-/// Nodes whose scores are told with each placement in the debug log.
-const SCORES_TOLD: usize = 5;
+/// Queries answered before a pass.
+const MAX_QUERIES: usize = 64;
+/// Nodes whose scores the debug log shows for each placement.
+const SCORES_LOGGED: usize = 5;
 
-/// How a replica is run.
+/// Options of a replica.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The namespace of the product: lease, settings, memory, `GPUNode` objects.
+    /// The namespace of the product: lease, settings, usage snapshot, `GPUNode` objects.
     pub namespace: String,
-    /// What the engine is told.
     pub settings: Settings,
-    /// The lease by which one of several leads.
+    /// Name of the Lease for leader election.
     pub lease: String,
-    /// The `ConfigMap` with settings that people change at run time.
+    /// Name of the `ConfigMap` with settings that apply at run time.
     pub config: String,
-    /// Who we are among the replicas.
+    /// Identity of this replica in the Lease.
     pub identity: String,
-    /// Where health is served.
+    /// Address of health and explain endpoints.
     pub health: Option<SocketAddr>,
-    /// Where metrics are served.
+    /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
-    /// The longest time between two passes.
+    /// Longest time between two passes.
     pub interval: Duration,
 }
 
-/// PendingCondition a replica ends.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// A port is taken, or may not be opened.
     #[error("cannot listen on {address}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// PendingCondition.
-        source: std::io::Error,
-    },
-    /// Another leads now.
+    Listen { address: SocketAddr, source: std::io::Error },
     #[error("the lease was lost: another replica leads")]
     Lost,
 }
 
-/// Runs a replica until `stop`: waits to lead, leads, and executor over.
+/// Runs a replica until `stop`: waits for leadership, leads, and releases the lease.
 pub async fn run(
     options: Options,
     client: Client,
     stop: CancellationToken,
 ) -> Result<(), SchedulerError> {
     let metrics = Arc::new(Metrics::default());
-    let (health, questions) = Health::new(metrics.clone());
+    let (health, queries) = Health::new(metrics.clone());
     serve(&options, &health, &stop).await?;
     let server = ApiServer::new(client.clone());
     let lease = Lease::new(server.clone(), &options.namespace, &options.lease, &options.identity);
-    // A follower is ready: it is there to take over.
+    // A follower is ready to take over.
     health.set_ready(true);
     let Some(leadership) = lease.acquire(&stop).await else { return Ok(()) };
     health.set_ready(false);
@@ -112,18 +103,18 @@ pub async fn run(
     let server = server.during(&leadership);
     priority_classes::ensure(&server).await;
     let leader = Leader::new(options, client, server.clone(), leadership, health);
-    let lost = leader.lead(questions, &stop).await;
+    let lost = leader.lead(queries, &stop).await;
     done.cancel();
     let ours = keeper.await.unwrap_or(false);
     metrics.set_leading(false);
     if ours {
-        server.settle().await;
-        lease.give_back().await;
+        server.drain().await;
+        lease.release().await;
     }
     if lost { Err(SchedulerError::Lost) } else { Ok(()) }
 }
 
-/// Opens both ports before anything is served: one that is taken is told at once, and whoever sees one open finds the
+/// Opens both ports before serving: a port that is taken is reported at once, and a client that finds one port open finds the
 /// other.
 async fn serve(
     options: &Options,
@@ -146,7 +137,6 @@ async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, Sche
     listener.map(Some).map_err(|source| SchedulerError::Listen { address, source })
 }
 
-/// A replica that leads.
 struct Leader {
     options: Options,
     client: Client,
@@ -154,7 +144,7 @@ struct Leader {
     leadership: Leadership,
     health: Health,
     executor: Executor,
-    outcomes: mpsc::UnboundedReceiver<ActionResult>,
+    results: mpsc::UnboundedReceiver<ActionResult>,
     memory: UsageStore,
     clock: Clock,
     missing: BTreeSet<&'static str>,
@@ -168,7 +158,7 @@ impl Leader {
         leadership: Leadership,
         health: Health,
     ) -> Self {
-        let (sender, outcomes) = mpsc::unbounded_channel();
+        let (sender, results) = mpsc::unbounded_channel();
         let memory = UsageStore::new(
             server.clone(),
             &options.namespace,
@@ -186,87 +176,83 @@ impl Leader {
             leadership,
             health,
             executor,
-            outcomes,
+            results,
             memory,
             clock,
             missing,
         }
     }
 
-    /// Leads until `stop`, or until the lease is lost, which it says.
-    async fn lead(
-        mut self,
-        mut questions: mpsc::Receiver<Query>,
-        stop: &CancellationToken,
-    ) -> bool {
-        let remembered = self.remember(stop).await;
-        let served = api_discovery::probe(&self.server, &self.leadership, stop).await;
+    /// Leads until `stop` or until the lease is lost; returns whether it was lost.
+    async fn lead(mut self, mut queries: mpsc::Receiver<Query>, stop: &CancellationToken) -> bool {
+        let usage = self.read_usage(stop).await;
+        let served = api_discovery::discover(&self.server, &self.leadership, stop).await;
         self.options.settings.kueue = served.kueue;
         self.missing.extend(served.required());
-        let mut world =
-            ClusterState::new(self.options.settings.clone(), remembered, self.clock.now());
+        let mut state = ClusterState::new(self.options.settings.clone(), usage, self.clock.now());
         if tracing::enabled!(tracing::Level::DEBUG) {
-            world.keep_rankings(SCORES_TOLD);
+            state.keep_rankings(SCORES_LOGGED);
         }
-        let (feeder, mut feeds) = mpsc::channel(BATCH);
+        let (sender, mut updates) = mpsc::channel(BATCH);
         let watching = CancellationToken::new();
         let (namespace, config) = (&self.options.namespace, &self.options.config);
         let sources = watch::Sources { client: &self.client, server: &self.server, served };
-        sources.watch_all(namespace, config, &feeder, &watching);
-        drop(feeder);
+        sources.watch_all(namespace, config, &sender, &watching);
+        drop(sender);
         let mut changes = Vec::with_capacity(BATCH);
         let mut wake = Instant::now() + self.options.interval;
-        let (mut counted, mut written) = (Instant::now(), Instant::now());
-        // Something happened that was not counted, or not written down yet.
-        let (mut uncounted, mut unwritten) = (false, false);
+        let (mut metrics_updated, mut snapshot_written) = (Instant::now(), Instant::now());
+        // Changes since the last metric update and the last usage snapshot.
+        let (mut metrics_stale, mut snapshot_stale) = (false, false);
         let lost = loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break false,
                 () = self.leadership.over.cancelled() => break true,
-                count = feeds.recv_many(&mut changes, BATCH) => if count == 0 { break true },
-                Some(outcome) = self.outcomes.recv() => {
-                    (uncounted, unwritten) = (true, true);
-                    self.take_outcomes(&mut world, outcome);
+                count = updates.recv_many(&mut changes, BATCH) => if count == 0 { break true },
+                Some(result) = self.results.recv() => {
+                    (metrics_stale, snapshot_stale) = (true, true);
+                    self.apply_results(&mut state, result);
                 }
                 () = tokio::time::sleep_until(wake.into()) => {}
-                Some(question) = questions.recv() => {
-                    self.health.turn();
-                    question.put(&mut world);
+                Some(query) = queries.recv() => {
+                    self.health.mark_alive();
+                    query.answer(&mut state);
                     continue;
                 }
             }
-            self.health.turn();
-            for _ in 0..QUESTIONS {
-                let Ok(question) = questions.try_recv() else { break };
-                question.put(&mut world);
+            self.health.mark_alive();
+            for _ in 0..MAX_QUERIES {
+                let Ok(query) = queries.try_recv() else { break };
+                query.answer(&mut state);
             }
-            (uncounted, unwritten) =
-                (uncounted || !changes.is_empty(), unwritten || !changes.is_empty());
-            for feed in changes.drain(..) {
-                self.take_in(&mut world, feed);
+            (metrics_stale, snapshot_stale) =
+                (metrics_stale || !changes.is_empty(), snapshot_stale || !changes.is_empty());
+            for update in changes.drain(..) {
+                self.apply_update(&mut state, update);
             }
-            while let Ok(outcome) = self.outcomes.try_recv() {
-                world.done(self.clock.now(), outcome);
+            while let Ok(result) = self.results.try_recv() {
+                state.action_finished(self.clock.now(), result);
             }
-            let (pause, acted) = self.turn(&mut world);
-            (uncounted, unwritten) = (uncounted || acted, unwritten || acted);
+            let (pause, has_actions) = self.run_pass(&mut state);
+            (metrics_stale, snapshot_stale) =
+                (metrics_stale || has_actions, snapshot_stale || has_actions);
             wake = Instant::now() + pause;
-            if counted.elapsed() >= CENSUS {
-                self.health.metrics.set_census(world.census());
-                self.executor.give(world.queue_statuses());
-                (counted, uncounted) = (Instant::now(), false);
+            if metrics_updated.elapsed() >= SUMMARY_INTERVAL {
+                self.health.metrics.set_summary(state.summary());
+                self.executor.submit(state.queue_statuses());
+                (metrics_updated, metrics_stale) = (Instant::now(), false);
             }
-            if written.elapsed() >= MEMORY && self.missing.is_empty() {
-                (written, unwritten) = (Instant::now(), false);
-                self.write_memory(world.memory());
+            if snapshot_written.elapsed() >= SNAPSHOT_INTERVAL && self.missing.is_empty() {
+                (snapshot_written, snapshot_stale) = (Instant::now(), false);
+                self.write_usage(state.memory());
             }
-            // Who asks for numbers must not wait for the next change.
-            if uncounted {
-                wake = wake.min(counted + CENSUS);
+            // Metrics must not wait for the next change.
+            if metrics_stale {
+                wake = wake.min(metrics_updated + SUMMARY_INTERVAL);
             }
-            if unwritten {
-                wake = wake.min(written + MEMORY);
+            if snapshot_stale {
+                wake = wake.min(snapshot_written + SNAPSHOT_INTERVAL);
             }
         };
         watching.cancel();
@@ -275,108 +261,111 @@ impl Leader {
         }
         self.executor.finish(api::TIMEOUT).await;
         if self.missing.is_empty()
-            && let Err(error) = self.memory.write(&self.leadership, &world.memory()).await
+            && let Err(error) = self.memory.write(&self.leadership, &state.memory()).await
         {
-            tracing::warn!(%error, "past use could not be written down");
+            tracing::warn!(%error, "cannot write the usage snapshot");
         }
         false
     }
 
-    /// What the last leader left; asked for until there is an answer.
-    async fn remember(&self, stop: &CancellationToken) -> Option<Snapshot> {
+    /// Reads the last leader's usage snapshot, until the API server answers.
+    async fn read_usage(&self, stop: &CancellationToken) -> Option<Snapshot> {
         while !stop.is_cancelled() && self.leadership.holds() {
             match self.memory.read().await {
                 Ok(found) => return found,
                 Err(Failure::Refused { message, .. }) => {
-                    tracing::warn!(message, "past use may not be read; fair shares begin anew");
+                    tracing::warn!(
+                        message,
+                        "reading the usage snapshot is forbidden; fair shares start from zero"
+                    );
                     return None;
                 }
-                Err(error) => tracing::warn!(%error, "past use cannot be read yet"),
+                Err(error) => tracing::warn!(%error, "cannot read the usage snapshot yet"),
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         None
     }
 
-    fn write_memory(&self, snapshot: Snapshot) {
+    fn write_usage(&self, snapshot: Snapshot) {
         let (memory, leadership) = (self.memory.clone(), self.leadership.clone());
         tokio::spawn(async move {
             if let Err(error) = memory.write(&leadership, &snapshot).await {
-                tracing::warn!(%error, "past use could not be written down");
+                tracing::warn!(%error, "cannot write the usage snapshot");
             }
         });
     }
 
-    fn take_outcomes(&mut self, world: &mut ClusterState, first: ActionResult) {
-        world.done(self.clock.now(), first);
-        while let Ok(outcome) = self.outcomes.try_recv() {
-            world.done(self.clock.now(), outcome);
+    fn apply_results(&mut self, state: &mut ClusterState, first: ActionResult) {
+        state.action_finished(self.clock.now(), first);
+        while let Ok(result) = self.results.try_recv() {
+            state.action_finished(self.clock.now(), result);
         }
     }
 
-    fn take_in(&mut self, world: &mut ClusterState, feed: WatchUpdate) {
-        match feed {
+    fn apply_update(&mut self, state: &mut ClusterState, update: WatchUpdate) {
+        match update {
             WatchUpdate::Change(change) => {
                 tracing::trace!(change = %log_format::ChangeSummary(&change), "seen");
-                world.apply(self.clock.now(), change);
+                state.apply(self.clock.now(), change);
             }
             WatchUpdate::Kueue => {
-                tracing::info!("Kueue is here: labels of its queues are its business from now on");
+                tracing::info!("Kueue was installed; its queue labels are ignored from now on");
                 self.options.settings.kueue = true;
-                world.leave_queues_to_kueue();
+                state.kueue_installed();
             }
-            WatchUpdate::Config(map) => self.configure(world, map.and_then(|map| map.data)),
+            WatchUpdate::Config(map) => self.configure(state, map.and_then(|map| map.data)),
             WatchUpdate::Listed(kind) => {
                 if self.missing.remove(kind) && self.missing.is_empty() {
                     let began = Instant::now();
-                    world.begin(self.clock.now());
+                    state.start(self.clock.now());
                     self.health.set_ready(true);
-                    tracing::info!(took = ?began.elapsed(), "everything is listed; deciding");
+                    tracing::info!(took = ?began.elapsed(), "all kinds are listed; scheduling starts");
                 }
             }
         }
     }
 
-    /// Settings that people change at run time; what cannot be right changes nothing.
+    /// Applies run-time settings; invalid ones change nothing.
     fn configure(
         &self,
-        world: &mut ClusterState,
+        state: &mut ClusterState,
         data: Option<std::collections::BTreeMap<String, String>>,
     ) {
         let settings = self.options.settings.clone();
         match settings.with_config(&data.unwrap_or_default()) {
             Ok(settings) => {
-                tracing::info!(strategy = %settings.policy.strategy, "settings");
-                world.set_settings(settings);
+                tracing::info!(strategy = %settings.policy.strategy, "settings applied");
+                state.set_settings(settings);
             }
             Err(error) => {
-                tracing::warn!(%error, config = self.options.config, "settings not changed");
+                tracing::warn!(%error, config = self.options.config, "invalid settings ignored");
             }
         }
     }
 
-    /// One pass; says how long to wait for the next, and whether anything was decided.
-    fn turn(&self, world: &mut ClusterState) -> (Duration, bool) {
+    /// Runs one pass; returns the pause before the next and whether there were actions.
+    fn run_pass(&self, state: &mut ClusterState) -> (Duration, bool) {
         let began = Instant::now();
-        let step = world.step(self.clock.now());
+        let step = state.step(self.clock.now());
         if self.missing.is_empty() {
             self.health.metrics.pass(began.elapsed());
         }
-        for (event, why) in world.take_rejected() {
+        for (event, why) in state.take_rejected() {
             self.health.metrics.rejected_events.inc();
-            tracing::warn!(?event, %why, "the engine did not take a change");
+            tracing::warn!(?event, %why, "the engine rejected an event");
         }
-        for ranking in world.take_rankings() {
+        for ranking in state.take_rankings() {
             tracing::debug!(scores = %log_format::RankingSummary(&ranking), "scored");
         }
-        for act in &step.acts {
-            tracing::debug!(act = %log_format::ActionSummary(act), "decided");
+        for action in &step.actions {
+            tracing::debug!(action = %log_format::ActionSummary(action), "decided");
         }
-        let acted = !step.acts.is_empty();
-        self.executor.give(step.acts);
+        let has_actions = !step.actions.is_empty();
+        self.executor.submit(step.actions);
         let until =
             step.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(self.clock.now().0)));
         let pause = until.map_or(self.options.interval, |until| until.min(self.options.interval));
-        (pause.max(Duration::from_millis(1)), acted)
+        (pause.max(Duration::from_millis(1)), has_actions)
     }
 }

@@ -1,4 +1,4 @@
-//! What the owners of a pod say: annotations of ours on a Job, a Deployment, a `PyTorchJob`.
+//! Annotations of a pod's owners: a Job, a Deployment, a `PyTorchJob`.
 
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim;
@@ -10,9 +10,9 @@ use super::api::{ApiServer, Failure};
 use super::lease::Leadership;
 use crate::state::Owner;
 
-/// How far up we ask: pod, `ReplicaSet`, Deployment, and one above.
-const LEVELS: usize = 3;
-/// How long to wait before asking again when there was no answer.
+/// Owners read above a pod: `ReplicaSet`, Deployment, and one more.
+const MAX_LEVELS: usize = 3;
+/// Pauses before the retries of a read without a response.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
@@ -27,8 +27,8 @@ struct ApiResource {
     kind: String,
 }
 
-/// Annotations of ours on a pod's owner and its owners; the nearest wins. What may not be read says nothing; none
-/// when there was no answer.
+/// Inheritable annotations of a pod's owners; the nearest owner wins. Owners that this scheduler may not read count as empty.
+/// None if the API server did not answer.
 pub(crate) async fn annotations(
     server: &ApiServer,
     leadership: &Leadership,
@@ -36,9 +36,9 @@ pub(crate) async fn annotations(
 ) -> Option<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let mut next = Some(owner.clone());
-    for _ in 0..LEVELS {
+    for _ in 0..MAX_LEVELS {
         let Some(owner) = next.take() else { break };
-        let Some(object) = persist(server, leadership, &owner).await.ok()? else { break };
+        let Some(object) = read_with_retries(server, leadership, &owner).await.ok()? else { break };
         for (name, value) in object.metadata.annotations.into_iter().flatten() {
             if names::INHERITED.contains(&name.as_str()) {
                 found.entry(name).or_insert(value);
@@ -56,8 +56,8 @@ pub(crate) async fn annotations(
     Some(found)
 }
 
-/// Reads an owner, a few times where there is no answer; none when there is none to be read.
-async fn persist(
+/// Reads an owner with retries; none if it cannot be read.
+async fn read_with_retries(
     server: &ApiServer,
     leadership: &Leadership,
     owner: &Owner,
@@ -68,7 +68,7 @@ async fn persist(
             Ok(found) => return Ok(found),
             Err(error) => {
                 tracing::debug!(kind = owner.kind, name = owner.name, %error, "cannot read an owner");
-                if !error.is_passing() {
+                if !error.is_retryable() {
                     return Ok(None);
                 }
                 let Some(pause) = pauses.next() else { return Err(error) };
@@ -96,7 +96,7 @@ async fn read(server: &ApiServer, owner: &Owner) -> Result<Option<slim::Owner>, 
     Ok(Some(found).filter(|found| found.metadata.uid.as_deref() == Some(&*owner.uid)))
 }
 
-/// Where the kinds of an API version are served.
+/// Path of an API version.
 fn base(version: &str) -> Option<String> {
     match version.split_once('/') {
         Some((group, version)) if is_plain(group) && is_plain(version) => {
@@ -107,8 +107,8 @@ fn base(version: &str) -> Option<String> {
     }
 }
 
-/// Whether it may stand in a path. The API server does not check what references to owners name, and what we ask for
-/// is asked with our rights.
+/// Whether a name may be part of a path. The API server does not validate owner references, and this scheduler reads with its
+/// own permissions.
 fn is_plain(name: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '.';
     !matches!(name, "" | "." | "..") && name.len() <= 253 && name.chars().all(plain)
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_version_says_where_its_kinds_are_served() {
+    fn an_api_version_has_a_path() {
         let check = |version: &str, path: Option<&str>| {
             assert_eq!(base(version).as_deref(), path, "{version}");
         };

@@ -1,11 +1,11 @@
-//! The priority classes that pods of workloads name: without them the API server would refuse every pod.
+//! Priority classes of `GPUWorkload` pods: without them the API server refuses the pods.
 
 use agentaflow_kube_core::names;
 use serde_json::json;
 
 use super::api::{ApiServer, Failure, Ignored};
 
-/// Makes the classes that are missing; those that are there are left as they are.
+/// Creates missing classes; existing ones stay.
 pub(crate) async fn ensure(server: &ApiServer) {
     for priority in 0..=10u8 {
         let name = names::priority_class(priority);
@@ -23,7 +23,7 @@ pub(crate) async fn ensure(server: &ApiServer) {
         let made =
             server.post::<Ignored>("/apis/scheduling.k8s.io/v1/priorityclasses", &body).await;
         if let Err(error) = made {
-            tracing::warn!(name, %error, "cannot make a priority class");
+            tracing::warn!(name, %error, "cannot create a priority class");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What is to be said to people: only the latest about each thing, by one speaker at a time.
+//! Queue of status writes: only the latest for each object, one at a time.
 //!
-//! Two writers of the same object could end with the older word as the last one. So a thing that is being spoken of
-//! is busy, and a newer word about it waits. A pod that is being bound is not spoken of at all: a late "not placed"
-//! must not stand on a pod that runs.
+//! With two concurrent writes of one object, the older one could arrive last. So an object with a write in flight is busy,
+//! and a newer write waits. A pod that is being bound gets no condition at all: a late `PodScheduled=False` must not stand on
+//! a running pod.
 
 use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,40 +11,35 @@ use std::time::{Duration, Instant};
 
 use crate::state::{EventRecord, Key, PendingCondition, PodRef};
 
-/// StatusWrites that wait to be said; more are dropped, oldest first.
-const MAX_NOTES: usize = 20_000;
-/// How long a thing is left alone after a word about it could not be said.
-const REST: Duration = Duration::from_secs(1);
+/// Events beyond this number are dropped, oldest first.
+const MAX_EVENTS: usize = 20_000;
+/// Backoff of an object after a failed write.
+const BACKOFF: Duration = Duration::from_secs(1);
 
-/// One thing to say.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StatusWrite {
-    /// The status of a workload, and which one of that name.
+    /// With the uid of the workload.
     WorkloadStatus(Key, Arc<str>, Box<GpuWorkloadStatus>),
-    /// The status of a queue.
     QueueStatus(Arc<str>, Box<GpuQueueStatus>),
-    /// PendingCondition a pod is not placed.
     PodCondition(PodRef, PendingCondition),
-    /// An event.
     Event(EventRecord),
 }
 
-/// What waits to be said.
 #[derive(Debug, Default)]
 pub(crate) struct StatusWrites {
     statuses: BTreeMap<Key, (Arc<str>, Box<GpuWorkloadStatus>)>,
     queues: BTreeMap<Arc<str>, Box<GpuQueueStatus>>,
     conditions: BTreeMap<PodRef, PendingCondition>,
-    notes: VecDeque<EventRecord>,
-    /// The API server did not hear the last note: the next is said then.
-    quiet_until: Option<Instant>,
+    events: VecDeque<EventRecord>,
+    /// Time of the next Event after a failed one.
+    events_resume: Option<Instant>,
     busy: BTreeSet<WriteTarget>,
-    resting: BTreeMap<WriteTarget, Instant>,
-    /// Pods that are being bound, and how often.
+    backoffs: BTreeMap<WriteTarget, Instant>,
+    /// Pods with the number of their bindings in flight.
     binding: BTreeMap<PodRef, usize>,
 }
 
-/// What a word is about.
+/// The object of a status write.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WriteTarget {
     Workload(Key),
@@ -53,22 +48,22 @@ enum WriteTarget {
 }
 
 impl StatusWrites {
-    /// Something new to say. Says how many older events had to be dropped for it.
-    pub(crate) fn add(&mut self, word: StatusWrite) -> usize {
-        match word {
+    /// Enqueues a write; returns the number of older Events that were dropped.
+    pub(crate) fn add(&mut self, write: StatusWrite) -> usize {
+        match write {
             StatusWrite::WorkloadStatus(key, uid, status) => {
                 self.statuses.insert(key, (uid, status));
             }
             StatusWrite::QueueStatus(queue, status) => {
                 self.queues.insert(queue, status);
             }
-            StatusWrite::PodCondition(pod, why) => {
-                self.conditions.insert(pod, why);
+            StatusWrite::PodCondition(pod, condition) => {
+                self.conditions.insert(pod, condition);
             }
-            StatusWrite::Event(note) => {
-                self.notes.push_back(note);
-                if self.notes.len() > MAX_NOTES {
-                    self.notes.pop_front();
+            StatusWrite::Event(event) => {
+                self.events.push_back(event);
+                if self.events.len() > MAX_EVENTS {
+                    self.events.pop_front();
                     return 1;
                 }
             }
@@ -76,12 +71,12 @@ impl StatusWrites {
         0
     }
 
-    /// The next word: workloads first, then pods, queues, and events. Its topic is busy until [`StatusWrites::said`].
+    /// The next write: workloads first, then pods, queues, and Events. Its object is busy until [`StatusWrites::finish`].
     pub(crate) fn next(&mut self, now: Instant) -> Option<StatusWrite> {
-        self.resting.retain(|_, until| *until > now);
-        let word = self.pick(now)?;
-        self.busy.extend(topic(&word));
-        Some(word)
+        self.backoffs.retain(|_, until| *until > now);
+        let write = self.pick(now)?;
+        self.busy.extend(target(&write));
+        Some(write)
     }
 
     fn pick(&mut self, now: Instant) -> Option<StatusWrite> {
@@ -95,8 +90,10 @@ impl StatusWrites {
         let pod = self.conditions.keys().find(|pod| {
             !self.binding.contains_key(*pod) && self.is_free(&WriteTarget::Pod((*pod).clone()))
         });
-        if let Some((pod, why)) = pod.cloned().and_then(|pod| self.conditions.remove_entry(&pod)) {
-            return Some(StatusWrite::PodCondition(pod, why));
+        if let Some((pod, condition)) =
+            pod.cloned().and_then(|pod| self.conditions.remove_entry(&pod))
+        {
+            return Some(StatusWrite::PodCondition(pod, condition));
         }
         let queue =
             self.queues.keys().find(|queue| self.is_free(&WriteTarget::Queue((*queue).clone())));
@@ -105,68 +102,68 @@ impl StatusWrites {
         {
             return Some(StatusWrite::QueueStatus(queue, status));
         }
-        if self.quiet_until.is_some_and(|until| now < until) {
+        if self.events_resume.is_some_and(|until| now < until) {
             return None;
         }
-        self.quiet_until = None;
-        self.notes.pop_front().map(StatusWrite::Event)
+        self.events_resume = None;
+        self.events.pop_front().map(StatusWrite::Event)
     }
 
-    fn is_free(&self, topic: &WriteTarget) -> bool {
-        !self.busy.contains(topic) && !self.resting.contains_key(topic)
+    fn is_free(&self, target: &WriteTarget) -> bool {
+        !self.busy.contains(target) && !self.backoffs.contains_key(target)
     }
 
-    /// A word was said. When it has to be said `again`, it waits unless there is a newer one.
-    pub(crate) fn said(&mut self, word: StatusWrite, again: bool, now: Instant) {
-        let Some(topic) = topic(&word) else {
-            if let StatusWrite::Event(note) = word
-                && again
+    /// Ends a write. With `retry` it is enqueued again unless there is a newer one.
+    pub(crate) fn finish(&mut self, write: StatusWrite, retry: bool, now: Instant) {
+        let Some(target) = target(&write) else {
+            if let StatusWrite::Event(event) = write
+                && retry
             {
-                // Behind the others: one that is never heard must not keep them waiting.
-                self.notes.push_back(note);
-                self.quiet_until = Some(now + REST);
+                // Behind the others: an Event that always fails must not block them.
+                self.events.push_back(event);
+                self.events_resume = Some(now + BACKOFF);
             }
             return;
         };
-        self.busy.remove(&topic);
-        if !again {
+        self.busy.remove(&target);
+        if !retry {
             return;
         }
-        match word {
+        match write {
             StatusWrite::WorkloadStatus(key, uid, status) => {
                 self.statuses.entry(key).or_insert((uid, status));
             }
             StatusWrite::QueueStatus(queue, status) => {
                 self.queues.entry(queue).or_insert(status);
             }
-            // What was to be said before the binding is void.
+            // A condition from before the binding is void.
             StatusWrite::PodCondition(pod, ..) if self.binding.contains_key(&pod) => {}
-            StatusWrite::PodCondition(pod, why) => {
-                self.conditions.entry(pod).or_insert(why);
+            StatusWrite::PodCondition(pod, condition) => {
+                self.conditions.entry(pod).or_insert(condition);
             }
             StatusWrite::Event(_) => {}
         }
-        self.resting.insert(topic, now + REST);
+        self.backoffs.insert(target, now + BACKOFF);
     }
 
-    /// Whether something could be said as soon as its rest is over.
-    pub(crate) fn is_resting(&self) -> bool {
-        !self.resting.is_empty() || self.quiet_until.is_some()
+    /// Whether a write waits only for its backoff.
+    pub(crate) fn is_backing_off(&self) -> bool {
+        !self.backoffs.is_empty() || self.events_resume.is_some()
     }
 
-    /// A pod is to be bound: nothing is said about it until [`StatusWrites::bound`].
-    pub(crate) fn bind(&mut self, pod: &PodRef) {
+    /// Holds back conditions of a pod until [`StatusWrites::end_binding`].
+    pub(crate) fn begin_binding(&mut self, pod: &PodRef) {
         self.conditions.remove(pod);
         *self.binding.entry(pod.clone()).or_default() += 1;
     }
 
-    /// Whether somebody is speaking about a pod now.
+    /// Whether a write of a pod's condition is in flight.
     pub(crate) fn is_busy(&self, pod: &PodRef) -> bool {
         self.busy.contains(&WriteTarget::Pod(pod.clone()))
     }
 
-    /// A binding is over. What was to be said meanwhile is still true only if the pod has no node.
-    pub(crate) fn bound(&mut self, pod: &PodRef, has_node: bool) {
+    /// Ends a binding. A condition that waited still holds only if the pod has no node.
+    pub(crate) fn end_binding(&mut self, pod: &PodRef, has_node: bool) {
         if has_node {
             self.conditions.remove(pod);
         }
@@ -179,9 +176,9 @@ impl StatusWrites {
     }
 }
 
-/// What a word is about; events are about nothing that a later one could contradict.
-fn topic(word: &StatusWrite) -> Option<WriteTarget> {
-    match word {
+/// Events have no target: no later Event contradicts them.
+fn target(write: &StatusWrite) -> Option<WriteTarget> {
+    match write {
         StatusWrite::WorkloadStatus(key, ..) => Some(WriteTarget::Workload(key.clone())),
         StatusWrite::QueueStatus(queue, _) => Some(WriteTarget::Queue(queue.clone())),
         StatusWrite::PodCondition(pod, ..) => Some(WriteTarget::Pod(pod.clone())),
@@ -192,6 +189,7 @@ fn topic(word: &StatusWrite) -> Option<WriteTarget> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::EventType;
     use crate::state::ObjectRef;
 
     fn pod(name: &str) -> PodRef {
@@ -199,9 +197,12 @@ mod tests {
     }
 
     fn waits(name: &str, message: &str) -> StatusWrite {
-        let why =
-            PendingCondition { reason: "Unschedulable", message: message.into(), again: false };
-        StatusWrite::PodCondition(pod(name), why)
+        let condition = PendingCondition {
+            reason: "Unschedulable",
+            message: message.into(),
+            already_false: false,
+        };
+        StatusWrite::PodCondition(pod(name), condition)
     }
 
     fn status(name: &str, message: &str) -> StatusWrite {
@@ -210,92 +211,97 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_word_waits_until_the_older_one_is_said() {
+    fn a_newer_write_waits_for_the_older_one() {
         let now = Instant::now();
-        for word in [status as fn(&str, &str) -> StatusWrite, waits] {
-            let mut words = StatusWrites::default();
-            words.add(word("a", "old"));
-            let old = words.next(now).expect("the old word");
-            words.add(word("a", "new"));
-            assert_eq!(words.next(now), None, "two speakers about one thing");
-            words.said(old, false, now);
-            assert_eq!(words.next(now), Some(word("a", "new")));
+        for write in [status as fn(&str, &str) -> StatusWrite, waits] {
+            let mut writes = StatusWrites::default();
+            writes.add(write("a", "old"));
+            let old = writes.next(now).expect("the old write");
+            writes.add(write("a", "new"));
+            assert_eq!(writes.next(now), None, "two writes of one object");
+            writes.finish(old, false, now);
+            assert_eq!(writes.next(now), Some(write("a", "new")));
         }
     }
 
     #[test]
-    fn a_word_that_failed_is_said_again_unless_there_is_a_newer_one() {
+    fn a_failed_write_is_retried_unless_there_is_a_newer_one() {
         let now = Instant::now();
-        let later = now + REST;
+        let later = now + BACKOFF;
         for (newer, expected) in [(None, "old"), (Some("new"), "new")] {
-            let mut words = StatusWrites::default();
-            words.add(status("a", "old"));
-            let old = words.next(now).expect("the old word");
+            let mut writes = StatusWrites::default();
+            writes.add(status("a", "old"));
+            let old = writes.next(now).expect("the old write");
             if let Some(message) = newer {
-                words.add(status("a", message));
+                writes.add(status("a", message));
             }
-            words.said(old, true, now);
-            assert_eq!(words.next(now), None, "not before it has rested");
-            assert!(words.is_resting());
-            assert_eq!(words.next(later), Some(status("a", expected)));
-            assert_eq!(words.next(later), None);
+            writes.finish(old, true, now);
+            assert_eq!(writes.next(now), None, "not before its backoff is over");
+            assert!(writes.is_backing_off());
+            assert_eq!(writes.next(later), Some(status("a", expected)));
+            assert_eq!(writes.next(later), None);
         }
     }
 
     #[test]
-    fn a_thing_that_rests_does_not_keep_others_waiting() {
+    fn an_object_in_backoff_does_not_block_others() {
         let now = Instant::now();
-        let mut words = StatusWrites::default();
-        words.add(status("a", "fails"));
-        words.add(status("b", "follows"));
-        let first = words.next(now).expect("a word");
-        words.said(first, true, now);
-        assert_eq!(words.next(now), Some(status("b", "follows")));
+        let mut writes = StatusWrites::default();
+        writes.add(status("a", "fails"));
+        writes.add(status("b", "follows"));
+        let first = writes.next(now).expect("a write");
+        writes.finish(first, true, now);
+        assert_eq!(writes.next(now), Some(status("b", "follows")));
     }
 
     #[test]
-    fn an_event_that_is_not_heard_does_not_keep_others_waiting() {
+    fn a_failed_event_does_not_block_others() {
         let now = Instant::now();
-        let note = |name: &str| {
-            let about = ObjectRef { kind: "Pod", key: Key::new("default", name), uid: "u".into() };
+        let event = |name: &str| {
+            let object = ObjectRef { kind: "Pod", key: Key::new("default", name), uid: "u".into() };
             let message = "bound to node n".to_owned();
-            StatusWrite::Event(EventRecord { about, warning: false, reason: "Scheduled", message })
+            StatusWrite::Event(EventRecord {
+                object,
+                event_type: EventType::Normal,
+                reason: "Scheduled",
+                message,
+            })
         };
-        let mut words = StatusWrites::default();
-        words.add(note("a"));
-        words.add(note("b"));
-        let first = words.next(now).expect("a word");
-        words.said(first, true, now);
-        assert_eq!(words.next(now), None, "not before it was quiet for a while");
-        assert_eq!(words.next(now + REST), Some(note("b")));
-        assert_eq!(words.next(now + REST), Some(note("a")));
+        let mut writes = StatusWrites::default();
+        writes.add(event("a"));
+        writes.add(event("b"));
+        let first = writes.next(now).expect("a write");
+        writes.finish(first, true, now);
+        assert_eq!(writes.next(now), None, "not before the backoff is over");
+        assert_eq!(writes.next(now + BACKOFF), Some(event("b")));
+        assert_eq!(writes.next(now + BACKOFF), Some(event("a")));
     }
 
     #[test]
-    fn a_pod_that_is_being_bound_is_never_called_unplaced() {
+    fn a_pod_that_is_being_bound_gets_no_pending_condition() {
         let now = Instant::now();
-        let mut words = StatusWrites::default();
-        words.add(waits("a", "early"));
-        let early = words.next(now).expect("a word");
-        words.add(waits("a", "queued"));
-        words.bind(&pod("a"));
-        assert!(words.is_busy(&pod("a")), "the binding waits for the word under way");
-        words.said(early, true, now);
-        assert!(!words.is_busy(&pod("a")));
-        words.add(waits("a", "meanwhile"));
-        assert_eq!(words.next(now + REST), None);
-        words.bound(&pod("a"), true);
-        assert_eq!(words.next(now + REST), None);
+        let mut writes = StatusWrites::default();
+        writes.add(waits("a", "early"));
+        let early = writes.next(now).expect("a write");
+        writes.add(waits("a", "queued"));
+        writes.begin_binding(&pod("a"));
+        assert!(writes.is_busy(&pod("a")), "the binding waits for the write in flight");
+        writes.finish(early, true, now);
+        assert!(!writes.is_busy(&pod("a")));
+        writes.add(waits("a", "meanwhile"));
+        assert_eq!(writes.next(now + BACKOFF), None);
+        writes.end_binding(&pod("a"), true);
+        assert_eq!(writes.next(now + BACKOFF), None);
     }
 
     #[test]
-    fn a_pod_that_could_not_be_bound_is_spoken_of_again() {
+    fn a_pod_that_could_not_be_bound_gets_its_condition() {
         let now = Instant::now();
-        let mut words = StatusWrites::default();
-        words.bind(&pod("a"));
-        words.add(waits("a", "no room"));
-        assert_eq!(words.next(now), None);
-        words.bound(&pod("a"), false);
-        assert_eq!(words.next(now), Some(waits("a", "no room")));
+        let mut writes = StatusWrites::default();
+        writes.begin_binding(&pod("a"));
+        writes.add(waits("a", "no room"));
+        assert_eq!(writes.next(now), None);
+        writes.end_binding(&pod("a"), false);
+        assert_eq!(writes.next(now), Some(waits("a", "no room")));
     }
 }

@@ -1,4 +1,4 @@
-//! What no object of the cluster holds: past use of queues and the round-robin cursor, in one `ConfigMap`.
+//! Engine state that no object of the cluster holds, in one `ConfigMap`: past usage of queues and the round-robin cursor.
 
 use agentaflow_engine::Snapshot;
 use serde_json::{Value, json};
@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 use super::api::{ApiServer, Failure, Ignored, core};
 use super::lease::Leadership;
 
-/// The key under which it is kept.
+/// Key in the `ConfigMap`.
 const KEY: &str = "memory.json";
-/// What fits into a `ConfigMap`.
+/// A `ConfigMap` holds 1 MiB.
 const LARGEST: usize = 900 * 1024;
 
-/// Keeps what must outlive us.
 #[derive(Clone, Debug)]
 pub(crate) struct UsageStore {
     server: ApiServer,
@@ -24,7 +23,7 @@ impl UsageStore {
         Self { server, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// What the last leader left. What cannot be read is said and forgotten: it only sways fair shares.
+    /// Reads the last leader's snapshot. An invalid one is ignored: only fair shares depend on it.
     pub(crate) async fn read(&self) -> Result<Option<Snapshot>, Failure> {
         let path = core(&self.namespace, "configmaps", &self.name);
         let found: Value = match self.server.get(&path).await {
@@ -37,13 +36,12 @@ impl UsageStore {
         match serde_json::from_str(text) {
             Ok(snapshot) => Ok(Some(snapshot)),
             Err(error) => {
-                tracing::warn!(%error, "past use cannot be read; fair shares begin anew");
+                tracing::warn!(%error, "invalid usage snapshot ignored; fair shares start from zero");
                 Ok(None)
             }
         }
     }
 
-    /// Writes it down.
     pub(crate) async fn write(
         &self,
         leadership: &Leadership,

@@ -1,7 +1,7 @@
 //! Watches: the cluster as a stream of changes.
 //!
-//! The client's watcher lists once, follows, and lists again when the API server has forgotten where we were (410) or
-//! went away, with pauses. A second list does not say what is gone, so each feed remembers names.
+//! The client's watcher lists once, watches, and lists again after an interruption or an expired resource version (410), with
+//! backoff. A second list does not report deletions, so that each watch remembers names.
 
 use agentaflow_kube_core::slim;
 use futures_util::StreamExt;
@@ -22,20 +22,18 @@ use super::api_discovery::{
 };
 use crate::state::{Change, Key, Object};
 
-/// What a feed says.
 #[derive(Debug)]
 pub(crate) enum WatchUpdate {
-    /// Something changed.
     Change(Change),
-    /// A kind has been listed whole for the first time.
+    /// A kind was listed completely.
     Listed(&'static str),
-    /// Kueue has come.
+    /// Kueue was installed.
     Kueue,
-    /// The settings that people change at run time.
+    /// Run-time settings; none if the `ConfigMap` does not exist.
     Config(Option<Box<slim::ConfigMap>>),
 }
 
-/// Everything that must be listed before anything is decided.
+/// Kinds that must be listed before the first pass.
 pub(crate) const REQUIRED: [&str; 14] = [
     "pods",
     "nodes",
@@ -53,30 +51,27 @@ pub(crate) const REQUIRED: [&str; 14] = [
     "configmaps",
 ];
 
-/// How often we look whether something has come to be served.
-const LATER: Duration = Duration::from_secs(30);
+/// Interval of checks for APIs that are installed later.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Where changes come from.
 pub(crate) struct Sources<'a> {
-    /// Watches.
     pub(crate) client: &'a Client,
-    /// Asks what is served.
     pub(crate) server: &'a ApiServer,
-    /// What is served already.
+    /// Optional APIs found at the start.
     pub(crate) served: ServedApis,
 }
 
 impl Sources<'_> {
-    /// Watches what is always there, and what this cluster serves beside.
+    /// Watches required and optional kinds.
     pub(crate) fn watch_all(
         &self,
         namespace: &str,
         config: &str,
-        feeds: &mpsc::Sender<WatchUpdate>,
+        updates: &mpsc::Sender<WatchUpdate>,
         stop: &CancellationToken,
     ) {
         let client = self.client.clone();
-        let spawn = WatchSpawner { client, feeds: feeds.clone(), stop: stop.clone() };
+        let spawn = WatchSpawner { client, updates: updates.clone(), stop: stop.clone() };
         watch_required(&spawn, namespace);
         spawn.config(namespace, config);
         spawn.optional(self.server.clone(), self.served);
@@ -86,9 +81,9 @@ impl Sources<'_> {
 fn watch_required(spawn: &WatchSpawner, namespace: &str) {
     spawn.watch("pods", Object::Pod, |key| with_key(slim::Pod::default(), key));
     spawn.watch("nodes", Object::Node, |key| with_key(slim::Node::default(), key));
-    // Only the product's own namespace: elsewhere anybody could pretend to be the monitor of a node.
+    // Only the product's namespace: elsewhere any user could impersonate a node monitor.
     let devices = Api::<slim::GpuNode>::namespaced(spawn.client.clone(), namespace);
-    spawn.follow(devices, "gpunodes", Object::GpuNode, |key| {
+    spawn.watch_kind(devices, "gpunodes", Object::GpuNode, |key| {
         with_key(slim::GpuNode::default(), key)
     });
     spawn.watch("gpuworkloads", Object::Workload, |key| with_key(slim::Workload::default(), key));
@@ -115,41 +110,41 @@ fn watch_required(spawn: &WatchSpawner, namespace: &str) {
 #[derive(Clone)]
 struct WatchSpawner {
     client: Client,
-    feeds: mpsc::Sender<WatchUpdate>,
+    updates: mpsc::Sender<WatchUpdate>,
     stop: CancellationToken,
 }
 
 impl WatchSpawner {
-    fn watch<K>(&self, kind: &'static str, wrap: fn(K) -> Object, ghost: fn(&Key) -> K)
+    fn watch<K>(&self, kind: &'static str, wrap: fn(K) -> Object, deleted: fn(&Key) -> K)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        self.follow(Api::<K>::all(self.client.clone()), kind, wrap, ghost);
+        self.watch_kind(Api::<K>::all(self.client.clone()), kind, wrap, deleted);
     }
 
-    fn follow<K>(
+    fn watch_kind<K>(
         &self,
         api: Api<K>,
         kind: &'static str,
         wrap: fn(K) -> Object,
-        ghost: fn(&Key) -> K,
+        deleted: fn(&Key) -> K,
     ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        tokio::spawn(follow(api, kind, wrap, ghost, self.feeds.clone(), self.stop.clone()));
+        tokio::spawn(watch_kind(api, kind, wrap, deleted, self.updates.clone(), self.stop.clone()));
     }
 
-    /// One object by its name: the settings.
+    /// Watches the `ConfigMap` with run-time settings.
     fn config(&self, namespace: &str, name: &str) {
         let api = Api::<slim::ConfigMap>::namespaced(self.client.clone(), namespace);
         let settings = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let (feeds, stop) = (self.feeds.clone(), self.stop.clone());
+        let (updates, stop) = (self.updates.clone(), self.stop.clone());
         tokio::spawn(async move {
             let mut stream =
                 watcher(api, settings).backoff(WatchBackoff(WatchBackoff::FIRST)).boxed();
             let mut found = false;
             while let Some(event) = next(&mut stream, &stop, "configmaps").await {
-                let said = match event {
+                let pending = match event {
                     watcher::Event::Init => {
                         found = false;
                         continue;
@@ -160,21 +155,21 @@ impl WatchSpawner {
                     }
                     watcher::Event::InitDone if found => WatchUpdate::Listed("configmaps"),
                     watcher::Event::InitDone => {
-                        if feeds.send(WatchUpdate::Config(None)).await.is_err() {
+                        if updates.send(WatchUpdate::Config(None)).await.is_err() {
                             return;
                         }
                         WatchUpdate::Listed("configmaps")
                     }
                     watcher::Event::Delete(_) => WatchUpdate::Config(None),
                 };
-                if feeds.send(said).await.is_err() {
+                if updates.send(pending).await.is_err() {
                     return;
                 }
             }
         });
     }
 
-    /// Pod groups, when this cluster serves them; it may begin to at any time.
+    /// Watches optional kinds, now or when their API is installed.
     fn optional(&self, server: ApiServer, mut kinds: ServedApis) {
         if kinds.plugins {
             self.plugin_groups();
@@ -186,13 +181,13 @@ impl WatchSpawner {
         tokio::spawn(async move {
             while !(spawn.stop.is_cancelled() || kinds.plugins && kinds.native && kinds.kueue) {
                 tokio::select! {
-                    () = tokio::time::sleep(LATER) => {}
+                    () = tokio::time::sleep(DISCOVERY_INTERVAL) => {}
                     () = spawn.stop.cancelled() => return,
                 }
-                // No answer is none: the next look tells.
+                // Without a response, the next check tells.
                 if !kinds.kueue && has_kueue(&server).await.unwrap_or(false) {
                     kinds.kueue = true;
-                    if spawn.feeds.send(WatchUpdate::Kueue).await.is_err() {
+                    if spawn.updates.send(WatchUpdate::Kueue).await.is_err() {
                         return;
                     }
                 }
@@ -219,58 +214,58 @@ impl WatchSpawner {
     }
 }
 
-/// Follows one kind until the receiver is gone.
-async fn follow<K>(
+/// Watches one kind until the receiver is dropped.
+async fn watch_kind<K>(
     api: Api<K>,
     kind: &'static str,
     wrap: fn(K) -> Object,
-    ghost: fn(&Key) -> K,
-    feeds: mpsc::Sender<WatchUpdate>,
+    deleted: fn(&Key) -> K,
+    updates: mpsc::Sender<WatchUpdate>,
     stop: CancellationToken,
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    // A connection that died without a word is noticed soon after a minute.
+    // A dead connection is noticed after a minute.
     let settings = watcher::Config::default().page_size(500).timeout(60);
     let mut stream = watcher(api, settings).backoff(WatchBackoff(WatchBackoff::FIRST)).boxed();
     let mut known: HashSet<Key> = HashSet::new();
     let mut listing: HashSet<Key> = HashSet::new();
     while let Some(event) = next(&mut stream, &stop, kind).await {
-        let mut said = Vec::with_capacity(1);
+        let mut pending = Vec::with_capacity(1);
         match event {
             watcher::Event::Init => listing.clear(),
             watcher::Event::InitApply(object) => {
-                // An interrupted list is begun anew: what it has said so far is known all the same.
+                // An interrupted list starts again; objects that it reported are known all the same.
                 known.insert(key(&object));
                 listing.insert(key(&object));
-                said.push(WatchUpdate::Change(Change::Applied(Box::new(wrap(object)))));
+                pending.push(WatchUpdate::Change(Change::Applied(Box::new(wrap(object)))));
             }
             watcher::Event::InitDone => {
                 for gone in known.difference(&listing) {
-                    let object = wrap(ghost(gone));
-                    said.push(WatchUpdate::Change(Change::Deleted(Box::new(object))));
+                    let object = wrap(deleted(gone));
+                    pending.push(WatchUpdate::Change(Change::Deleted(Box::new(object))));
                 }
                 known = std::mem::take(&mut listing);
-                said.push(WatchUpdate::Listed(kind));
+                pending.push(WatchUpdate::Listed(kind));
             }
             watcher::Event::Apply(object) => {
                 known.insert(key(&object));
-                said.push(WatchUpdate::Change(Change::Applied(Box::new(wrap(object)))));
+                pending.push(WatchUpdate::Change(Change::Applied(Box::new(wrap(object)))));
             }
             watcher::Event::Delete(object) => {
                 known.remove(&key(&object));
-                said.push(WatchUpdate::Change(Change::Deleted(Box::new(wrap(object)))));
+                pending.push(WatchUpdate::Change(Change::Deleted(Box::new(wrap(object)))));
             }
         }
-        for feed in said {
-            if feeds.send(feed).await.is_err() {
+        for update in pending {
+            if updates.send(update).await.is_err() {
                 return;
             }
         }
     }
 }
 
-/// The pauses after errors. They stay short: who leads must not decide for long by what was true before.
+/// Backoff after errors. It stays short: a leader must not decide on stale state for long.
 struct WatchBackoff(Duration);
 
 impl WatchBackoff {
@@ -293,7 +288,7 @@ impl Backoff for WatchBackoff {
     }
 }
 
-/// The next event; errors are said and waited out by the stream's own backoff.
+/// The next event; errors are logged, and the stream backs off.
 async fn next<K: Send>(
     stream: &mut futures_util::stream::BoxStream<'_, watcher::Result<watcher::Event<K>>>,
     stop: &CancellationToken,
@@ -306,13 +301,15 @@ async fn next<K: Send>(
         };
         match event {
             Ok(event) => return Some(event),
-            Err(error) => tracing::warn!(kind, error = %words(&error), "watch interrupted"),
+            Err(error) => {
+                tracing::warn!(kind, error = %describe_error(&error), "watch interrupted")
+            }
         }
     }
 }
 
-/// What is wrong with a watch, with the remedy where we know it.
-fn words(error: &watcher::Error) -> String {
+/// Error text with a hint for known causes.
+fn describe_error(error: &watcher::Error) -> String {
     let text = error.to_string();
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404 => {
@@ -329,7 +326,7 @@ fn key<K: Resource<DynamicType = ()>>(object: &K) -> Key {
     Key::new(object.meta().namespace.as_deref().unwrap_or_default(), &object.name_any())
 }
 
-/// An object of which only the name is known: it is gone.
+/// A deleted object of which only the name is known.
 fn with_key<K: Resource<DynamicType = ()>>(mut object: K, key: &Key) -> K {
     let meta = object.meta_mut();
     meta.name = Some(key.name.to_string());

@@ -1,4 +1,4 @@
-//! Writes other than bindings. Each is idempotent and names the uid of its object.
+//! Writes except bindings. Each is idempotent and names the uid of its object.
 
 use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
 use agentaflow_kube_core::names;
@@ -11,12 +11,12 @@ use super::api::{ApiServer, Failure, Ignored, core, ours};
 use super::lease::Leadership;
 use crate::state::{ActionResult, Key, PendingCondition, PodRef};
 
-/// How long an eviction is tried against a disruption budget.
-const EVICTION: Duration = Duration::from_mins(5);
-/// How long a pod is tried to be made.
-const CREATION: Duration = Duration::from_secs(30);
-/// Whatever may be absent from the status of a workload.
-const OPTIONAL: [&str; 10] = [
+/// Time for which an eviction is retried against a disruption budget.
+const EVICTION_TIMEOUT: Duration = Duration::from_mins(5);
+/// Time for which a pod creation is retried.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Optional fields of a workload's status.
+const OPTIONAL_FIELDS: [&str; 10] = [
     "phase",
     "assignedNode",
     "assignedGPU",
@@ -29,31 +29,26 @@ const OPTIONAL: [&str; 10] = [
     "observedGeneration",
 ];
 
-/// When a write may be tried: while we lead, and not too many at a time.
+/// Conditions of a write: leadership, and a limit of concurrent writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WritePermits<'a> {
-    /// Whether we lead.
     pub(crate) leadership: &'a Leadership,
-    /// How many at a time. Whoever pauses before the next try lets others have their turn: what one webhook does not let
-    /// pass must not hold up everything else.
+    /// Held for one attempt only: a write that backs off, because of a failing webhook for example, must not block the rest.
     pub(crate) permits: &'a Semaphore,
 }
 
-/// One version of a workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Revision<'a> {
-    /// Its name.
     pub(crate) workload: &'a Key,
-    /// Which one of that name.
     pub(crate) uid: &'a str,
-    /// What it was when we looked.
+    /// Resource version that was read.
     pub(crate) version: &'a str,
 }
 
-/// Makes a pod of a workload. One of that name that is the workload's already is as good.
+/// Creates a pod of a workload. An existing pod of that name that the workload owns counts as created.
 pub(crate) async fn create(
     server: &ApiServer,
-    turns: WritePermits<'_>,
+    permits: WritePermits<'_>,
     workload: Key,
     name: String,
     body: &Value,
@@ -64,21 +59,19 @@ pub(crate) async fn create(
         names::FIELD_MANAGER
     );
     let post = || server.post::<Ignored>(&path, body);
-    let made = persist_until(turns, Some(Instant::now() + CREATION), post).await;
+    let made = retry_until(permits, Some(Instant::now() + CREATION_TIMEOUT), post).await;
     let refused = match made {
         Ok(_) => None,
-        Err(Failure::Conflict(message)) => {
-            foreign_namesake(server, &workload, &name, body).await.then(|| {
-                format!("a pod `{name}` that is not this workload's is in the way: {message}")
-            })
-        }
+        Err(Failure::Conflict(message)) => belongs_to_another(server, &workload, &name, body)
+            .await
+            .then(|| format!("pod `{name}` exists and belongs to another owner: {message}")),
         Err(error) => Some(error.to_string()),
     };
     ActionResult::Created { workload, name, refused }
 }
 
-/// Whether a pod of this name exists that another owns.
-async fn foreign_namesake(server: &ApiServer, workload: &Key, name: &str, body: &Value) -> bool {
+/// Whether a pod of this name exists that the workload does not own.
+async fn belongs_to_another(server: &ApiServer, workload: &Key, name: &str, body: &Value) -> bool {
     let wanted = body.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
     let found = server.get::<Pod>(&core(&workload.namespace, "pods", name)).await;
     let Ok(pod) = found else { return false };
@@ -86,10 +79,9 @@ async fn foreign_namesake(server: &ApiServer, workload: &Key, name: &str, body: 
     !owners.into_iter().any(|owner| Some(owner.uid.as_str()) == wanted)
 }
 
-/// Deletes a pod.
 pub(crate) async fn delete(
     server: &ApiServer,
-    turns: WritePermits<'_>,
+    permits: WritePermits<'_>,
     pod: &PodRef,
     grace: Option<u32>,
 ) {
@@ -98,25 +90,25 @@ pub(crate) async fn delete(
         body["gracePeriodSeconds"] = grace.into();
     }
     let path = core(&pod.key.namespace, "pods", &pod.key.name);
-    let done = persist(turns, || server.delete(&path, &body)).await;
+    let done = retry(permits, || server.delete(&path, &body)).await;
     log(done, "delete pod", &pod.key);
 }
 
-/// Deletes a pod whose node is gone, after asking for the node once more.
+/// Deletes a pod after confirming that its node does not exist.
 pub(crate) async fn delete_orphan(
     server: &ApiServer,
-    turns: WritePermits<'_>,
+    permits: WritePermits<'_>,
     pod: &PodRef,
     node: &str,
 ) {
     let path = format!("/api/v1/nodes/{node}");
-    let found = persist(turns, || server.get::<Ignored>(&path)).await;
+    let found = retry(permits, || server.get::<Ignored>(&path)).await;
     if matches!(found, Err(Failure::NotFound(_))) {
-        delete(server, turns, pod, Some(0)).await;
+        delete(server, permits, pod, Some(0)).await;
     }
 }
 
-/// Evicts a pod as its disruption budgets allow; says why it could not.
+/// Evicts a pod as its disruption budgets allow; returns the reason of a failure.
 pub(crate) async fn evict(
     server: &ApiServer,
     leadership: &Leadership,
@@ -129,7 +121,7 @@ pub(crate) async fn evict(
         "metadata": { "name": pod.key.name, "namespace": pod.key.namespace },
         "deleteOptions": { "preconditions": { "uid": pod.uid } },
     });
-    let deadline = Instant::now() + EVICTION;
+    let deadline = Instant::now() + EVICTION_TIMEOUT;
     let mut pause = Duration::from_millis(500);
     loop {
         if !leadership.is_open() {
@@ -137,9 +129,9 @@ pub(crate) async fn evict(
         }
         match server.post::<Ignored>(&path, &body).await {
             Ok(_) | Err(Failure::NotFound(_)) => return None,
-            // Another of the same name, or the pod was changed meanwhile: it tells itself.
-            Err(Failure::Conflict(_)) if !stays(server, pod).await => return None,
-            Err(error) if may_pass(&error) && Instant::now() < deadline => {}
+            // Another pod has the name, or the pod changed: the watch reports it.
+            Err(Failure::Conflict(_)) if !is_still_live(server, pod).await => return None,
+            Err(error) if is_eviction_retryable(&error) && Instant::now() < deadline => {}
             Err(error) => return Some(error.to_string()),
         }
         leadership.pause(pause).await;
@@ -147,28 +139,28 @@ pub(crate) async fn evict(
     }
 }
 
-/// Whether asking again for an eviction may help.
-fn may_pass(error: &Failure) -> bool {
-    error.is_passing() || matches!(error, Failure::Conflict(_))
+/// Whether a retry of an eviction may help.
+fn is_eviction_retryable(error: &Failure) -> bool {
+    error.is_retryable() || matches!(error, Failure::Conflict(_))
 }
 
-/// Whether a pod is there and nobody has asked it to go, as far as that can be told.
-async fn stays(server: &ApiServer, pod: &PodRef) -> bool {
+/// Whether the pod exists and is not terminating, as far as the API server answers.
+async fn is_still_live(server: &ApiServer, pod: &PodRef) -> bool {
     match server.get::<Pod>(&core(&pod.key.namespace, "pods", &pod.key.name)).await {
-        Ok(found) => is_to_go(&found, pod),
+        Ok(found) => is_live(&found, pod),
         Err(error) => !matches!(error, Failure::NotFound(_)),
     }
 }
 
-/// Whether this is the pod, and it was not asked to go yet.
-fn is_to_go(found: &Pod, pod: &PodRef) -> bool {
+/// Whether this is the same pod and it is not terminating.
+fn is_live(found: &Pod, pod: &PodRef) -> bool {
     found.metadata.uid.as_deref() == Some(&*pod.uid) && found.metadata.deletion_timestamp.is_none()
 }
 
-/// Says on which node others are being stopped for a pod.
+/// Sets `status.nominatedNodeName`.
 pub(crate) async fn nominate(
     server: &ApiServer,
-    turns: WritePermits<'_>,
+    permits: WritePermits<'_>,
     pod: &PodRef,
     node: Option<&str>,
 ) {
@@ -177,33 +169,32 @@ pub(crate) async fn nominate(
         "metadata": { "uid": pod.uid },
         "status": { "nominatedNodeName": node },
     });
-    let done = persist(turns, || server.merge(&path, &body)).await;
+    let done = retry(permits, || server.merge(&path, &body)).await;
     log(done, "nominate node", &pod.key);
 }
 
-/// Says why a pod is not placed. The time of transition is when it began not to be, whatever the reason since.
+/// Writes `PodScheduled=False`. The transition time is that of the change to `False`, whatever the reason since.
 pub(crate) async fn condition(
     server: &ApiServer,
     pod: &PodRef,
-    why: &PendingCondition,
+    condition: &PendingCondition,
 ) -> Result<(), Failure> {
     let path = format!("{}/status", core(&pod.key.namespace, "pods", &pod.key.name));
-    let mut condition = json!({
+    let mut value = json!({
         "type": "PodScheduled",
         "status": "False",
-        "reason": why.reason,
-        "message": why.message,
+        "reason": condition.reason,
+        "message": condition.message,
         "lastProbeTime": null,
     });
-    if !why.again {
+    if !condition.already_false {
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        condition["lastTransitionTime"] = now.into();
+        value["lastTransitionTime"] = now.into();
     }
-    let body = json!({ "metadata": { "uid": pod.uid }, "status": { "conditions": [condition] } });
+    let body = json!({ "metadata": { "uid": pod.uid }, "status": { "conditions": [value] } });
     server.strategic(&path, &body).await
 }
 
-/// Writes the status of a workload.
 pub(crate) async fn status(
     server: &ApiServer,
     workload: &Key,
@@ -211,14 +202,14 @@ pub(crate) async fn status(
     status: &GpuWorkloadStatus,
 ) -> Result<(), Failure> {
     let path = format!("{}/status", ours(&workload.namespace, "gpuworkloads", &workload.name));
-    let status = whole(status);
+    let status = merge_patch(status);
     server.merge(&path, &json!({ "metadata": { "uid": uid }, "status": status })).await
 }
 
-/// A status as a patch: what is absent is to be absent there, too.
-fn whole(status: &GpuWorkloadStatus) -> Value {
+/// A status as a merge patch: absent fields are removed.
+fn merge_patch(status: &GpuWorkloadStatus) -> Value {
     let mut status = serde_json::to_value(status).unwrap_or_default();
-    for field in OPTIONAL {
+    for field in OPTIONAL_FIELDS {
         if status.get(field).is_none() {
             status[field] = Value::Null;
         }
@@ -226,7 +217,6 @@ fn whole(status: &GpuWorkloadStatus) -> Value {
     status
 }
 
-/// Writes the status of a queue.
 pub(crate) async fn queue_status(
     server: &ApiServer,
     queue: &str,
@@ -236,11 +226,10 @@ pub(crate) async fn queue_status(
     server.merge(&path, &json!({ "status": status })).await
 }
 
-/// Adds or removes our finalizer and leaves the others: those of the version that we looked at, so that what another
-/// adds or removes meanwhile is not undone.
+/// Adds or removes the product's finalizer. The resource version guards concurrent changes of other finalizers.
 pub(crate) async fn finalizer(
     server: &ApiServer,
-    turns: WritePermits<'_>,
+    permits: WritePermits<'_>,
     about: Revision<'_>,
     add: bool,
     present: Vec<String>,
@@ -256,20 +245,20 @@ pub(crate) async fn finalizer(
     if !version.is_empty() {
         body["metadata"]["resourceVersion"] = version.into();
     }
-    let done = persist(turns, || server.merge(&path, &body)).await;
+    let done = retry(permits, || server.merge(&path, &body)).await;
     log(done, "write finalizer", workload);
 }
 
-/// Tries until there is an answer, or we are not to write any more.
-async fn persist<T, F, Fut>(turns: WritePermits<'_>, attempt: F) -> Result<T, Failure>
+/// Retries until the API server answers or leadership ends.
+async fn retry<T, F, Fut>(permits: WritePermits<'_>, attempt: F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,
 {
-    persist_until(turns, None, attempt).await
+    retry_until(permits, None, attempt).await
 }
 
-async fn persist_until<T, F, Fut>(
+async fn retry_until<T, F, Fut>(
     WritePermits { leadership, permits }: WritePermits<'_>,
     deadline: Option<Instant>,
     mut attempt: F,
@@ -281,14 +270,14 @@ where
     let mut pause = Duration::from_millis(100);
     loop {
         let permit = permits.acquire().await;
-        // Others may have had their turn for long.
+        // Waiting for the permit may have taken long.
         if !leadership.is_open() {
             return Err(Failure::NotLeading);
         }
         let answer = attempt().await;
         drop(permit);
         match answer {
-            Err(error) if error.is_passing() => {
+            Err(error) if error.is_retryable() => {
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Err(error);
                 }
@@ -303,7 +292,7 @@ where
 fn log(done: Result<impl Sized, Failure>, what: &'static str, about: &Key) {
     match done {
         Ok(_) | Err(Failure::NotFound(_) | Failure::Conflict(_) | Failure::NotLeading) => {}
-        // Another of the same name: what was to be done is done.
+        // Another pod has the name: the write is obsolete.
         Err(Failure::Refused { code: 422, message }) if message.contains("uid") => {
             tracing::debug!(%about, message, "cannot {what}");
         }
@@ -318,38 +307,38 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     #[test]
-    fn an_eviction_is_asked_for_again_while_its_pod_is_there_and_stays() {
+    fn an_eviction_is_retried_while_its_pod_exists_and_is_not_terminating() {
         let pod = PodRef { key: Key::new("default", "train-0"), uid: "one".into() };
         let check = |uid: &str, leaves: Option<&str>, expected: bool| {
             let found = json!({ "metadata": { "uid": uid, "deletionTimestamp": leaves } });
             let found: Pod = serde_json::from_value(found).expect("a pod");
-            assert_eq!(is_to_go(&found, &pod), expected, "{uid} {leaves:?}");
+            assert_eq!(is_live(&found, &pod), expected, "{uid} {leaves:?}");
         };
         check("one", None, true);
         check("one", Some("2030-01-01T00:00:00Z"), false);
         check("two", None, false);
-        assert!(may_pass(&Failure::Conflict(String::new())));
-        assert!(!may_pass(&Failure::Refused { code: 403, message: String::new() }));
+        assert!(is_eviction_retryable(&Failure::Conflict(String::new())));
+        assert!(!is_eviction_retryable(&Failure::Refused { code: 403, message: String::new() }));
     }
 
     #[tokio::test]
-    async fn a_write_that_is_tried_for_long_lets_others_have_their_turn() {
+    async fn a_write_in_backoff_does_not_block_others() {
         let (leadership, permits) = (Leadership::new(Instant::now()), Semaphore::new(1));
-        let turns = WritePermits { leadership: &leadership, permits: &permits };
+        let permits = WritePermits { leadership: &leadership, permits: &permits };
         let never = || async { Err::<(), _>(Failure::Unknown("a webhook is down".to_owned())) };
         let done = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            persist(turns, || async { Ok::<_, Failure>(()) }).await
+            retry(permits, || async { Ok::<_, Failure>(()) }).await
         };
         tokio::select! {
-            _ = persist(turns, never) => panic!("it has no end"),
+            _ = retry(permits, never) => panic!("the failing write ended"),
             done = done => assert!(done.is_ok()),
-            () = tokio::time::sleep(Duration::from_secs(5)) => panic!("it had no turn"),
+            () = tokio::time::sleep(Duration::from_secs(5)) => panic!("the second write was blocked"),
         }
     }
 
     #[test]
-    fn whatever_a_status_does_not_say_is_taken_away() {
+    fn absent_fields_of_a_status_are_removed() {
         let time = Time(jiff::Timestamp::UNIX_EPOCH);
         let full = GpuWorkloadStatus {
             phase: Some(WorkloadPhase::Running),
@@ -366,12 +355,12 @@ mod tests {
             observed_generation: Some(1),
         };
         let full = serde_json::to_value(full).expect("a status");
-        let empty = whole(&GpuWorkloadStatus::default());
+        let empty = merge_patch(&GpuWorkloadStatus::default());
         let fields = |value: &Value| -> Vec<String> {
             value.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect()
         };
         assert_eq!(fields(&empty), fields(&full));
         assert_eq!(empty["backOff"], Value::Null);
-        assert_eq!(whole(&serde_json::from_value(full.clone()).expect("a status")), full);
+        assert_eq!(merge_patch(&serde_json::from_value(full.clone()).expect("a status")), full);
     }
 }

@@ -1,4 +1,4 @@
-//! What the world wants done, and what came of it. Acts are complete: nothing is left to choose.
+//! Actions for the executor and their results. An action is complete: the executor chooses nothing.
 
 use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
 use serde_json::Value;
@@ -6,17 +6,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a namespaced object.
+use crate::controller::EventType;
+
+/// Namespace and name of an object; the namespace is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
 }
 
 impl Key {
-    /// A name from its parts.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -28,223 +27,167 @@ impl fmt::Display for Key {
     }
 }
 
-/// One pod, not another of the same name.
+/// One pod, told apart by its uid from later pods of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodRef {
-    /// Its name.
     pub key: Key,
-    /// Which one of that name.
     pub uid: Arc<str>,
 }
 
-/// One thing to do.
+/// A write, or a read whose result the state needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Bind a pod to a node.
     Bind(Box<Bind>),
-    /// Stop a pod for another, within its disruption budgets.
+    /// Evict a victim within its disruption budgets.
     Evict {
-        /// The pod.
         pod: PodRef,
-        /// For whom, as a sentence.
+        /// Text for the log.
         why: String,
     },
-    /// Delete a pod.
     Delete {
-        /// The pod.
         pod: PodRef,
-        /// Seconds to stop; its own when absent.
+        /// Grace period in seconds; the pod's own if absent.
         grace: Option<u32>,
     },
-    /// Delete a pod whose node is gone, if it is.
+    /// Delete a pod if its node does not exist.
     DeleteOrphan {
-        /// The pod.
         pod: PodRef,
-        /// Its node.
         node: Arc<str>,
     },
-    /// Say on which node others are being stopped for a pod, or that this is over.
+    /// Set or clear `status.nominatedNodeName`.
     Nominate {
-        /// The pod.
         pod: PodRef,
-        /// The node.
         node: Option<Arc<str>>,
     },
-    /// Say why a pod is not placed.
-    Explain {
-        /// The pod.
+    /// Write the condition `PodScheduled=False`.
+    WriteCondition {
         pod: PodRef,
-        /// PendingCondition.
-        why: PendingCondition,
+        condition: PendingCondition,
     },
-    /// Read the annotations of a pod's owner, and of the owner's owners.
-    LookUp(Owner),
-    /// Make a pod of a workload.
+    /// Read the annotations of a pod's owner and of the owner's owners.
+    LookUpOwner(Owner),
+    /// Create a pod of a `GPUWorkload`.
     Create {
-        /// The workload.
         workload: Key,
-        /// The pod's name.
         name: String,
-        /// The pod.
         body: Box<Value>,
     },
-    /// Write the status of a workload.
-    Status {
-        /// The workload.
+    WriteStatus {
         workload: Key,
-        /// Which one of that name.
         uid: Arc<str>,
-        /// The status.
         status: Box<GpuWorkloadStatus>,
     },
-    /// Write the status of a queue.
-    QueueStatus {
-        /// The queue.
+    WriteQueueStatus {
         queue: Arc<str>,
-        /// The status.
         status: Box<GpuQueueStatus>,
     },
-    /// Add or remove our finalizer.
-    Finalizer {
-        /// The workload.
+    /// Add or remove the product's finalizer.
+    WriteFinalizer {
         workload: Key,
-        /// Which one of that name.
         uid: Arc<str>,
-        /// Which version of it: what another changes meanwhile is not undone.
+        /// Resource version that was read: concurrent changes of finalizers are not undone.
         version: String,
-        /// Add it, or remove it.
         add: bool,
-        /// All finalizers that it has.
+        /// All finalizers of that version.
         present: Vec<String>,
     },
-    /// Tell people.
     RecordEvent(EventRecord),
 }
 
-/// A pod, its node and what is written with the binding.
+/// A binding with everything that is written together with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bind {
-    /// The pod.
     pub pod: PodRef,
-    /// The node.
     pub node: Arc<str>,
-    /// Annotations that travel with the binding.
     pub annotations: BTreeMap<String, String>,
-    /// Labels that travel with the binding.
     pub labels: BTreeMap<String, String>,
-    /// Claims that must be bound first.
+    /// Claims to bind before the pod.
     pub claims: Vec<(Key, ClaimAction)>,
-    /// Which plan this belongs to: answers to older ones are void.
+    /// Number of the placement: results of older placements are void.
     pub plan: u64,
 }
 
-/// How a claim gets its volume.
+/// The way by which a claim gets its volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimAction {
-    /// A provisioner makes one for this node: the pod's own, or that of another pod of the same claim.
+    /// A provisioner creates a volume for this node: the pod's own, or that of another pod of the same claim.
     Provision(Arc<str>),
-    /// This volume becomes the claim's.
+    /// This volume is bound to the claim.
     Volume(String),
 }
 
 /// The owner of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// Its API version.
     pub api_version: String,
-    /// Its kind.
     pub kind: String,
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: String,
-    /// Which one of that name.
     pub uid: Arc<str>,
 }
 
-/// Something to tell people: an Event.
+/// A Kubernetes Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
-    /// ObjectRef what.
-    pub about: ObjectRef,
-    /// Something is not as it should be.
-    pub warning: bool,
-    /// One word.
+    pub object: ObjectRef,
+    pub event_type: EventType,
+    /// In `CamelCase`.
     pub reason: &'static str,
-    /// One sentence.
     pub message: String,
 }
 
-/// What a note is about.
+/// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
-    /// `Pod`, `GPUWorkload`, …
+    /// `Pod` or `GPUWorkload`.
     pub kind: &'static str,
-    /// Its name.
     pub key: Key,
-    /// Which one of that name.
     pub uid: Arc<str>,
 }
 
-/// What came of an act.
+/// Result of an [`Action`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum ActionResult {
-    /// A binding was carried out, or was not.
     Bind {
-        /// The pod.
         pod: PodRef,
-        /// Which plan it belonged to.
         plan: u64,
-        /// What came of it.
         result: BindResult,
     },
-    /// What the owners of a pod say.
     Owner {
-        /// Its namespace.
         namespace: Arc<str>,
-        /// The owner.
         uid: Arc<str>,
-        /// Annotations of ours; the nearest owner's win. None when there was no answer.
+        /// Annotations of the product, the nearest owner's first; none if the API server did not answer.
         annotations: Option<BTreeMap<String, String>>,
     },
-    /// A pod of a workload was made, or the API server refused it.
     Created {
-        /// The workload.
         workload: Key,
-        /// The pod's name.
         name: String,
-        /// PendingCondition not.
+        /// The API server's reason for refusing the pod.
         refused: Option<String>,
     },
-    /// An eviction was refused for good, or the pod is gone.
+    /// The API server refused an eviction for good.
     EvictionFailed {
-        /// The pod.
         pod: PodRef,
-        /// PendingCondition.
         why: String,
     },
 }
 
-/// What came of a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindResult {
-    /// It is bound.
     Bound,
-    /// Somebody bound it to this node.
+    /// Another client bound the pod to this node.
     Elsewhere(Arc<str>),
-    /// The pod is gone, or being deleted.
+    /// The pod is deleted or being deleted.
     Gone,
-    /// It could not be bound.
     Refused(String),
 }
 
-/// PendingCondition a pod is not placed.
+/// The condition `PodScheduled=False`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingCondition {
-    /// One word; `Unschedulable` only where more nodes would help.
+    /// `Unschedulable` only if more nodes would help: autoscalers add nodes for that reason.
     pub reason: &'static str,
-    /// One sentence.
     pub message: Arc<str>,
-    /// The pod says already that it is not placed, for another reason perhaps.
-    pub again: bool,
+    /// The condition is false already: its transition time stays.
+    pub already_false: bool,
 }

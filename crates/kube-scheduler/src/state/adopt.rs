@@ -1,17 +1,22 @@
-//! Work that is bound already: found when we begin, or bound by somebody who led before. It is a fact.
+//! Pods that are bound already: found at the start, or bound by the last leader. The engine adopts them as facts.
 
 use agentaflow_engine::{AdoptedTask, AdoptedWorkload, Event, GpuId, NodeId, Request, WorkloadId};
 use agentaflow_kube_core::slim::Pod;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::gangs::Gang;
+use super::ClusterState;
+use super::action::Key;
+use super::gang_table::{Gang, set_roles};
 use super::membership::Membership;
-use super::pod_entry::{BindingState, PodEntry, PodState, is_finished, is_leaving, moment};
-use super::static_volumes::without_volumes;
-use super::{ClusterState, Key};
+use super::pod_entry::{
+    BindingState, PodEntry, PodState, allocated_devices, engine_time, is_finished, is_terminating,
+};
+use super::volume_ledger::{takes_volumes, without_volumes};
+use super::work_queue::WorkItem;
+use crate::controller::EventType;
 
-/// A pod of a gang that is on a node.
+/// A bound pod with the request that it would have if it were pending.
 struct BoundPod {
     key: Key,
     pod: Arc<Pod>,
@@ -20,244 +25,242 @@ struct BoundPod {
 }
 
 impl ClusterState {
-    /// A pod of ours is on a node where the engine does not have it.
-    pub(super) fn find_bound(&mut self, key: &Key, pod: &Pod, node: &Arc<str>) {
-        if !self.begun {
+    /// Adopts a pod that is bound to a node where the engine does not have it; else accounts for it as foreign usage.
+    pub(super) fn adopt_bound_pod(&mut self, key: &Key, pod: &Pod, node: &Arc<str>) {
+        if !self.started {
             return;
         }
-        let known = self.nodes.get(node).is_some_and(super::NodeEntry::is_known);
-        let asked = self.request_of_bound(key, pod).filter(|_| known);
-        let adopted = asked.is_some_and(|(mut belonging, request)| {
-            if belonging.need > 1 || self.groups.contains_key(&belonging.id) {
-                belonging.part(key);
+        let request = self.bound_request(key, pod).filter(|_| self.nodes.is_known(node));
+        let adopted = request.is_some_and(|(mut membership, request)| {
+            if membership.min_members > 1 || self.gangs.contains(&membership.id) {
+                membership.detach(key);
             }
-            let found = BoundPod {
-                key: key.clone(),
-                pod: Arc::new(pod.clone()),
-                node: node.clone(),
-                request,
-            };
-            let adopted = self.adopt(&belonging, vec![found]);
-            // Its gang may wait for it: a binding of which nobody heard was carried out after all.
-            if let Some(gang) = belonging.gang.filter(|_| adopted) {
-                self.regroup(&gang);
+            let pod = Arc::new(pod.clone());
+            let bound = BoundPod { key: key.clone(), pod, node: node.clone(), request };
+            let adopted = self.adopt(&membership, vec![bound]);
+            // Its gang may wait for it: a binding whose answer was lost was carried out after all.
+            if let Some(gang) = membership.detached_from.filter(|_| adopted) {
+                self.work.push(WorkItem::SyncGang(gang));
             }
             adopted
         });
         if !adopted {
-            self.count_as_foreign(key, pod, node);
+            self.record_foreign_use(key, pod, node);
         }
     }
 
-    /// Gangs of which something runs are taken over whole.
+    /// Adopts at the start every gang that has bound pods.
     pub(super) fn adopt_gangs(&mut self) {
         let mut gangs: BTreeMap<WorkloadId, (Membership, Vec<BoundPod>)> = BTreeMap::new();
-        let bound = self.pods.iter().filter_map(|(key, entry)| {
-            let pod = entry.pod.as_ref().filter(|pod| !is_finished(pod))?;
-            let node: Arc<str> = pod.spec.node_name.as_deref()?.into();
-            let known = self.nodes.get(&node).is_some_and(super::NodeEntry::is_known);
-            let (belonging, request) = self.request_of_bound(key, pod)?;
-            (known && belonging.need > 1).then(|| {
-                (belonging, BoundPod { key: key.clone(), pod: pod.clone(), node, request })
-            })
-        });
-        for (belonging, found) in bound {
-            let gang = gangs.entry(belonging.id.clone());
-            gang.or_insert_with(|| (belonging, Vec::new())).1.push(found);
+        for (key, entry) in self.pods.iter() {
+            let Some(pod) = entry.pod.as_ref().filter(|pod| !is_finished(pod)) else { continue };
+            let Some(node) = pod.spec.node_name.as_deref().map(Arc::from) else { continue };
+            let Some((membership, request)) = self.bound_request(key, pod) else { continue };
+            if self.nodes.is_known(&node) && membership.min_members > 1 {
+                let bound = BoundPod { key: key.clone(), pod: pod.clone(), node, request };
+                let gang = gangs.entry(membership.id.clone());
+                gang.or_insert_with(|| (membership, Vec::new())).1.push(bound);
+            }
         }
-        for (belonging, mut found) in gangs.into_values() {
-            found.sort_by(|a, b| a.key.cmp(&b.key));
-            // More than the gang needs are by themselves; `settle` finds them.
-            found.truncate(belonging.need as usize);
-            let cut = self.is_cut(&belonging, &found);
-            if self.adopt(&belonging, found)
-                && let Some(group) = self.groups.get_mut(&belonging.id)
+        for (membership, mut bound) in gangs.into_values() {
+            bound.sort_by(|a, b| a.key.cmp(&b.key));
+            // `reconcile_pod` adopts the rest as single pods.
+            bound.truncate(membership.min_members as usize);
+            let split = self.is_split(&membership, &bound);
+            if self.adopt(&membership, bound)
+                && let Some(gang) = self.gangs.get_mut(&membership.id)
             {
-                group.cut = cut;
+                gang.split = split;
             }
         }
     }
 
-    /// A pod that runs takes something else than before: the engine learns it of the whole workload, which stays one.
-    pub(super) fn adopt_anew(&mut self, key: &Key, workload: &WorkloadId) {
-        let rests = |group: &&Gang| !group.stopping && !group.breaking;
-        let Some(group) = self.groups.get(workload).filter(rests) else { return };
-        let (cut, members) = (group.cut, group.members.values().cloned().collect::<Vec<_>>());
-        let found: Option<Vec<BoundPod>> =
-            members.iter().map(|member| self.found(member)).collect();
-        let belonging = self.pods[key].pod.clone().and_then(|pod| self.belonging(key, &pod).ok());
-        let (Some(found), Some(mut belonging)) = (found, belonging) else { return };
-        if *workload != belonging.id {
-            belonging.part(key);
+    /// Sends the requests of a running workload again: a pod was resized, or its volumes do not count any more.
+    pub(super) fn readopt(&mut self, id: &WorkloadId) {
+        let is_stable = |gang: &&Gang| !gang.stopping && !gang.tearing_down;
+        let Some(gang) = self.gangs.get(id).filter(is_stable) else { return };
+        let (split, members) = (gang.split, gang.members.values().cloned().collect::<Vec<_>>());
+        let bound: Option<Vec<BoundPod>> = members.iter().map(|key| self.bound_pod(key)).collect();
+        let Some(first) = bound.as_ref().and_then(|bound| bound.first()) else { return };
+        let Ok(mut membership) = self.lookup().membership(&first.key, &first.pod) else { return };
+        if *id != membership.id {
+            membership.detach(&first.key);
         }
         for member in &members {
-            self.leave(member);
+            self.detach_pod(member);
         }
-        // What was a gang, and is none any more, goes on as single pods.
-        let is_one = members.len() == 1 || *workload == belonging.id;
-        if !(is_one && self.adopt(&belonging, found)) {
-            for member in &members {
-                self.settle(member);
-            }
-        } else if let Some(group) = self.groups.get_mut(&belonging.id) {
-            group.cut = cut;
+        // A gang that is none any more continues as single pods.
+        let is_one = members.len() == 1 || *id == membership.id;
+        if !(is_one && self.adopt(&membership, bound.unwrap_or_default())) {
+            self.work.push_pods(members);
+        } else if let Some(gang) = self.gangs.get_mut(&membership.id) {
+            gang.split = split;
         }
     }
 
-    /// A pod that is on a node, as it is now.
-    fn found(&self, key: &Key) -> Option<BoundPod> {
+    /// When all of a workload is bound, its requests stop taking pre-provisioned volumes from the nodes.
+    pub(super) fn release_volumes(&mut self, id: &WorkloadId) {
+        // The last member that is bound enqueues this again.
+        if !self.gangs.members(id).all(|key| self.pods.is_bound(key)) {
+            return;
+        }
+        let members: Vec<Key> = self.gangs.members(id).cloned().collect();
+        self.readopt(id);
+        for key in &members {
+            let request = self.pods.get(key).and_then(|entry| entry.request.as_ref());
+            if request.is_some_and(|request| !takes_volumes(request)) {
+                self.set_volume_claims(key, &[]);
+            }
+        }
+    }
+
+    fn bound_pod(&self, key: &Key) -> Option<BoundPod> {
         let entry = self.pods.get(key)?;
-        let PodState::Member { seat: BindingState::Bound(node), .. } = &entry.place else {
-            return None;
-        };
+        let Some(BindingState::Bound(node)) = entry.state.binding() else { return None };
         let pod = entry.pod.clone()?;
-        // While it is not told yet that it has its volumes, it asks for what it asked before, but for those.
-        let request = self.request_of_bound(key, &pod).map(|(_, request)| request);
-        let request = request.or_else(|| Some(without_volumes(entry.asked.as_ref()?)))?;
+        // Until the watch reports its volumes, the pod keeps its request, except for the volumes.
+        let request = self.bound_request(key, &pod).map(|(_, request)| request);
+        let request = request.or_else(|| Some(without_volumes(entry.request.as_ref()?)))?;
         Some(BoundPod { key: key.clone(), pod, node: node.clone(), request })
     }
 
-    /// Whether pods of a gang wait that were there before the others began: whoever bound these did not come to them.
-    fn is_cut(&self, belonging: &Membership, found: &[BoundPod]) -> bool {
-        let began = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
-        let began = began.map(|time| moment(time.0)).min();
-        (found.len() as u32) < belonging.need
+    /// Whether pods of a gang are pending that existed before the others started: the last leader did not bind them.
+    fn is_split(&self, membership: &Membership, bound: &[BoundPod]) -> bool {
+        let started = bound.iter().filter_map(|member| member.pod.status.start_time.as_ref());
+        let started = started.map(|time| engine_time(time.0)).min();
+        let lookup = self.lookup();
+        (bound.len() as u32) < membership.min_members
             && self.pods.iter().any(|(key, entry)| {
                 !entry.is_on_node()
-                    && began.is_none_or(|began| entry.created <= began)
+                    && started.is_none_or(|started| entry.created <= started)
                     && entry.pod.as_ref().is_some_and(|pod| {
-                        let same = |other: Membership| other.id == belonging.id;
-                        !is_leaving(pod)
+                        let same = |other: Membership| other.id == membership.id;
+                        !is_terminating(pod)
                             && !is_finished(pod)
-                            && self.belonging(key, pod).is_ok_and(same)
+                            && lookup.membership(key, pod).is_ok_and(same)
                     })
             })
     }
 
-    /// A pod finds no room. If it is the rest of a gang that was cut in two, the others go, and all start together.
-    pub(super) fn reunite(&mut self, key: &Key) {
-        let Some(id) = self.pods.get(key).and_then(|entry| entry.gang.clone()) else { return };
-        let Some(gang) = self.groups.get_mut(&id).filter(|gang| gang.cut) else { return };
-        (gang.cut, gang.stopping) = (false, true);
-        let mut pods: Vec<Key> = gang.members.values().cloned().collect();
-        let strays: Vec<Key> = self.strays.get(&id).into_iter().flatten().cloned().collect();
-        let seated = |key: &&Key| {
-            let place = self.pods.get(key).map(|entry| &entry.place);
-            matches!(place, Some(PodState::Member { seat, .. }) if *seat != BindingState::Pending)
+    /// The rest of a split gang finds no room: its running pods are deleted, so that all start together.
+    pub(super) fn restart_split_gang(&mut self, key: &Key) {
+        let Some(id) = self.pods.get(key).and_then(|entry| entry.detached_from.clone()) else {
+            return;
         };
-        pods.extend(strays.iter().filter(seated).cloned());
-        for pod in pods {
-            let why = "the rest of its gang finds no room, and it starts whole or not at all";
-            self.note_pod(&pod, true, "GangBroken", why.to_owned());
-            self.delete_pod(&pod, None);
+        let Some(gang) = self.gangs.get_mut(&id).filter(|gang| gang.split) else { return };
+        (gang.split, gang.stopping) = (false, true);
+        let placed = self.gangs.detached(&id).filter(|key| self.pods.is_placed(key));
+        let running: Vec<Key> = self.gangs.members(&id).chain(placed).cloned().collect();
+        for pod in running {
+            let why = "The rest of its gang finds no room; a gang starts whole or not at all";
+            let event = self.pods.event(&pod, EventType::Warning, "GangBroken", why.to_owned());
+            self.actions.extend(event);
+            self.delete_pod(&pod);
         }
-        self.stuck.extend(strays);
+        self.work.push_pods(self.gangs.detached(&id).cloned());
     }
 
-    /// What a bound pod asks for, as if it were to be placed; none when that cannot be told.
-    fn request_of_bound(&self, key: &Key, pod: &Pod) -> Option<(Membership, Arc<Request>)> {
-        let belonging = self.belonging(key, pod).ok()?;
-        let request = self.ask(pod, &belonging).ok()?.request;
-        Some((belonging, Arc::new(request)))
+    /// The request of a bound pod as if it were pending; none if it cannot be translated.
+    fn bound_request(&self, key: &Key, pod: &Pod) -> Option<(Membership, Arc<Request>)> {
+        let lookup = self.lookup();
+        let membership = lookup.membership(key, pod).ok()?;
+        let request = lookup.request(pod, &membership).ok()?.request;
+        Some((membership, Arc::new(request)))
     }
 
-    fn adopt(&mut self, belonging: &Membership, mut found: Vec<BoundPod>) -> bool {
+    fn adopt(&mut self, membership: &Membership, mut bound: Vec<BoundPod>) -> bool {
         let mut kinds: Vec<Arc<Request>> = Vec::new();
-        for member in &found {
+        for member in &bound {
             if !kinds.contains(&member.request) {
                 kinds.push(member.request.clone());
             }
         }
-        found.sort_by_key(|member| kinds.iter().position(|kind| *kind == member.request));
-        let mut asked: Vec<Arc<Request>> =
-            found.iter().map(|member| member.request.clone()).collect();
-        let missing = (found.len() as u32)..belonging.need;
-        // There may be more than are needed by now.
-        asked.resize(found.len().max(belonging.need as usize), kinds[0].clone());
-        let first = asked[0].clone();
-        let mut engine = belonging.traits.workload(belonging.id.clone(), 1, first);
-        super::gangs::roles(&mut engine, &asked);
-        engine.budgets = self.budgets_of(found.iter().map(|member| &member.key));
-        let seats = (0..).zip(&found).map(|(task, member)| self.seat_of(task, member)).collect();
-        let started = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
-        let placed_at = started.map(|time| moment(time.0)).min().unwrap_or(self.now);
-        let finished: BTreeSet<u32> = missing.collect();
-        let adopted = AdoptedWorkload { workload: engine, tasks: seats, finished, placed_at };
-        if !self.tell(Event::Adopted(Box::new(adopted))) {
+        let Some(first) = kinds.first().cloned() else { return false };
+        bound.sort_by_key(|member| kinds.iter().position(|kind| *kind == member.request));
+        let mut requests: Vec<Arc<Request>> =
+            bound.iter().map(|member| member.request.clone()).collect();
+        // Tasks without a pod count as finished. There may be more pods than the minimum by now.
+        let finished: BTreeSet<u32> = (bound.len() as u32..membership.min_members).collect();
+        requests.resize(bound.len().max(membership.min_members as usize), first);
+        let mut workload =
+            membership.traits.workload(membership.id.clone(), 1, requests[0].clone());
+        set_roles(&mut workload, &requests);
+        let keys = bound.iter().map(|member| &member.key);
+        workload.budgets = self.evictions.budgets_of(keys, &self.pods);
+        let tasks = (0..).zip(&bound).map(|(task, member)| self.adopted_task(task, member));
+        let started = bound.iter().filter_map(|member| member.pod.status.start_time.as_ref());
+        let started = started.map(|time| engine_time(time.0)).min();
+        let placed_at = started.unwrap_or(self.engine.now());
+        let adopted = AdoptedWorkload { workload, tasks: tasks.collect(), finished, placed_at };
+        if !self.engine.send(Event::Adopted(Box::new(adopted))) {
             return false;
         }
-        let mut group = Gang::new(belonging.need, belonging.traits.clone());
-        group.take_over();
-        for (task, member) in (0..).zip(found) {
-            group.members.insert(task, member.key.clone());
-            if let Some(entry) = self.pods.get_mut(&member.key) {
-                entry.asked = Some(member.request);
-                entry.place = PodState::Member {
-                    workload: belonging.id.clone(),
-                    task,
-                    seat: BindingState::Pending,
-                };
+        let mut gang = Gang::running(membership.min_members, membership.traits.clone());
+        for (task, BoundPod { key, node, request, .. }) in (0..).zip(bound) {
+            if let Some(entry) = self.pods.get_mut(&key) {
+                entry.request = Some(request);
             }
-            self.stray(&member.key, belonging.gang.clone());
-            self.set_seat(&member.key, BindingState::Bound(member.node));
+            let (workload, binding) = (membership.id.clone(), BindingState::Pending);
+            self.pods.set_state(&key, PodState::Member { workload, task, binding });
+            if let Some(gang) = &membership.detached_from {
+                self.record_detached(&key, gang);
+            }
+            self.set_binding(&key, BindingState::Bound(node));
+            gang.members.insert(task, key);
         }
-        self.groups.insert(belonging.id.clone(), group);
+        self.gangs.insert(membership.id.clone(), gang);
         true
     }
 
-    fn seat_of(&self, task: u32, member: &BoundPod) -> AdoptedTask {
-        let devices = super::pod_entry::devices(&member.pod);
+    fn adopted_task(&self, task: u32, member: &BoundPod) -> AdoptedTask {
+        let devices = allocated_devices(&member.pod);
         let known = !devices.is_empty() && self.knows_devices(&member.pod, &devices);
         AdoptedTask {
             task,
             node: NodeId::from(member.node.as_ref()),
             devices: known.then(|| devices.iter().map(|id| GpuId::from(id.as_str())).collect()),
             confirmed: true,
-            terminating: is_leaving(&member.pod),
+            terminating: is_terminating(&member.pod),
         }
     }
 
-    /// Whether the engine knows the GPUs of a pod's node by these names.
+    /// Whether the engine knows all these GPUs of a pod's node.
     pub(super) fn knows_devices(&self, pod: &Pod, devices: &[String]) -> bool {
         let node = pod.spec.node_name.as_deref().and_then(|node| self.nodes.get(node));
         node.is_some_and(|node| devices.iter().all(|id| node.has_gpu(id)))
     }
 
-    /// Nominations of pods that wait are room kept for them: the engine is told, and what it does not take is
-    /// withdrawn.
+    /// Reserves the nodes that pending pods of a workload are nominated for; withdraws nominations that the engine rejects.
     pub(super) fn rebuild_hold(&mut self, id: &WorkloadId) {
-        let Some(group) = self.groups.get(id).filter(|group| !group.nominated) else { return };
-        let members: Vec<Key> = group.members.values().cloned().collect();
-        let nominated = members.iter().filter_map(|key| self.pods.get(key)?.nominated.as_ref());
-        let nodes: Vec<NodeId> = nominated.map(|node| NodeId::from(node.as_ref())).collect();
+        let Some(gang) = self.gangs.get_mut(id).filter(|gang| !gang.nominated) else { return };
+        let nodes = self.pods.nominations(gang.members.values());
+        let nodes: Vec<NodeId> = nodes.map(|node| NodeId::from(node.as_ref())).collect();
         let event = Event::Nominated { workload: id.clone(), nodes };
-        let held = self.engine.apply(self.now, event).is_ok();
-        if let Some(group) = self.groups.get_mut(id) {
-            group.nominated = held;
-        }
-        if !held {
-            for key in members {
-                self.withdraw_nomination(&key);
+        gang.nominated = self.engine.try_send(event).is_ok();
+        if !gang.nominated {
+            for key in gang.members.values() {
+                if let Some(entry) = self.pods.get_mut(key) {
+                    self.actions.extend(entry.withdraw_nomination(key));
+                }
             }
         }
     }
 
-    /// A nomination of ours that was long on its way, and is void by now, is withdrawn when it is seen: autoscalers take
-    /// such a pod for placed. What others nominate is their business.
-    pub(super) fn check_nomination(&mut self, key: &Key) {
-        let ours = |entry: &&PodEntry| {
+    /// Withdraws a void nomination of this scheduler when the watch reports it late: autoscalers take a nominated pod for
+    /// placed. Nominations of other schedulers stay.
+    pub(super) fn withdraw_stale_nomination(&mut self, key: &Key) {
+        let ours = |entry: &&mut PodEntry| {
             entry.nominated.is_some() && entry.nominated == entry.nominated_by_us
         };
-        let Some(entry) = self.pods.get(key).filter(ours) else { return };
-        let PodState::Member { workload, seat: BindingState::Pending, .. } = &entry.place else {
+        let Some(entry) = self.pods.get_mut(key).filter(ours) else { return };
+        let PodState::Member { workload, binding: BindingState::Pending, .. } = &entry.state else {
             return;
         };
-        let group = self.groups.get(workload);
-        if group.is_some_and(|group| !group.nominated) && !self.renominate.contains(workload) {
-            self.withdraw_nomination(key);
-            if let Some(entry) = self.pods.get_mut(key) {
-                entry.nominated_by_us = None;
-            }
+        let is_void = self.gangs.get(workload).is_some_and(|gang| !gang.nominated)
+            && !self.work.contains(&WorkItem::RebuildHold(workload.clone()));
+        if is_void {
+            self.actions.extend(entry.withdraw_nomination(key));
+            entry.nominated_by_us = None;
         }
     }
 }

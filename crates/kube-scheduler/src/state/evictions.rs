@@ -1,74 +1,114 @@
-//! Disruption budgets: how many pods of a group may be stopped at a time.
+//! Disruption budgets, refused evictions, and deletions that the API server has not confirmed.
 
 use agentaflow_engine::{BudgetId, Event, Span, Time};
 use agentaflow_kube_core::slim::DisruptionBudget;
 use agentaflow_kube_core::translate;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ClusterState, Key, key_of};
+use super::action::{Action, Key};
+use super::engine_link::EngineLink;
+use super::gang_table::GangTable;
+use super::key_of;
+use super::pod_entry::{is_finished, is_terminating};
+use super::pod_index::PodIndex;
 
-/// How long a pod is spared whose eviction was refused, at first.
-const SPARED: Span = Span::minutes(1);
-/// How often that time doubles.
-const SPARED_TWICE_AS_LONG: u32 = 6;
+/// First pause after a refused eviction.
+const FIRST_BACKOFF: Span = Span::minutes(1);
+/// The pause doubles this many times at most.
+const MAX_DOUBLINGS: u32 = 6;
 
-/// A pod that could not be evicted.
+/// Milliseconds after which a requested deletion or creation is requested again: the API server may have refused it.
+pub(super) const RETRY_AFTER: u64 = 30_000;
+
 #[derive(Debug, Default)]
-pub(super) struct EvictionBackoff {
-    times: u32,
-    /// Until then nobody is asked to evict it.
+pub(super) struct Evictions {
+    budgets: BTreeMap<Key, DisruptionBudget>,
+    backoffs: BTreeMap<Key, EvictionBackoff>,
+    /// Pods whose eviction was refused while the engine still expects them to go.
+    refused: BTreeSet<Key>,
+    /// Deleted pods that are still there, and the time of the next request.
+    deletions: BTreeMap<Key, Time>,
+}
+
+/// While `until` lies ahead, a budget of its own that allows nothing protects the pod.
+#[derive(Debug, Default)]
+struct EvictionBackoff {
+    refusals: u32,
     until: Option<Time>,
 }
 
-impl ClusterState {
-    pub(super) fn see_budget(&mut self, budget: DisruptionBudget) {
+impl Evictions {
+    pub(super) fn budget_applied(
+        &mut self,
+        budget: DisruptionBudget,
+        started: bool,
+        engine: &mut EngineLink,
+        gangs: &GangTable,
+        pods: &PodIndex,
+    ) {
         let key = key_of(&budget.metadata);
         let (allowed, spec) = (allowed(&budget), budget.spec.clone());
         let before = self.budgets.insert(key.clone(), budget);
-        if !self.begun {
+        if !started {
             return;
         }
         if before.as_ref().map(self::allowed) != Some(allowed) {
-            self.tell(Event::BudgetUpdated { id: BudgetId::from(key.to_string()), allowed });
+            engine.send(Event::BudgetUpdated { id: BudgetId::from(key.to_string()), allowed });
         }
         if before.map(|before| before.spec) != Some(spec) {
-            self.tell_protected(&key.namespace);
+            self.publish_protection(&key.namespace, engine, gangs, pods);
         }
     }
 
-    pub(super) fn lose_budget(&mut self, budget: &DisruptionBudget) {
+    pub(super) fn budget_deleted(
+        &mut self,
+        budget: &DisruptionBudget,
+        started: bool,
+        engine: &mut EngineLink,
+        gangs: &GangTable,
+        pods: &PodIndex,
+    ) {
         let key = key_of(&budget.metadata);
-        if self.budgets.remove(&key).is_some() && self.begun {
-            self.tell(Event::BudgetRemoved(BudgetId::from(key.to_string())));
-            self.tell_protected(&key.namespace);
+        if self.budgets.remove(&key).is_some() && started {
+            engine.send(Event::BudgetRemoved(BudgetId::from(key.to_string())));
+            self.publish_protection(&key.namespace, engine, gangs, pods);
         }
     }
 
-    /// Budgets come and go while pods run: every workload of a namespace learns which ones are its own now.
-    fn tell_protected(&mut self, namespace: &str) {
-        let here = |member: &Key| *member.namespace == *namespace;
-        let known = self.groups.iter().filter(|(_, group)| group.known);
-        let known = known.filter(|(_, group)| group.members.values().next().is_some_and(here));
-        let known: Vec<_> = known
-            .map(|(id, group)| (id.clone(), self.budgets_of(group.members.values())))
-            .collect();
-        for (workload, budgets) in known {
-            self.tell(Event::WorkloadBudgetsUpdated { workload, budgets });
+    /// Sends the budgets of every workload in a namespace: budgets come and go while pods run.
+    fn publish_protection(
+        &self,
+        namespace: &str,
+        engine: &mut EngineLink,
+        gangs: &GangTable,
+        pods: &PodIndex,
+    ) {
+        let is_here = |member: &Key| *member.namespace == *namespace;
+        for (id, gang) in gangs.iter().filter(|(_, gang)| gang.submitted) {
+            if gang.first_member().is_some_and(is_here) {
+                let budgets = self.budgets_of(gang.members.values(), pods);
+                engine.send(Event::WorkloadBudgetsUpdated { workload: id.clone(), budgets });
+            }
         }
     }
 
-    pub(super) fn tell_budgets(&mut self) {
-        let all: Vec<(Key, u32)> =
-            self.budgets.iter().map(|(key, budget)| (key.clone(), allowed(budget))).collect();
-        for (key, allowed) in all {
-            self.tell(Event::BudgetUpdated { id: BudgetId::from(key.to_string()), allowed });
+    /// Sends the disruptions that each budget allows.
+    pub(super) fn publish_budgets(&self, engine: &mut EngineLink) {
+        for (key, budget) in &self.budgets {
+            let id = BudgetId::from(key.to_string());
+            engine.send(Event::BudgetUpdated { id, allowed: allowed(budget) });
         }
     }
 
-    /// The budgets that stopping these pods draws on.
-    pub(super) fn budgets_of<'a>(&self, pods: impl IntoIterator<Item = &'a Key>) -> Vec<BudgetId> {
+    /// The budgets that an eviction of these pods draws on.
+    pub(super) fn budgets_of<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a Key>,
+        pods: &PodIndex,
+    ) -> Vec<BudgetId> {
         let mut all: Vec<BudgetId> = Vec::new();
-        for key in pods {
-            for budget in self.budgets_of_pod(key) {
+        for key in keys {
+            for budget in self.budgets_of_pod(key, pods) {
                 if !all.contains(&budget) {
                     all.push(budget);
                 }
@@ -77,11 +117,11 @@ impl ClusterState {
         all
     }
 
-    fn budgets_of_pod(&self, key: &Key) -> Vec<BudgetId> {
-        let Some(pod) = self.pods.get(key).and_then(|entry| entry.pod.as_ref()) else {
+    fn budgets_of_pod(&self, key: &Key, pods: &PodIndex) -> Vec<BudgetId> {
+        let Some(pod) = pods.get(key).and_then(|entry| entry.pod.as_ref()) else {
             return Vec::new();
         };
-        let spared = self.spared.get(key).filter(|spared| spared.until.is_some());
+        let backoff = self.backoffs.get(key).filter(|backoff| backoff.until.is_some());
         let labels = translate::labels(pod.metadata.labels.as_ref());
         let protects = |budget: &DisruptionBudget| {
             let selector = budget.spec.selector.as_ref();
@@ -89,52 +129,87 @@ impl ClusterState {
                 translate::selector(selector).is_ok_and(|selector| selector.matches(&labels))
             })
         };
-        let mine = self.budgets.iter().filter(|(budget, _)| budget.namespace == key.namespace);
-        mine.filter(|(_, budget)| protects(budget))
+        let near = self.budgets.iter().filter(|(budget, _)| budget.namespace == key.namespace);
+        near.filter(|(_, budget)| protects(budget))
             .map(|(budget, _)| BudgetId::from(budget.to_string()))
-            .chain(spared.map(|_| spared_by(key)))
+            .chain(backoff.map(|_| backoff_budget(key)))
             .collect()
     }
 
-    /// Somebody does not let a pod be evicted: it has a budget of its own for a while, which allows nothing. Each time it
-    /// is asked in vain that lasts twice as long.
-    pub(super) fn spare(&mut self, key: &Key) {
-        let spared = self.spared.entry(key.clone()).or_default();
-        let time = Span(SPARED.0 << spared.times.min(SPARED_TWICE_AS_LONG));
-        spared.times += 1;
-        spared.until = Some(self.now.after(time));
-        self.tell(Event::BudgetUpdated { id: spared_by(key), allowed: 0 });
+    pub(super) fn record_refusal(&mut self, pod: &Key) {
+        self.refused.insert(pod.clone());
     }
 
-    /// Those who were spared long enough may be asked again; says when the next one may.
-    pub(super) fn spare_until(&mut self) -> Option<Time> {
-        let over = |spared: &EvictionBackoff| spared.until.is_some_and(|until| until <= self.now);
-        let over: Vec<Key> = self
-            .spared
-            .iter()
-            .filter(|(_, spared)| over(spared))
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in over {
-            if let Some(spared) = self.spared.get_mut(&key) {
-                spared.until = None;
+    pub(super) fn is_refused(&self, pod: &Key) -> bool {
+        self.refused.contains(pod)
+    }
+
+    pub(super) fn clear_refusal(&mut self, pod: &Key) {
+        self.refused.remove(pod);
+    }
+
+    /// Protects a pod whose eviction was refused by a budget of its own, for twice as long after each refusal.
+    pub(super) fn back_off(&mut self, pod: &Key, engine: &mut EngineLink) {
+        let backoff = self.backoffs.entry(pod.clone()).or_default();
+        let pause = Span(FIRST_BACKOFF.0 << backoff.refusals.min(MAX_DOUBLINGS));
+        backoff.refusals += 1;
+        backoff.until = Some(engine.now().after(pause));
+        engine.send(Event::BudgetUpdated { id: backoff_budget(pod), allowed: 0 });
+    }
+
+    /// Removes the protection of pods whose backoff is over; returns the end of the next backoff.
+    pub(super) fn expire_backoffs(&mut self, engine: &mut EngineLink) -> Option<Time> {
+        let now = engine.now();
+        for (pod, backoff) in &mut self.backoffs {
+            if backoff.until.is_some_and(|until| until <= now) {
+                backoff.until = None;
+                engine.send(Event::BudgetRemoved(backoff_budget(pod)));
             }
-            self.tell(Event::BudgetRemoved(spared_by(&key)));
         }
-        self.spared.values().filter_map(|spared| spared.until).min()
+        self.backoffs.values().filter_map(|backoff| backoff.until).min()
     }
 
-    /// The pod is gone.
-    pub(super) fn spare_no_more(&mut self, key: &Key) {
-        if self.spared.remove(key).is_some_and(|spared| spared.until.is_some()) {
-            self.tell(Event::BudgetRemoved(spared_by(key)));
+    /// Records a deletion that is requested now.
+    pub(super) fn record_deletion(&mut self, pod: &Key, now: Time) {
+        self.deletions.insert(pod.clone(), Time(now.0 + RETRY_AFTER));
+    }
+
+    /// Deletes pods again that should be gone: a gang that is torn down waits for them. Returns the time of the next retry.
+    pub(super) fn retry_deletions(
+        &mut self,
+        now: Time,
+        pods: &PodIndex,
+        actions: &mut Vec<Action>,
+    ) -> Option<Time> {
+        self.deletions.retain(|key, due| {
+            if *due > now {
+                return true;
+            }
+            let Some(entry) = pods.get(key) else { return false };
+            let stays =
+                |pod: &agentaflow_kube_core::slim::Pod| !is_terminating(pod) && !is_finished(pod);
+            if !entry.pod.as_deref().is_some_and(stays) {
+                return false;
+            }
+            actions.push(Action::Delete { pod: entry.reference(key), grace: None });
+            *due = Time(now.0 + RETRY_AFTER);
+            true
+        });
+        self.deletions.values().copied().min()
+    }
+
+    pub(super) fn pod_removed(&mut self, pod: &Key, engine: &mut EngineLink) {
+        self.refused.remove(pod);
+        self.deletions.remove(pod);
+        if self.backoffs.remove(pod).is_some_and(|backoff| backoff.until.is_some()) {
+            engine.send(Event::BudgetRemoved(backoff_budget(pod)));
         }
     }
 }
 
-/// The budget of a pod that cannot be evicted. No object is called like this.
-fn spared_by(key: &Key) -> BudgetId {
-    BudgetId::from(format!("{key} cannot be evicted"))
+/// The budget of a pod whose eviction was refused. No object can have this name.
+fn backoff_budget(pod: &Key) -> BudgetId {
+    BudgetId::from(format!("{pod} cannot be evicted"))
 }
 
 fn allowed(budget: &DisruptionBudget) -> u32 {

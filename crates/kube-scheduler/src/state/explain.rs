@@ -1,72 +1,75 @@
-//! Looking in from outside: why something waits, and how much there is of everything.
+//! Explanations of pending workloads, and totals for metrics.
 
 use agentaflow_api::explain::Explanation;
 use agentaflow_engine::{GpuHealth, WorkloadId, WorkloadState};
-use agentaflow_explain as words;
+use agentaflow_explain as explain;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::gangs::Gang;
-use super::pod_entry::{Parked, PodState};
-use super::{ClusterState, Key};
+use super::ClusterState;
+use super::action::Key;
+use super::gang_table::Gang;
+use super::membership::{single_pod_id, workload_id};
+use super::node_table::NodeEntry;
+use super::parked::Parked;
+use super::pod_entry::PodState;
 
-/// PendingCondition a workload waits, as it was last said.
+/// Reason for which a gang is pending, as last reported by the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PendingReason {
-    /// One word.
-    pub(super) word: &'static str,
-    /// One sentence.
+    /// In `CamelCase`.
+    pub(super) code: &'static str,
     pub(super) message: Arc<str>,
     /// More nodes would help.
     pub(super) resolved_by_nodes: bool,
 }
 
 impl PendingReason {
-    /// The reason of the pod's condition. Autoscalers buy nodes for `Unschedulable` pods, so that only waits that
-    /// nodes cure are called so.
+    /// Reason of the pod's condition. Autoscalers add nodes for `Unschedulable` pods, so that only waits that nodes resolve
+    /// get this reason.
     pub(super) fn condition(&self) -> &'static str {
-        if self.resolved_by_nodes { "Unschedulable" } else { self.word }
+        if self.resolved_by_nodes { "Unschedulable" } else { self.code }
     }
 }
 
-/// What is said about a workload.
+/// Response of the scheduler's `/explain` endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadExplanation {
-    /// The workload, as the engine calls it.
+    /// The engine's id.
     pub workload: String,
-    /// `Waiting`, `Placed`, `Running`, `Stopping`, or `Parked` when it cannot be placed as it is.
+    /// `Pending`, `Placed`, `Running`, `Stopping`, or `Parked` if the engine cannot place it as it is.
     pub state: String,
-    /// PendingCondition it waits, in one word.
+    /// Code of the pending reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The same in sentences: reason, place and expected start, what would start now.
+    /// Sentences: reason, position and expected start, alternatives that would start now.
     pub lines: Vec<String>,
-    /// Nodes that came closest and what each lacks.
+    /// Nodes that came closest, and what each lacks.
     pub closest: Vec<(String, String)>,
-    /// Where its tasks are.
+    /// Nodes of its tasks.
     pub nodes: Vec<String>,
-    /// The same in the words of the REST API.
+    /// The same in types of the REST API.
     pub explanation: Explanation,
 }
 
-/// How much there is of everything.
+/// Totals for metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterSummary {
-    /// GPUs that we look after: devices, of which a node that shares them by time offers several units each.
+    /// Devices managed; a device that is shared by time counts once, whatever number of units its node offers.
     pub gpus: f64,
-    /// GPUs that could be given out now.
+    /// Devices that could be allocated now.
     pub free: f64,
-    /// GPUs that are kept free for work that waits.
-    pub kept: f64,
-    /// Mean of the readings that there are, 0 to 100.
+    /// Devices reserved for pending workloads.
+    pub reserved: f64,
+    /// Mean of the utilization readings, 0 to 100.
     pub utilization: f64,
-    /// Nodes that we look after.
+    /// Nodes managed.
     pub nodes: u64,
-    /// Workloads that wait, by reason.
+    /// Pending workloads by reason.
     pub pending: BTreeMap<&'static str, u64>,
-    /// Workloads that are placed, and of which not every pod runs yet.
+    /// Placed workloads of which not every pod runs.
     pub scheduled: u64,
     /// Workloads of which every pod runs.
     pub running: u64,
@@ -75,127 +78,127 @@ pub struct ClusterSummary {
 }
 
 impl ClusterState {
-    /// Everything known about a workload or pod: `namespace/name`, of either kind.
-    pub fn explain(&mut self, key: &Key) -> Option<WorkloadExplanation> {
-        let ids = [
-            format!("{}/{}", key.namespace, key.name),
-            format!("{}/pod/{}", key.namespace, key.name),
-            format!("{}/group/{}", key.namespace, key.name),
-        ];
-        let found = ids.iter().map(|id| WorkloadId::from(id.as_str()));
-        let found = found.into_iter().find(|id| self.groups.contains_key(id));
-        let found = found.or_else(|| match &self.pods.get(key)?.place {
+    /// Explains a `GPUWorkload`, pod or pod group by namespace and name.
+    pub fn explain(&self, key: &Key) -> Option<WorkloadExplanation> {
+        let group = WorkloadId::from(format!("{}/group/{}", key.namespace, key.name));
+        let ids = [workload_id(key), single_pod_id(key), group];
+        let known = ids.into_iter().find(|id| self.gangs.contains(id));
+        let known = known.or_else(|| match &self.pods.get(key)?.state {
             PodState::Member { workload, .. } => Some(workload.clone()),
             _ => None,
         });
-        match found {
+        match known {
             Some(id) => self.explain_workload(&id),
-            None => self.explain_aside(key),
+            None => self.explain_parked(key),
         }
     }
 
-    fn explain_workload(&mut self, id: &WorkloadId) -> Option<WorkloadExplanation> {
-        let view = self.engine.workload(id)?;
-        let explanation = self.engine.explain(self.now, id);
-        let waits = view.state == WorkloadState::Pending;
+    fn explain_workload(&self, id: &WorkloadId) -> Option<WorkloadExplanation> {
+        let view = self.engine.scheduler().workload(id)?;
+        let explanation = self.engine.explain(id);
+        let is_pending = view.state == WorkloadState::Pending;
         let reason = explanation.as_ref().and_then(|explanation| explanation.reason.as_ref());
-        let lines = explanation.as_ref().filter(|_| waits);
+        let lines = explanation.as_ref().filter(|_| is_pending);
+        let lines = lines.map(|lines| explain::explanation(lines, self.engine.now()));
         let closest = explanation.iter().flat_map(|explanation| &explanation.closest);
-        let told = explanation.as_ref().map(|said| self.told(&view, said)).unwrap_or_default();
+        let api = explanation.as_ref().map(|explanation| self.api_explanation(&view, explanation));
         Some(WorkloadExplanation {
             workload: id.to_string(),
             state: format!("{:?}", view.state),
-            reason: reason.filter(|_| waits).map(|reason| reason.kind().to_owned()),
-            lines: lines
-                .map(|explanation| words::explanation(explanation, self.now))
-                .unwrap_or_default(),
-            closest: closest.map(|(node, lack)| (node.to_string(), words::lack(lack, 1))).collect(),
+            reason: reason.filter(|_| is_pending).map(|reason| reason.kind().to_owned()),
+            lines: lines.unwrap_or_default(),
+            closest: closest
+                .map(|(node, shortfall)| (node.to_string(), explain::lack(shortfall, 1)))
+                .collect(),
             nodes: view.tasks.iter().map(|task| task.node.to_string()).collect(),
-            explanation: told,
+            explanation: api.unwrap_or_default(),
         })
     }
 
-    /// A pod, or a workload by one of its pods, that cannot be handed to the engine.
-    fn explain_aside(&self, key: &Key) -> Option<WorkloadExplanation> {
-        let own = |entry: &super::PodEntry| match &entry.place {
-            PodState::Parked(Parked::Because(word, message)) => Some((*word, message.clone())),
-            PodState::Parked(Parked::LookingUp) => {
-                Some(("LookingUp", Arc::from("its owner's annotations are being read")))
-            }
-            _ => None,
-        };
-        let (word, message) = self.pods.get(key).and_then(own).or_else(|| {
-            self.pods_of_workload(key).into_iter().find_map(|pod| own(self.pods.get(&pod)?))
-        })?;
+    /// Explains a parked pod, or a workload by one of its parked pods.
+    fn explain_parked(&self, key: &Key) -> Option<WorkloadExplanation> {
+        let reason = self.parked_reason(key);
+        let reason = reason
+            .or_else(|| self.pods.of_workload(key).find_map(|pod| self.parked_reason(pod)))?;
         Some(WorkloadExplanation {
             workload: key.to_string(),
             state: "Parked".to_owned(),
-            reason: Some(word.to_owned()),
-            lines: vec![message.to_string()],
+            reason: Some(reason.code().to_owned()),
+            lines: vec![reason.message().to_string()],
             closest: Vec::new(),
             nodes: Vec::new(),
-            explanation: Explanation {
-                summary: message.to_string(),
-                reason: Some(word.to_owned()),
-                detail: Some(message.to_string()),
-                ..Explanation::default()
-            },
+            explanation: parked_explanation(reason),
         })
     }
 
-    /// How much there is of everything.
-    pub fn census(&self) -> ClusterSummary {
-        let mut census = ClusterSummary::default();
-        let mut readings = (0.0, 0u64);
-        for node in self.engine.nodes() {
-            census.nodes += 1;
+    fn parked_reason(&self, pod: &Key) -> Option<&Parked> {
+        match &self.pods.get(pod)?.state {
+            PodState::Parked(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Totals for metrics.
+    pub fn summary(&self) -> ClusterSummary {
+        let mut summary = ClusterSummary::default();
+        let (mut readings, mut sum) = (0u64, 0.0);
+        for node in self.engine.scheduler().nodes() {
+            summary.nodes += 1;
             let entry = self.nodes.get(node.node.id.as_str());
-            let unit = entry.map_or(1.0, super::NodeEntry::unit);
-            let measured = entry.is_some_and(super::NodeEntry::is_measured);
+            let fraction = entry.map_or(1.0, NodeEntry::device_fraction);
             for gpu in &node.gpus {
-                census.gpus += unit;
-                let usable = node.open && gpu.health == GpuHealth::Healthy;
-                census.free += if usable && gpu.milli_free >= 1000 { unit } else { 0.0 };
-                if measured {
-                    readings = (readings.0 + f64::from(gpu.utilization.get()), readings.1 + 1);
+                summary.gpus += fraction;
+                if node.open && gpu.health == GpuHealth::Healthy && gpu.milli_free >= 1000 {
+                    summary.free += fraction;
+                }
+                if entry.is_some_and(NodeEntry::is_monitored) {
+                    sum += f64::from(gpu.utilization.get());
+                    readings += 1;
                 }
             }
         }
-        for (node, milli) in self.engine.reserved_gpus() {
-            let unit = self.nodes.get(node.as_str()).map_or(1.0, super::NodeEntry::unit);
-            census.kept += milli as f64 / 1000.0 * unit;
+        summary.utilization = sum / (readings.max(1) as f64);
+        for (node, milli) in self.engine.scheduler().reserved_gpus() {
+            let fraction = self.nodes.get(node.as_str()).map_or(1.0, NodeEntry::device_fraction);
+            summary.reserved += milli as f64 / 1000.0 * fraction;
         }
-        census.utilization = readings.0 / (readings.1.max(1) as f64);
-        for group in self.groups.values() {
-            if group.placed && self.runs(group) {
-                census.running += 1;
-            } else if group.placed {
-                census.scheduled += 1;
+        for (_, gang) in self.gangs.iter() {
+            if !gang.placed {
+                let code = gang.reason.as_ref().map_or("New", |reason| reason.code);
+                *summary.pending.entry(code).or_default() += 1;
+            } else if self.is_running(gang) {
+                summary.running += 1;
             } else {
-                let word = group.reason.as_ref().map_or("New", |reason| reason.word);
-                *census.pending.entry(word).or_default() += 1;
+                summary.scheduled += 1;
             }
         }
-        for entry in self.pods.values() {
-            if let PodState::Parked(aside) = &entry.place {
-                let word = match aside {
-                    Parked::LookingUp => "LookingUp",
-                    Parked::Because(word, _) => word,
-                };
-                *census.pending.entry(word).or_default() += 1;
+        for (_, entry) in self.pods.iter() {
+            if let PodState::Parked(reason) = &entry.state {
+                *summary.pending.entry(reason.code()).or_default() += 1;
             }
         }
-        for queue in self.engine.queues() {
-            census.queues.insert(queue.id.to_string(), queue.used[3]);
+        for queue in self.engine.scheduler().queues() {
+            summary.queues.insert(queue.id.to_string(), queue.used[3]);
         }
-        census
+        summary
     }
 
-    /// Whether every pod of a workload runs; those that are over have left it.
-    fn runs(&self, group: &Gang) -> bool {
-        group.members.values().all(|key| {
+    /// Whether every member runs; finished pods are no members.
+    fn is_running(&self, gang: &Gang) -> bool {
+        gang.members.values().all(|key| {
             let pod = self.pods.get(key).and_then(|entry| entry.pod.as_ref());
             pod.is_some_and(|pod| pod.status.phase.as_deref() == Some("Running"))
         })
+    }
+}
+
+/// A parking reason in types of the REST API.
+pub(super) fn parked_explanation(reason: &Parked) -> Explanation {
+    let message = reason.message().to_string();
+    Explanation {
+        summary: message.clone(),
+        reason: Some(reason.code().to_owned()),
+        detail: Some(message),
+        ..Explanation::default()
     }
 }

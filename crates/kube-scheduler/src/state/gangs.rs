@@ -1,421 +1,409 @@
-//! The life of a workload: gathering its pods, handed to the engine whole, placed, over.
+//! Gangs: gathering their pods, submission to the engine, and teardown. A gang starts whole or not at all.
 
-use agentaflow_engine::{Event, Request, Role, WaitReason, WorkloadId};
-use agentaflow_explain as words;
-use agentaflow_kube_core::gpu_workload;
-use agentaflow_kube_core::names;
+use agentaflow_engine::{Event, Request, WaitReason, WorkloadId};
+use agentaflow_explain as explain;
 use agentaflow_kube_core::slim::Pod;
-use agentaflow_kube_core::translate::{self, Obstacle, Surroundings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::action::Key;
-use super::membership::{Membership, MembershipKind, Traits, because, incomplete, names_group};
-use super::pod_entry::{BindingState, Parked, PodState};
+use super::action::{Action, Key};
+use super::gang_table::{Gang, incomplete, set_roles};
+use super::membership::{Membership, is_in_pod_group};
+use super::parked::Parked;
+use super::pod_entry::{BindingState, PodState};
+use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
-
-/// A workload of the engine and its pods.
-#[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, and not the states of one thing"
-)]
-pub(super) struct Gang {
-    pub(super) need: u32,
-    pub(super) traits: Traits,
-    /// Pods by task; those that are over have left.
-    pub(super) members: BTreeMap<u32, Key>,
-    /// What the engine was told that the tasks ask for; empty while the gang is not complete.
-    asked: Vec<Arc<Request>>,
-    pub(super) known: bool,
-    gated: bool,
-    /// The engine has placed it.
-    pub(super) placed: bool,
-    /// One of its pods could not be bound: the others go, and it is planned again.
-    pub(super) breaking: bool,
-    /// It is being stopped, for another or to start whole.
-    pub(super) stopping: bool,
-    /// Whoever led before us had bound only some of its pods.
-    pub(super) cut: bool,
-    pub(super) reason: Option<super::explain::PendingReason>,
-    /// Its pods were told where others are being stopped for them.
-    pub(super) nominated: bool,
-}
+use crate::controller::EventType;
 
 impl ClusterState {
-    /// A pod of ours that is not bound: part of a workload, or set aside with a reason.
-    pub(super) fn join(&mut self, key: &Key, pod: &Arc<Pod>) {
+    /// Makes a pod without a node a member of a gang, or parks it.
+    pub(super) fn reconcile_pending_pod(&mut self, key: &Key, pod: &Arc<Pod>) {
         let Some(entry) = self.pods.get(key) else { return };
-        if let Some(heading) = entry.heading.clone() {
-            // It is being bound as it was, or is bound and we are told late: what is new counts only if that fails.
-            let is_member = matches!(entry.place, PodState::Member { .. });
-            if !is_member && entry.place != PodState::Foreign(heading.node.clone()) {
-                self.leave(key);
-                self.find_bound(key, pod, &heading.node);
+        if let Some(binding) = &entry.pending_binding {
+            // The binding in flight goes first: changes of the pod count only if it fails.
+            let node = binding.node.clone();
+            let is_member = matches!(entry.state, PodState::Member { .. });
+            if !is_member && entry.state != PodState::Foreign(node.clone()) {
+                self.detach_pod(key);
+                self.adopt_bound_pod(key, pod, &node);
             }
             return;
         }
-        if let Some(owner) = self.owner_to_ask(pod) {
-            self.ask_owner(key, owner);
+        if let Some(owner) = self.owners.unread(pod) {
+            self.detach_pod(key);
+            self.set_parked(key, Parked::LookingUpOwner);
+            if self.owners.request(key, &owner) {
+                self.actions.push(Action::LookUpOwner(owner));
+            }
             return;
         }
-        let joined = self.belonging(key, pod).and_then(|belonging| {
-            let asked = self.ask(pod, &belonging)?;
-            Ok((belonging, asked))
+        let lookup = self.lookup();
+        let joined = lookup.membership(key, pod).and_then(|membership| {
+            let asked = lookup.request(pod, &membership)?;
+            Ok((membership, asked))
         });
-        let joined =
-            joined.and_then(|(belonging, asked)| Ok((self.seat_for(belonging, key)?, asked)));
-        let (belonging, mut asked) = match joined {
+        let joined = joined
+            .and_then(|(membership, asked)| Ok((self.admit_to_gang(membership, key)?, asked)));
+        let (membership, mut asked) = match joined {
             Ok(joined) => joined,
-            Err(aside) => {
-                self.take_volumes(key, &[]);
-                self.put_aside(key, aside);
+            Err(reason) => {
+                self.set_volume_claims(key, &[]);
+                self.park_pod(key, reason);
                 return;
             }
         };
-        self.take_volumes(key, &asked.claims);
-        self.ask_for_volumes(&mut asked);
-        let Some(entry) = self.pods.get_mut(key) else { return };
+        self.set_volume_claims(key, &asked.claims);
+        self.volumes.request_volumes(&mut asked);
         let request = Arc::new(asked.request);
-        let stays = match (&entry.place, self.groups.get(&belonging.id)) {
-            (PodState::Member { workload, .. }, Some(group)) => {
-                *workload == belonging.id
-                    && entry.asked.as_ref() == Some(&request)
-                    && group.traits == belonging.traits.since(group.traits.submitted)
-                    && group.need == belonging.need
-            }
-            _ => false,
-        };
-        (entry.claims, entry.depends) = (asked.claims, asked.depends);
+        let stays = self.is_unchanged_member(key, &membership, &request);
+        if let Some(entry) = self.pods.get_mut(key) {
+            (entry.claims, entry.depends) = (asked.claims, asked.depends);
+        }
         if stays {
             return;
         }
-        self.leave(key);
+        self.detach_pod(key);
         if let Some(entry) = self.pods.get_mut(key) {
-            entry.asked = Some(request);
+            entry.request = Some(request);
         }
-        self.enter(key, belonging);
+        self.add_member(key, membership);
     }
 
-    /// What a pod asks for, with what is said beside it.
-    pub(super) fn ask(
+    fn is_unchanged_member(
         &self,
-        pod: &Pod,
-        belonging: &Membership,
-    ) -> Result<translate::Asked, Parked> {
-        let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
-        let mut asked = translate::pod(pod, &around).map_err(|obstacle| match obstacle {
-            Obstacle::Unsupported { field, why } => {
-                because("Unsupported", format!("{field}: {why}"))
-            }
-            Obstacle::NotYet { why } => because("WaitingForVolume", why),
-            Obstacle::NoStorage { why } => because("Unschedulable", why),
-            Obstacle::Gated(gates) => because(
-                "SchedulingGated",
-                format!("held by scheduling gates: {}", gates.join(", ")),
-            ),
-        })?;
-        if let MembershipKind::Workload(owner) = &belonging.kind
-            && let Some(spec) = self.spec_of(owner)
-        {
-            gpu_workload::ask(spec, &mut asked.request);
-        }
-        if let Some(memory) = self.least_memory(pod) {
-            let least = &mut asked.request.min_gpu_memory;
-            *least = (*least).max(memory);
-        }
-        // Numbers of tasks and attempts are ours: no term of anybody asks about them.
-        asked.request.labels.remove(names::POD_TASK);
-        asked.request.labels.remove(names::POD_ATTEMPT);
-        Ok(asked)
+        key: &Key,
+        membership: &Membership,
+        request: &Arc<Request>,
+    ) -> bool {
+        let Some(entry) = self.pods.get(key) else { return false };
+        let Some(gang) = self.gangs.get(&membership.id) else { return false };
+        matches!(&entry.state, PodState::Member { workload, .. } if *workload == membership.id)
+            && entry.request.as_ref() == Some(request)
+            && gang.traits == membership.traits.since(gang.traits.submitted)
+            && gang.min_members == membership.min_members
     }
 
-    /// A pod that comes when its gang runs already is placed alone; while the old gang is being stopped it waits.
-    fn seat_for(&mut self, mut belonging: Membership, key: &Key) -> Result<Membership, Parked> {
-        let Some(group) = self.groups.get(&belonging.id) else { return Ok(belonging) };
-        let place = self.pods.get(key).map(|entry| &entry.place);
-        let is_member =
-            matches!(place, Some(PodState::Member { workload, .. }) if *workload == belonging.id);
-        let have = group.members.len() as u32 + self.seated_strays(&belonging.id);
-        if is_member || !(group.placed || have >= group.need) {
-            return Ok(belonging);
+    /// A pod of a gang that runs already is placed alone; while the old gang is being stopped, the pod waits.
+    fn admit_to_gang(
+        &mut self,
+        mut membership: Membership,
+        key: &Key,
+    ) -> Result<Membership, Parked> {
+        let Some(gang) = self.gangs.get(&membership.id) else { return Ok(membership) };
+        let state = self.pods.get(key).map(|entry| &entry.state);
+        let is_member = matches!(
+            state,
+            Some(PodState::Member { workload, .. }) if *workload == membership.id
+        );
+        let have = gang.members.len() as u32 + self.placed_detached(&membership.id);
+        if is_member || !(gang.placed || have >= gang.min_members) {
+            return Ok(membership);
         }
-        if group.stopping || group.breaking || !group.placed {
-            self.waiters.entry(belonging.id.clone()).or_default().insert(key.clone());
+        let stopping = gang.stopping || gang.tearing_down;
+        let (placed, min_members) = (gang.placed, gang.min_members);
+        if stopping || !placed {
+            self.pods.wait_for_gang(&membership.id, key);
         }
-        let Some(group) = self.groups.get(&belonging.id) else { return Ok(belonging) };
-        if group.stopping || group.breaking {
-            return Err(because("Stopping", "waits until the pods that it replaces are gone"));
+        if stopping {
+            return Err(Parked::GangStopping);
         }
-        if !group.placed {
-            let message = format!("waits for the first {} pods of its group", group.need);
-            return Err(because("GangFirst", message));
+        if !placed {
+            return Err(Parked::GangFirst { min_members });
         }
-        belonging.part(key);
-        Ok(belonging)
+        membership.detach(key);
+        Ok(membership)
     }
 
-    /// How many pods that a gang would wait for have a place of their own, or have done their part already.
-    fn seated_strays(&self, id: &WorkloadId) -> u32 {
-        let Some(strays) = self.strays.get(id) else { return 0 };
-        let first = self.groups.get(id).and_then(|group| group.members.values().next());
-        let round = first.and_then(|key| self.round(key));
-        let seated = |key: &&Key| !self.is_waiting(key) && self.round(key) == round;
-        strays.iter().filter(seated).count() as u32
+    /// Number of pods of the same run that the gang need not wait for: placed apart from it, or finished.
+    fn placed_detached(&self, id: &WorkloadId) -> u32 {
+        let first = self.gangs.get(id).and_then(Gang::first_member);
+        let run = first.and_then(|key| self.pods.retries(key));
+        let counts = |key: &&Key| !self.pods.is_pending(key) && self.pods.retries(key) == run;
+        self.gangs.detached(id).filter(counts).count() as u32
     }
 
-    /// Which start of its workload a pod belongs to.
-    fn round(&self, key: &Key) -> Option<&str> {
-        let annotations = self.pods.get(key)?.pod.as_ref()?.metadata.annotations.as_ref()?;
-        annotations.get(names::POD_RETRIES).map(String::as_str)
-    }
-
-    /// A pod of a gang has done its part: the gang does not wait for it.
-    pub(super) fn retire(&mut self, key: &Key, pod: &Pod) {
+    /// A finished pod of a gang: the gang does not wait for it.
+    pub(super) fn record_finished_member(&mut self, key: &Key, pod: &Pod) {
         if pod.status.phase.as_deref() == Some("Succeeded")
-            && let Ok(Membership { id, need: 2.., .. }) = self.belonging(key, pod)
+            && let Ok(Membership { id, min_members: 2.., .. }) = self.lookup().membership(key, pod)
         {
-            self.stray(key, Some(id.clone()));
-            // Fewer are needed to start the rest.
-            self.regroup(&id);
+            self.record_detached(key, &id);
+            self.work.push(WorkItem::SyncGang(id));
         }
     }
 
-    pub(super) fn is_waiting(&self, key: &Key) -> bool {
-        let place = self.pods.get(key).map(|entry| &entry.place);
-        matches!(place, Some(PodState::Member { seat: BindingState::Pending, .. }))
-    }
-
-    /// Remembers a pod that stands apart from its gang.
-    pub(super) fn stray(&mut self, key: &Key, gang: Option<WorkloadId>) {
-        if let (Some(gang), Some(entry)) = (gang, self.pods.get_mut(key)) {
-            self.strays.entry(gang.clone()).or_default().insert(key.clone());
-            entry.gang = Some(gang);
-        }
-    }
-
-    /// A gang is over: pods of it that wait by themselves belong to the next.
-    pub(super) fn forget_group(&mut self, id: &WorkloadId) {
-        self.groups.remove(id);
-        self.stuck.extend(self.strays.get(id).into_iter().flatten().cloned());
-    }
-
-    /// Wakes pods that wait until others of a workload are placed or gone.
-    pub(super) fn wake_waiters(&mut self, id: &WorkloadId) {
-        if let Some(waiters) = self.waiters.remove(id) {
-            self.stuck.extend(waiters);
-        }
-    }
-
-    fn enter(&mut self, key: &Key, belonging: Membership) {
-        let Membership { id, need, traits, gang, .. } = belonging;
-        self.stray(key, gang);
-        let group =
-            self.groups.entry(id.clone()).or_insert_with(|| Gang::new(need, traits.clone()));
-        let traits = traits.since(group.traits.submitted);
-        if group.traits != traits {
-            // Handed in anew with what is said now.
-            group.asked.clear();
-        }
-        (group.need, group.traits) = (need, traits);
-        let last = group.members.last_key_value().map_or(0, |(task, _)| task + 1);
-        let holes = group.members.len() as u32 != last;
-        let free = (0..last).find(|task| holes && !group.members.contains_key(task));
-        let task = free.unwrap_or(last);
-        group.members.insert(task, key.clone());
+    /// Records a pod that stands apart from its gang.
+    pub(super) fn record_detached(&mut self, key: &Key, gang: &WorkloadId) {
         if let Some(entry) = self.pods.get_mut(key) {
-            entry.place =
-                PodState::Member { workload: id.clone(), task, seat: BindingState::Pending };
-            if entry.nominated.is_some() {
-                self.renominate.insert(id.clone());
-            }
-        }
-        self.regroup(&id);
-        // A group says why it waits once; who comes later has not heard it.
-        if let Some(reason) = self.groups.get(&id).and_then(|group| group.reason.clone()) {
-            self.explain_pod(key, &reason);
+            self.gangs.add_detached(gang, key);
+            entry.detached_from = Some(gang.clone());
         }
     }
 
-    /// Makes what the engine knows of a waiting workload agree with its pods.
-    pub(super) fn regroup(&mut self, id: &WorkloadId) {
-        let Some(group) = self.groups.get(id) else { return };
-        if group.placed || group.breaking {
-            return;
+    /// Removes a gang without members. Pods that are placed apart from it and pending belong to the next one.
+    fn remove_gang(&mut self, id: &WorkloadId) {
+        self.gangs.remove(id);
+        self.work.push_pods(self.gangs.detached(id).cloned());
+    }
+
+    /// Reconciles pods that wait until other pods of a gang are placed or gone.
+    pub(super) fn requeue_gang_waiters(&mut self, id: &WorkloadId) {
+        self.work.push_pods(self.pods.take_gang_waiters(id));
+    }
+
+    fn add_member(&mut self, key: &Key, membership: Membership) {
+        let Membership { id, min_members, traits, detached_from, .. } = membership;
+        if let Some(gang) = &detached_from {
+            self.record_detached(key, gang);
         }
-        let (have, need) = (group.members.len(), group.need);
-        if have == 0 {
-            if group.known {
-                self.tell(Event::Cancelled(id.clone()));
+        let gang = self.gangs.get_or_insert(&id, || Gang::new(min_members, traits.clone()));
+        let traits = traits.since(gang.traits.submitted);
+        if gang.traits != traits {
+            // Submitted again with the new traits.
+            gang.submitted_requests.clear();
+        }
+        (gang.min_members, gang.traits) = (min_members, traits);
+        let task = gang.free_task();
+        gang.members.insert(task, key.clone());
+        gang.unexplained.push(key.clone());
+        let state = PodState::Member { workload: id.clone(), task, binding: BindingState::Pending };
+        self.pods.set_state(key, state);
+        if self.pods.get(key).is_some_and(|entry| entry.nominated.is_some()) {
+            self.work.push(WorkItem::RebuildHold(id.clone()));
+        }
+        self.work.push(WorkItem::SyncGang(id));
+    }
+
+    /// Makes the engine's workload agree with the pods of a gang.
+    pub(super) fn sync_gang(&mut self, id: &WorkloadId) {
+        self.reassemble_gang(id);
+        let Some(gang) = self.gangs.get(id) else { return };
+        if !gang.placed && !gang.tearing_down {
+            let (have, need) = (gang.members.len(), gang.min_members);
+            if have == 0 {
+                if gang.submitted {
+                    self.engine.send(Event::Cancelled(id.clone()));
+                }
+                self.remove_gang(id);
+                return;
             }
-            self.forget_group(id);
+            if (have as u32) + self.placed_detached(id) < need {
+                self.gate_gang(id, have, need);
+            } else {
+                self.submit_gang(id);
+            }
+        }
+        self.explain_to_new_members(id);
+    }
+
+    /// A torn down gang gathers again when none of its pods has a node.
+    fn reassemble_gang(&mut self, id: &WorkloadId) {
+        let Some(gang) = self.gangs.get_mut(id).filter(|gang| gang.tearing_down) else { return };
+        if gang.members.values().any(|key| !self.pods.is_pending(key)) {
             return;
         }
-        if (have as u32) + self.seated_strays(id) < need {
-            self.gate(id, have, need);
-        } else {
-            self.hand_in(id);
+        (gang.tearing_down, gang.placed) = (false, false);
+        self.requeue_gang_waiters(id);
+    }
+
+    /// The engine reports a reason once for a gang; members that came later have not got it.
+    fn explain_to_new_members(&mut self, id: &WorkloadId) {
+        let Some(gang) = self.gangs.get_mut(id) else { return };
+        let unexplained = std::mem::take(&mut gang.unexplained);
+        let Some(reason) = &gang.reason else { return };
+        for key in unexplained {
+            if let Some(entry) = self.pods.get_mut(&key) {
+                let message = reason.message.clone();
+                self.actions.extend(entry.write_condition(&key, reason.condition(), message));
+            }
         }
     }
 
-    fn gate(&mut self, id: &WorkloadId, have: usize, need: u32) {
-        let Some(group) = self.groups.get_mut(id) else { return };
+    fn gate_gang(&mut self, id: &WorkloadId, have: usize, need: u32) {
+        let now = self.engine.now();
+        let Some(gang) = self.gangs.get_mut(id) else { return };
         let gate = incomplete(have, need);
-        if let Some(reason) = &mut group.reason {
+        if let Some(reason) = &mut gang.reason {
             let latest = WaitReason::Gated(gate.clone());
-            (reason.word, reason.resolved_by_nodes) = (latest.kind(), latest.resolved_by_nodes());
-            reason.message = words::reason(&latest, self.now).into();
+            (reason.code, reason.resolved_by_nodes) = (latest.kind(), latest.resolved_by_nodes());
+            reason.message = explain::reason(&latest, now).into();
         }
-        let gate = Some(gate);
-        group.gated = true;
-        if group.known {
-            self.tell(Event::GateChanged { workload: id.clone(), gate });
+        gang.gated = true;
+        if gang.submitted {
+            self.engine.send(Event::GateChanged { workload: id.clone(), gate: Some(gate) });
             return;
         }
-        group.asked.clear();
-        let Some(first) = group.members.values().next().cloned() else { return };
-        let Some(request) = self.pods.get(&first).and_then(|entry| entry.asked.clone()) else {
-            return;
-        };
-        let Some(group) = self.groups.get(id) else { return };
-        let mut workload = group.traits.workload(id.clone(), need, request);
-        workload.gate = gate;
+        gang.submitted_requests.clear();
+        let first = gang.first_member().and_then(|key| self.pods.get(key));
+        let Some(request) = first.and_then(|entry| entry.request.clone()) else { return };
+        let mut workload = gang.traits.workload(id.clone(), need, request);
+        workload.gate = Some(gate);
         self.submit(id, workload);
     }
 
-    /// Hands a complete workload to the engine.
-    fn hand_in(&mut self, id: &WorkloadId) {
-        let asked = self.order_members(id);
-        let Some(group) = self.groups.get_mut(id) else { return };
-        if group.known && group.asked == asked {
-            if std::mem::take(&mut group.gated) {
-                self.tell(Event::GateChanged { workload: id.clone(), gate: None });
+    /// Submits a complete gang.
+    fn submit_gang(&mut self, id: &WorkloadId) {
+        let requests = self.order_members(id);
+        let Some(gang) = self.gangs.get_mut(id) else { return };
+        if gang.submitted && gang.submitted_requests == requests {
+            if std::mem::take(&mut gang.gated) {
+                self.engine.send(Event::GateChanged { workload: id.clone(), gate: None });
             }
             return;
         }
-        let known = std::mem::take(&mut group.known);
-        group.asked.clone_from(&asked);
-        group.gated = false;
-        let mut workload = group.traits.workload(id.clone(), 1, asked[0].clone());
-        roles(&mut workload, &asked);
-        let members: Vec<Key> = group.members.values().cloned().collect();
-        if known {
-            self.tell(Event::Cancelled(id.clone()));
+        let Some(first) = requests.first().cloned() else { return };
+        let mut workload = gang.traits.workload(id.clone(), 1, first);
+        set_roles(&mut workload, &requests);
+        workload.budgets = self.evictions.budgets_of(gang.members.values(), &self.pods);
+        (gang.submitted_requests, gang.gated) = (requests, false);
+        if std::mem::take(&mut gang.submitted) {
+            self.engine.send(Event::Cancelled(id.clone()));
         }
-        workload.budgets = self.budgets_of(&members);
         self.submit(id, workload);
     }
 
     fn submit(&mut self, id: &WorkloadId, workload: agentaflow_engine::Workload) {
-        match self.engine.apply(self.now, Event::Submitted(Box::new(workload))) {
+        match self.engine.try_send(Event::Submitted(Box::new(workload))) {
             Ok(()) => {
-                if let Some(group) = self.groups.get_mut(id) {
-                    group.known = true;
+                if let Some(gang) = self.gangs.get_mut(id) {
+                    gang.submitted = true;
                 }
             }
             Err(why) => {
-                let Some(group) = self.groups.remove(id) else { return };
-                for key in group.members.into_values() {
-                    if let Some(entry) = self.pods.get_mut(&key) {
-                        entry.place = PodState::Untracked;
-                    }
-                    self.set_aside(&key, because("Refused", why.to_string()));
+                let Some(gang) = self.gangs.remove(id) else { return };
+                for key in gang.members.into_values() {
+                    self.set_parked(&key, Parked::Rejected(why.clone()));
                 }
             }
         }
     }
 
-    /// Numbers the pods of a complete gang so that equal ones stand together; returns what each asks for.
+    /// Numbers the pods of a complete gang so that equal requests are adjacent; returns the requests by task.
     fn order_members(&mut self, id: &WorkloadId) -> Vec<Arc<Request>> {
-        let Some(group) = self.groups.get_mut(id) else { return Vec::new() };
-        let pods = &mut self.pods;
-        let mut members: Vec<(Arc<Request>, Key)> = std::mem::take(&mut group.members)
-            .into_values()
-            .filter_map(|key| Some((pods.get(&key)?.asked.clone()?, key)))
-            .collect();
+        let Some(gang) = self.gangs.get_mut(id) else { return Vec::new() };
+        let members = std::mem::take(&mut gang.members).into_values();
+        let mut members: Vec<(Arc<Request>, Key)> =
+            members.filter_map(|key| Some((self.pods.get(&key)?.request.clone()?, key))).collect();
         let mut kinds: Vec<Arc<Request>> = Vec::new();
-        for (asked, _) in &members {
-            if !kinds.contains(asked) {
-                kinds.push(asked.clone());
+        for (request, _) in &members {
+            if !kinds.contains(request) {
+                kinds.push(request.clone());
             }
         }
-        let kind = |asked: &Arc<Request>| kinds.iter().position(|known| known == asked);
+        let kind = |request: &Arc<Request>| kinds.iter().position(|known| known == request);
         members.sort_by(|a, b| (kind(&a.0), &a.1).cmp(&(kind(&b.0), &b.1)));
         let mut requests = Vec::with_capacity(members.len());
-        for (number, (asked, key)) in (0..).zip(members) {
-            if let Some(entry) = pods.get_mut(&key)
-                && let PodState::Member { task, .. } = &mut entry.place
-            {
-                *task = number;
-            }
-            group.members.insert(number, key);
-            requests.push(asked);
+        for (task, (request, key)) in (0..).zip(members) {
+            self.pods.set_task(&key, task);
+            gang.members.insert(task, key);
+            requests.push(request);
         }
         requests
     }
 
-    pub(super) fn see_pod_group(&mut self, meta: &ObjectMeta, need: u32) {
-        let key = key_of(meta);
-        if self.pod_groups.insert(key.clone(), need.max(1)) != Some(need.max(1)) {
-            self.regroup_pods(&key);
+    /// Removes a pod from its gang: the pod is finished, gone, or changed.
+    pub(super) fn remove_member(
+        &mut self,
+        key: &Key,
+        id: &WorkloadId,
+        task: u32,
+        binding: &BindingState,
+    ) {
+        let Some(gang) = self.gangs.get_mut(id) else { return };
+        if gang.members.get(&task) != Some(key) {
+            return;
         }
-    }
-
-    pub(super) fn lose_pod_group(&mut self, meta: &ObjectMeta) {
-        let key = key_of(meta);
-        self.pod_groups.remove(&key);
-        self.regroup_pods(&key);
-    }
-
-    fn regroup_pods(&mut self, group: &Key) {
-        if self.begun {
-            let named = self.pods.iter().filter(|(_, entry)| {
-                entry.pod.as_ref().is_some_and(|pod| names_group(pod, group))
-                    && !matches!(entry.place, PodState::Member { seat: BindingState::Bound(_), .. })
+        gang.members.remove(&task);
+        // A pod that goes before it is bound breaks its gang: the rest must not start without it.
+        let is_binding = matches!(binding, BindingState::Binding { .. });
+        let breaks = gang.is_multi_pod() && !gang.tearing_down && is_binding;
+        if breaks {
+            (gang.tearing_down, gang.placed) = (true, false);
+        }
+        let (tearing_down, placed) = (gang.tearing_down, gang.placed);
+        let (empty, submitted) = (gang.members.is_empty(), gang.submitted);
+        if *binding != BindingState::Pending && submitted {
+            let workload = id.clone();
+            self.engine.send(if tearing_down {
+                Event::TaskStopped { workload, task }
+            } else {
+                Event::TaskFinished { workload, task }
             });
-            let named: Vec<Key> = named.map(|(key, _)| key.clone()).collect();
-            self.stuck.extend(named);
+        }
+        if empty {
+            self.remove_gang(id);
+            if self.engine.scheduler().workload(id).is_some() {
+                self.engine.send(Event::Cancelled(id.clone()));
+            }
+            self.requeue_gang_waiters(id);
+            return;
+        }
+        if breaks {
+            self.delete_bound_members(id);
+        }
+        self.work.push(WorkItem::SyncGang(id.clone()));
+        if !tearing_down && !placed {
+            // Pods that waited for the first pods of the gang may be among these now.
+            self.requeue_gang_waiters(id);
         }
     }
-}
 
-impl Gang {
-    /// It runs already.
-    pub(super) fn take_over(&mut self) {
-        (self.known, self.placed) = (true, true);
+    /// A binding failed for good: bound members of the gang are deleted, and the gang is placed again.
+    pub(super) fn fail_binding(
+        &mut self,
+        key: &Key,
+        id: &WorkloadId,
+        task: u32,
+        node: &str,
+        why: &str,
+    ) {
+        let message = format!("Cannot bind to node {node}: {why}");
+        self.actions.extend(self.pods.event(key, EventType::Warning, "FailedBinding", message));
+        let Some(gang) = self.gangs.get_mut(id) else { return };
+        let was_tearing_down = gang.tearing_down;
+        let breaks = gang.is_multi_pod() && !was_tearing_down;
+        gang.tearing_down |= gang.is_multi_pod();
+        gang.placed = false;
+        self.set_binding(key, BindingState::Pending);
+        let workload = id.clone();
+        self.engine.send(if was_tearing_down {
+            Event::TaskStopped { workload, task }
+        } else {
+            Event::PlacementRefused { workload, task }
+        });
+        if breaks {
+            self.delete_bound_members(id);
+        }
+        self.work.push(WorkItem::SyncGang(id.clone()));
+        self.work.push(WorkItem::ReconcilePod(key.clone()));
     }
 
-    pub(super) fn new(need: u32, traits: Traits) -> Self {
-        Self {
-            need,
-            traits,
-            members: BTreeMap::new(),
-            asked: Vec::new(),
-            known: false,
-            gated: false,
-            placed: false,
-            breaking: false,
-            stopping: false,
-            cut: false,
-            reason: None,
-            nominated: false,
+    fn delete_bound_members(&mut self, id: &WorkloadId) {
+        let bound = self.gangs.members(id).filter(|key| self.pods.is_bound(key));
+        for key in bound.cloned().collect::<Vec<_>>() {
+            self.delete_pod(&key);
         }
     }
-}
 
-/// Makes a workload of one task a gang of tasks that ask for these things, equal ones side by side.
-pub(super) fn roles(workload: &mut agentaflow_engine::Workload, asked: &[Arc<Request>]) {
-    let mut roles: Vec<Role> = Vec::new();
-    for request in asked {
-        match roles.last_mut() {
-            Some(last) if last.request == *request => last.tasks += 1,
-            _ => roles.push(Role { tasks: 1, request: request.clone() }),
+    pub(super) fn pod_group_applied(&mut self, meta: &ObjectMeta, min_members: u32) {
+        let group = key_of(meta);
+        if self.gangs.set_min_members(group.clone(), min_members.max(1)) {
+            self.requeue_pod_group(&group);
         }
     }
-    if !roles.is_empty() {
-        let first = roles.remove(0);
-        (workload.tasks, workload.request) = (first.tasks, first.request);
+
+    pub(super) fn pod_group_deleted(&mut self, meta: &ObjectMeta) {
+        let group = key_of(meta);
+        self.gangs.remove_pod_group(&group);
+        self.requeue_pod_group(&group);
     }
-    workload.roles = roles;
+
+    fn requeue_pod_group(&mut self, group: &Key) {
+        if self.started {
+            self.work.push_pods(self.pods.select(|entry| {
+                entry.pod.as_ref().is_some_and(|pod| is_in_pod_group(pod, group))
+                    && !matches!(entry.state.binding(), Some(BindingState::Bound(_)))
+            }));
+        }
+    }
 }

@@ -1,34 +1,41 @@
-//! What we know of the cluster, and the engine that decides: changes in, acts out. No I/O, no clock.
+//! The state of the cluster and its reconciliation with the engine: watch events in, actions out. No I/O, no clock.
 //!
-//! The API server is the truth. Every change is recorded first; what it means to the engine follows from the
-//! recorded objects, so that a fresh start ([`ClusterState::begin`]) and a later change take the same way. A pod of ours is
-//! a *member* of a workload of the engine: alone, of a `GPUWorkload`, or of a pod group. Pods of others, and ours
-//! that the engine cannot know, are use by others.
+//! The API server holds the truth. A watch event or the result of an action records facts and enqueues work;
+//! [`ClusterState::step`] drains the work queue, asks the engine for decisions, and turns these into actions. The start
+//! ([`ClusterState::start`]) takes the same path.
 //!
-//! Where to look first: `pods.rs` is the life of a pod, `groups.rs` that of a workload.
+//! A pod of this scheduler is a *member* of a gang, which is a workload of the engine: a single pod, the pods of a
+//! `GPUWorkload`, or a pod group. Pods of other schedulers, and pods that the engine cannot know, are *foreign usage*.
+//!
+//! Each part owns its fields and offers a small interface ([`pod_index`], [`gang_table`], [`node_table`], [`workload_table`],
+//! [`queue_table`], [`volume_ledger`], [`evictions`], [`owner_index`], [`engine_link`], [`work_queue`]). The files with
+//! `impl ClusterState` combine the parts. Open `pods.rs` first.
 
 mod action;
 mod adopt;
 mod change;
+mod engine_link;
 mod evictions;
 mod explain;
-mod foreign;
-mod gang_teardown;
+mod gang_table;
 mod gangs;
 mod membership;
+mod node_table;
 mod nodes;
-mod owners;
+mod owner_index;
+mod parked;
 mod plan;
 mod pod_entry;
+mod pod_index;
 mod pods;
-mod queue_status;
-mod queues;
+mod queue_table;
 mod settings;
-mod static_volumes;
 #[cfg(test)]
 mod tests;
-mod volume_reservations;
+mod volume_ledger;
 mod what_if;
+mod work_queue;
+mod workload_table;
 mod workloads;
 
 pub use action::{
@@ -39,341 +46,339 @@ pub use change::{Change, Object};
 pub use explain::{ClusterSummary, WorkloadExplanation};
 pub use settings::{Settings, SettingsError, node_selector, percent, strategy};
 
-use agentaflow_engine::{Event, NodeRanking, Rejected, Scheduler, Snapshot, Time, WorkloadId};
-use agentaflow_kube_core::slim::DisruptionBudget;
-use agentaflow_kube_core::translate::{Namespaces, Volumes};
-use rustc_hash::FxHashMap;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use agentaflow_engine::{Event, NodeRanking, Rejected, Snapshot, Time};
+use agentaflow_kube_core::names;
+use agentaflow_kube_core::translate::{Namespaces, Surroundings};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use gangs::Gang;
-use nodes::NodeEntry;
-use owners::{OwnerEntry, OwnerKey};
-use pod_entry::PodEntry;
-use queues::Queues;
-use static_volumes::VolumeWaiters;
-use volume_reservations::VolumeReservations;
-use workloads::WorkloadEntry;
+use engine_link::EngineLink;
+use evictions::Evictions;
+use gang_table::GangTable;
+use membership::Lookup;
+use node_table::NodeTable;
+use owner_index::OwnerIndex;
+use pod_index::PodIndex;
+use queue_table::QueueTable;
+use volume_ledger::VolumeLedger;
+use work_queue::{WorkItem, WorkQueue};
+use workload_table::WorkloadTable;
 
-/// What is to be done now, and when to ask again.
+/// Result of one pass.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// What to do, in order.
-    pub acts: Vec<Action>,
-    /// When to ask again even if nothing happens.
+    /// In the order of execution.
+    pub actions: Vec<Action>,
+    /// Time of the next pass if nothing happens before.
     pub wake: Option<Time>,
 }
 
-/// What we know of the cluster, and the engine that decides.
+/// The reconciler over the parts of the cluster's state.
 #[derive(Debug)]
 pub struct ClusterState {
     settings: Settings,
-    engine: Scheduler,
-    now: Time,
-    /// Everything has been listed once; before that changes are only recorded.
-    begun: bool,
-    pods: FxHashMap<Key, PodEntry>,
-    groups: BTreeMap<WorkloadId, Gang>,
-    /// Pods of gangs that are placed by themselves or done, by gang.
-    strays: BTreeMap<WorkloadId, BTreeSet<Key>>,
-    nodes: BTreeMap<Arc<str>, NodeEntry>,
-    workloads: BTreeMap<Key, WorkloadEntry>,
-    /// Least number of pods of groups, by namespace and name.
-    pod_groups: BTreeMap<Key, u32>,
-    queues: Queues,
-    volumes: Volumes,
-    /// What bindings under way do with claims.
-    promises: VolumeReservations,
-    /// Pods that wait for volumes that people made.
-    takers: VolumeWaiters,
+    engine: EngineLink,
+    /// Every kind was listed once; before that, events are only recorded.
+    started: bool,
+    pods: PodIndex,
+    gangs: GangTable,
+    nodes: NodeTable,
+    workloads: WorkloadTable,
+    queues: QueueTable,
+    volumes: VolumeLedger,
     namespaces: Namespaces,
-    budgets: BTreeMap<Key, DisruptionBudget>,
-    /// What owners of pods say.
-    owners: FxHashMap<OwnerKey, OwnerEntry>,
-    /// Pods of workloads, those that are over included; also of workloads that are not known yet.
-    owned: BTreeMap<Key, BTreeSet<Key>>,
-    /// Pods that are set aside with a reason.
-    asides: BTreeSet<Key>,
-    /// Pods that wait until others of their workload are placed or gone.
-    waiters: BTreeMap<WorkloadId, BTreeSet<Key>>,
-    /// Something changed after which pods that are set aside are worth a look.
-    again: bool,
-    /// Workloads whose pods name a node on which others are being stopped for them.
-    renominate: BTreeSet<WorkloadId>,
-    /// Placements that cannot be carried out: pod, workload, task and node.
-    failed: Vec<(Key, WorkloadId, u32, Arc<str>)>,
-    /// When workloads are to be looked at although nothing happened.
-    wakes: BTreeSet<(Time, Key)>,
-    /// Pods whose eviction was refused, and of which the engine does not know it yet.
-    unmoved: BTreeSet<Key>,
-    /// Pods that are not asked to go for a while, because their eviction was refused.
-    spared: BTreeMap<Key, evictions::EvictionBackoff>,
-    /// Pods that were told to go because their gang must start whole, and when they are told again.
-    sent_away: BTreeMap<Key, Time>,
-    /// Workloads whose objects are to be looked at.
-    dirty: BTreeSet<Key>,
-    /// Pods that wait for something that may have changed.
-    stuck: BTreeSet<Key>,
-    acts: Vec<Action>,
-    plan: u64,
-    /// Events that the engine did not take, for the log.
-    rejected: Vec<(Event, Rejected)>,
+    evictions: Evictions,
+    owners: OwnerIndex,
+    work: WorkQueue,
+    /// Actions of the next [`StepOutput`].
+    actions: Vec<Action>,
+    /// Number of placements so far; answers to older ones are void.
+    plans: u64,
 }
 
 impl ClusterState {
-    /// An empty world. `memory` is what the last one left: past use and the round-robin cursor. Its clock may have been
-    /// ahead of ours, and the engine would stand still until ours is there.
+    /// An empty state. `memory` is the last leader's [`Self::memory`].
     pub fn new(settings: Settings, memory: Option<Snapshot>, now: Time) -> Self {
-        let mut snapshot = memory.unwrap_or_default();
-        snapshot.policy = settings.policy.clone();
-        snapshot.queues.retain(|facts| facts.queue.validate().is_ok());
-        let times = snapshot.queues.iter_mut().flat_map(|facts| &mut facts.as_of);
-        for time in times.chain([&mut snapshot.now]) {
-            *time = (*time).min(now);
-        }
-        let engine = Scheduler::restore(snapshot)
-            .unwrap_or_else(|_| Scheduler::new(settings.policy.clone()));
+        let engine = EngineLink::restore(&settings.policy, memory, now);
         Self {
             settings,
             engine,
-            now: Time(0),
-            begun: false,
-            pods: FxHashMap::default(),
-            groups: BTreeMap::new(),
-            strays: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            workloads: BTreeMap::new(),
-            pod_groups: BTreeMap::new(),
-            queues: Queues::default(),
-            volumes: Volumes::default(),
-            promises: VolumeReservations::default(),
-            takers: VolumeWaiters::default(),
+            started: false,
+            pods: PodIndex::default(),
+            gangs: GangTable::default(),
+            nodes: NodeTable::default(),
+            workloads: WorkloadTable::default(),
+            queues: QueueTable::default(),
+            volumes: VolumeLedger::default(),
             namespaces: Namespaces::default(),
-            budgets: BTreeMap::new(),
-            owners: FxHashMap::default(),
-            owned: BTreeMap::new(),
-            asides: BTreeSet::new(),
-            waiters: BTreeMap::new(),
-            again: false,
-            renominate: BTreeSet::new(),
-            failed: Vec::new(),
-            wakes: BTreeSet::new(),
-            unmoved: BTreeSet::new(),
-            spared: BTreeMap::new(),
-            sent_away: BTreeMap::new(),
-            dirty: BTreeSet::new(),
-            stuck: BTreeSet::new(),
-            acts: Vec::new(),
-            plan: 0,
-            rejected: Vec::new(),
+            evictions: Evictions::default(),
+            owners: OwnerIndex::default(),
+            work: WorkQueue::default(),
+            actions: Vec::new(),
+            plans: 0,
         }
     }
 
-    /// Records a change, and tells the engine what it means.
+    /// Records a watch event.
     pub fn apply(&mut self, now: Time, change: Change) {
-        self.now = self.now.max(now);
+        self.engine.advance(now);
         match change {
-            Change::Applied(object) => self.see(*object),
-            Change::Deleted(object) => self.lose(*object),
+            Change::Applied(object) => self.object_applied(*object),
+            Change::Deleted(object) => self.object_deleted(*object),
         }
     }
 
-    fn see(&mut self, object: Object) {
-        match object {
-            Object::Pod(pod) => self.see_pod(pod),
-            Object::Node(node) => self.see_node(node),
-            Object::GpuNode(devices) => self.see_devices(devices),
-            Object::Workload(workload) => self.see_workload(workload),
-            Object::Queue(queue) => self.see_queue(&queue),
-            Object::Claim(claim) => self.look_again(|world| world.volumes.set_claim(claim)),
-            Object::Volume(volume) => self.look_again(|world| world.volumes.set_volume(volume)),
-            Object::Class(class) => self.look_again(|world| world.volumes.set_class(class)),
-            Object::CsiNode(node) => self.see_csi_node(node),
-            Object::Driver(driver) => self.look_again(|world| world.volumes.set_driver(&driver)),
-            Object::Capacity(told) => self.look_again(|world| world.volumes.set_capacity(told)),
-            Object::Namespace(space) => self.look_again(|world| world.namespaces.set(&space)),
-            // Pods carry the value of their class; classes themselves are not asked.
-            Object::Priority(_) => {}
-            Object::Budget(budget) => self.see_budget(budget),
+    fn object_applied(&mut self, object: Object) {
+        let volumes = self.volumes.objects_mut();
+        let dependency_changed = match object {
+            Object::Pod(pod) => return self.pod_applied(pod),
+            Object::Node(node) => return self.node_applied(node),
+            Object::GpuNode(devices) => return self.gpu_node_applied(devices),
+            Object::CsiNode(node) => return self.csi_node_applied(node),
+            Object::Workload(workload) => return self.workload_applied(workload),
+            Object::Queue(queue) => {
+                if self.queues.record(&queue) {
+                    self.queues_changed();
+                }
+                return;
+            }
+            Object::Budget(budget) => {
+                let (started, engine) = (self.started, &mut self.engine);
+                let (gangs, pods) = (&self.gangs, &self.pods);
+                return self.evictions.budget_applied(budget, started, engine, gangs, pods);
+            }
             Object::PodGroup(group) => {
                 let need = group.spec.min_member.unwrap_or(1).clamp(1, i64::from(u32::MAX)) as u32;
-                self.see_pod_group(&group.metadata, need);
+                return self.pod_group_applied(&group.metadata, need);
             }
             Object::NativeGroup(group) => {
                 let need = group.min_count().unwrap_or(1);
-                self.see_pod_group(&group.metadata, need);
+                return self.pod_group_applied(&group.metadata, need);
             }
-        }
+            // Pods carry the value of their class.
+            Object::Priority(_) => return,
+            Object::Claim(claim) => volumes.set_claim(claim),
+            Object::Volume(volume) => volumes.set_volume(volume),
+            Object::Class(class) => volumes.set_class(class),
+            Object::Driver(driver) => volumes.set_driver(&driver),
+            Object::Capacity(capacity) => volumes.set_capacity(capacity),
+            Object::Namespace(namespace) => self.namespaces.set(&namespace),
+        };
+        self.record_dependency(dependency_changed);
     }
 
-    fn lose(&mut self, object: Object) {
-        match object {
-            Object::Pod(pod) => self.lose_pod(&pod),
-            Object::Node(node) => self.lose_node(&node),
-            Object::GpuNode(devices) => self.lose_devices(&devices),
-            Object::Workload(workload) => self.lose_workload(&workload),
-            Object::Queue(queue) => self.lose_queue(&queue),
-            Object::Claim(claim) => self.look_again(|world| {
+    fn object_deleted(&mut self, object: Object) {
+        let volumes = self.volumes.objects_mut();
+        let dependency_changed = match object {
+            Object::Pod(pod) => return self.pod_deleted(&pod),
+            Object::Node(node) => return self.node_deleted(&node),
+            Object::GpuNode(devices) => return self.gpu_node_deleted(&devices),
+            Object::CsiNode(node) => return self.csi_node_deleted(&node),
+            Object::Workload(workload) => return self.workload_deleted(&workload),
+            Object::Queue(queue) => {
+                self.queues.remove(&queue);
+                return self.queues_changed();
+            }
+            Object::Budget(budget) => {
+                let (started, engine) = (self.started, &mut self.engine);
+                let (gangs, pods) = (&self.gangs, &self.pods);
+                return self.evictions.budget_deleted(&budget, started, engine, gangs, pods);
+            }
+            Object::PodGroup(group) => return self.pod_group_deleted(&group.metadata),
+            Object::NativeGroup(group) => return self.pod_group_deleted(&group.metadata),
+            Object::Priority(_) => return,
+            Object::Claim(claim) => {
                 let (namespace, name) = names_of(&claim.metadata);
-                world.volumes.remove_claim(namespace, name)
-            }),
-            Object::Volume(volume) => {
-                self.look_again(|world| world.volumes.remove_volume(names_of(&volume.metadata).1));
+                volumes.remove_claim(namespace, name)
             }
-            Object::Class(class) => {
-                self.look_again(|world| world.volumes.remove_class(names_of(&class.metadata).1));
+            Object::Volume(volume) => volumes.remove_volume(names_of(&volume.metadata).1),
+            Object::Class(class) => volumes.remove_class(names_of(&class.metadata).1),
+            Object::Driver(driver) => volumes.remove_driver(names_of(&driver.metadata).1),
+            Object::Capacity(capacity) => {
+                let (namespace, name) = names_of(&capacity.metadata);
+                volumes.remove_capacity(namespace, name)
             }
-            Object::CsiNode(node) => self.lose_csi_node(&node),
-            Object::Driver(driver) => {
-                self.look_again(|world| world.volumes.remove_driver(names_of(&driver.metadata).1));
-            }
-            Object::Capacity(told) => self.look_again(|world| {
-                let (namespace, name) = names_of(&told.metadata);
-                world.volumes.remove_capacity(namespace, name)
-            }),
-            Object::Namespace(space) => {
-                self.look_again(|world| world.namespaces.remove(names_of(&space.metadata).1));
-            }
-            Object::Priority(_) => {}
-            Object::Budget(budget) => self.lose_budget(&budget),
-            Object::PodGroup(group) => self.lose_pod_group(&group.metadata),
-            Object::NativeGroup(group) => self.lose_pod_group(&group.metadata),
+            Object::Namespace(space) => self.namespaces.remove(names_of(&space.metadata).1),
+        };
+        self.record_dependency(dependency_changed);
+    }
+
+    /// Enqueues everything that is computed from storage objects and namespaces.
+    fn record_dependency(&mut self, changed: bool) {
+        if changed {
+            self.work.push(WorkItem::RefreshDependents);
         }
     }
 
-    /// A change after which pods that wait for something may be worth another look.
-    fn look_again(&mut self, change: impl FnOnce(&mut Self) -> bool) {
-        self.again |= change(self);
+    /// Pending pods may belong to another queue now.
+    fn queues_changed(&mut self) {
+        if self.started {
+            self.work.push(WorkItem::SyncQueues);
+            self.work.push_pods(self.pods.select(|entry| {
+                entry.pod.as_ref().is_some_and(|pod| pod.spec.node_name.is_none())
+            }));
+        }
     }
 
-    /// Everything has been listed: tells the engine all of it, running work as facts.
-    pub fn begin(&mut self, now: Time) {
-        self.now = self.now.max(now);
-        self.begun = true;
-        self.forget_queues();
-        self.apply_queues();
-        let nodes: Vec<Arc<str>> = self.nodes.keys().cloned().collect();
-        for node in &nodes {
-            self.tell_node(node);
+    /// Every kind is listed: sends everything to the engine, running workloads as facts.
+    pub fn start(&mut self, now: Time) {
+        self.engine.advance(now);
+        self.started = true;
+        self.queues.remove_stale(&mut self.engine);
+        self.queues.sync(&mut self.engine);
+        for node in self.nodes.names() {
+            self.update_node(&node);
         }
-        self.tell_budgets();
-        let mut keys: Vec<(bool, Time, Key)> = self
-            .pods
-            .iter()
-            .map(|(key, entry)| (!entry.is_on_node(), entry.created, key.clone()))
-            .collect();
+        self.evictions.publish_budgets(&mut self.engine);
+        let pods = self.pods.iter();
+        let mut keys: Vec<(bool, Time, Key)> =
+            pods.map(|(key, entry)| (!entry.is_on_node(), entry.created, key.clone())).collect();
         keys.sort();
         self.adopt_gangs();
         for (_, _, key) in keys {
-            self.settle(&key);
+            self.reconcile_pod(&key);
         }
-        self.again = false;
-        self.dirty.extend(self.workloads.keys().cloned());
+        self.work.remove(&WorkItem::RefreshDependents);
+        for key in self.workloads.keys() {
+            self.work.push(WorkItem::ReconcileWorkload(key.clone()));
+        }
     }
 
-    /// What is to be done now.
+    /// One pass: drains the work queue, asks the engine for decisions, and returns the actions.
     pub fn step(&mut self, now: Time) -> StepOutput {
-        if !self.begun {
+        if !self.started {
             return StepOutput::default();
         }
-        self.now = self.now.max(now);
-        if std::mem::take(&mut self.again) {
-            self.recount();
-            self.stuck.extend(self.dependants());
+        self.engine.advance(now);
+        let now = self.engine.now();
+        self.work.begin_pass();
+        while let Some(item) = self.work.next_before_decisions() {
+            self.process(item);
         }
-        for key in std::mem::take(&mut self.stuck) {
-            self.settle(&key);
+        self.publish_free_volumes();
+        let backoff = self.evictions.expire_backoffs(&mut self.engine);
+        let deletion = self.evictions.retry_deletions(now, &self.pods, &mut self.actions);
+        let (decisions, wake) = self.engine.decide();
+        self.execute_plan(decisions);
+        for workload in self.workloads.take_due(now) {
+            self.work.push(WorkItem::ReconcileWorkload(workload));
         }
-        for id in std::mem::take(&mut self.renominate) {
-            self.rebuild_hold(&id);
+        while let Some(item) = self.work.next_after_decisions() {
+            self.process(item);
         }
-        self.let_unmoved_stay();
-        self.count_volumes();
-        let spared = self.spare_until();
-        let sent_away = self.send_away_again();
-        let plan = self.engine.decide(self.now);
-        let wake = plan.wake_at;
-        self.carry_out(plan.decisions);
-        let looked = self.reconcile();
+        let wakes = [wake, backoff, deletion, self.workloads.next_wake()];
         StepOutput {
-            acts: std::mem::take(&mut self.acts),
-            wake: [wake, looked, spared, sent_away].into_iter().flatten().min(),
+            actions: std::mem::take(&mut self.actions),
+            wake: wakes.into_iter().flatten().min(),
         }
     }
 
-    /// What came of an act.
-    pub fn done(&mut self, now: Time, outcome: ActionResult) {
-        self.now = self.now.max(now);
-        match outcome {
-            ActionResult::Bind { pod, plan, result } => self.bound(&pod, plan, result),
+    fn process(&mut self, item: WorkItem) {
+        match item {
+            WorkItem::SyncQueues => self.queues.sync(&mut self.engine),
+            WorkItem::RefreshDependents => {
+                self.refresh_foreign_use();
+                self.work.push_pods(self.pods.dependents());
+            }
+            WorkItem::Readopt(id) => self.readopt(&id),
+            WorkItem::SyncGang(id) => self.sync_gang(&id),
+            WorkItem::ReconcilePod(key) => self.reconcile_pod(&key),
+            WorkItem::RebuildHold(id) => self.rebuild_hold(&id),
+            WorkItem::KeepUnevictable(key) => self.keep_unevictable_pod(&key),
+            WorkItem::ReleaseVolumes(id) => self.release_volumes(&id),
+            WorkItem::UndoPlacement { pod, workload, task, node } => {
+                self.undo_placement(&pod, &workload, task, &node);
+            }
+            WorkItem::ReconcileWorkload(key) => self.reconcile_workload(&key),
+        }
+    }
+
+    /// Records the result of an action.
+    pub fn action_finished(&mut self, now: Time, result: ActionResult) {
+        self.engine.advance(now);
+        match result {
+            ActionResult::Bind { pod, plan, result } => self.binding_finished(&pod, plan, result),
             ActionResult::Owner { namespace, uid, annotations } => {
-                self.see_owner(&(namespace, uid), annotations);
+                let pods = self.owners.record(namespace, uid, annotations);
+                self.work.push_pods(pods.cloned());
             }
             ActionResult::Created { workload, name, refused } => {
-                self.pod_created(&workload, &name, refused);
+                if self.workloads.pod_created(&workload, &name, refused) {
+                    self.work.push(WorkItem::ReconcileWorkload(workload));
+                }
             }
             ActionResult::EvictionFailed { pod, why } => self.eviction_failed(&pod, why),
         }
     }
 
-    /// What must outlive us and no object of the cluster tells.
-    pub fn memory(&self) -> Snapshot {
-        self.engine.usage_history()
+    /// Writes of queue statuses that changed.
+    pub fn queue_statuses(&mut self) -> Vec<Action> {
+        if !self.started {
+            return Vec::new();
+        }
+        let now = workload_table::timestamp(self.engine.now());
+        let name = &self.settings.scheduler_name;
+        self.queues.status_writes(&mut self.engine, &self.gangs, name, now)
     }
 
-    /// Other settings; nothing that waits is lost by it.
+    /// Engine state that no object of the cluster holds: past usage and the round-robin cursor.
+    pub fn memory(&self) -> Snapshot {
+        self.engine.scheduler().usage_history()
+    }
+
+    /// Pending workloads stay.
     pub fn set_settings(&mut self, settings: Settings) {
         let policy = settings.policy.clone();
         self.settings = settings;
-        self.tell(Event::PolicyUpdated(Box::new(policy)));
+        self.engine.send(Event::PolicyUpdated(Box::new(policy)));
     }
 
-    /// Kueue has come: its label names a queue of ours no more.
-    pub fn leave_queues_to_kueue(&mut self) {
+    /// Kueue was installed: its queue label does not name a queue of this scheduler any more.
+    pub fn kueue_installed(&mut self) {
         self.settings.kueue = true;
-        let labelled = self.pods.iter().filter(|(_, entry)| {
+        self.work.push_pods(self.pods.select(|entry| {
             let labels = entry.pod.as_ref().and_then(|pod| pod.metadata.labels.as_ref());
-            labels
-                .is_some_and(|labels| labels.contains_key(agentaflow_kube_core::names::KUEUE_QUEUE))
-        });
-        let labelled: Vec<Key> = labelled.map(|(key, _)| key.clone()).collect();
-        self.stuck.extend(labelled);
+            labels.is_some_and(|labels| labels.contains_key(names::KUEUE_QUEUE))
+        }));
     }
 
-    /// Keeps the best `most` nodes with their scores for everything that is placed.
+    /// Keeps the scores of the best `most` nodes of every placement.
     pub fn keep_rankings(&mut self, most: usize) {
-        self.engine.record_rankings(most);
+        self.engine.keep_rankings(most);
     }
 
-    /// How the nodes stood for what was placed since the last call.
+    /// Scores of placements since the last call.
     pub fn take_rankings(&mut self) -> Vec<NodeRanking> {
         self.engine.take_rankings()
     }
 
-    /// Events that the engine did not take since the last call: a mistake of ours, for the log.
+    /// Events that the engine rejected since the last call; each is a bug of this crate.
     pub fn take_rejected(&mut self) -> Vec<(Event, Rejected)> {
-        std::mem::take(&mut self.rejected)
+        self.engine.take_rejected()
     }
 
-    /// Tells the engine; what it does not take is remembered and says so.
-    fn tell(&mut self, event: Event) -> bool {
-        match self.engine.apply(self.now, event.clone()) {
-            Ok(()) => true,
-            Err(why) => {
-                self.rejected.push((event, why));
-                false
-            }
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings { volumes: self.volumes.objects(), namespaces: &self.namespaces }
+    }
+
+    fn lookup(&self) -> Lookup<'_> {
+        Lookup {
+            settings: &self.settings,
+            owners: &self.owners,
+            workloads: &self.workloads,
+            gangs: &self.gangs,
+            queues: &self.queues,
+            around: self.surroundings(),
+            now: self.engine.now(),
         }
     }
 }
 
-/// Namespace and name, empty where absent.
-fn names_of(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> (&str, &str) {
+/// Namespace and name, empty if absent.
+fn names_of(meta: &ObjectMeta) -> (&str, &str) {
     (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
-/// The name of a namespaced object.
-fn key_of(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Key {
+fn key_of(meta: &ObjectMeta) -> Key {
     let (namespace, name) = names_of(meta);
     Key::new(namespace, name)
 }

@@ -1,9 +1,9 @@
-//! Carrying out what the engine decided.
+//! Turns the engine's decisions into actions.
 
 use agentaflow_engine::{
     Decision, Event, GpuAssignment, Placement, Victim, WaitReason, WorkloadId,
 };
-use agentaflow_explain as words;
+use agentaflow_explain as explain;
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::translate;
 use std::collections::BTreeMap;
@@ -12,100 +12,108 @@ use std::sync::Arc;
 use super::ClusterState;
 use super::action::{Action, Bind, Key, PodRef};
 use super::explain::PendingReason;
-use super::pod_entry::{BindingState, PendingBinding, PodState, is_leaving};
+use super::pod_entry::{BindingState, PendingBinding, PodState, is_terminating};
+use super::work_queue::WorkItem;
+use crate::controller::EventType;
 
 impl ClusterState {
-    pub(super) fn carry_out(&mut self, decisions: Vec<Decision>) {
-        self.promises.settle(&self.volumes);
+    pub(super) fn execute_plan(&mut self, decisions: Vec<Decision>) {
+        self.volumes.drop_reported();
         for decision in decisions {
             match decision {
-                Decision::Place(placement) => self.place(placement),
+                Decision::Place(placement) => self.place_pod(placement),
                 Decision::Preempt { victims, beneficiary, .. } => {
                     self.preempt(&victims, &beneficiary);
                 }
-                // Gangs that break are taken care of where the binding fails; a pod whose node or GPU fails is
-                // Kubernetes' business.
+                // A gang breaks where its binding fails; Kubernetes handles a pod whose node or GPU fails.
                 Decision::Displace { .. } => {}
-                Decision::Wait { workload, reason } => self.wait(&workload, &reason),
-            }
-        }
-        for (key, id, task, node) in std::mem::take(&mut self.failed) {
-            self.take_back(&key, &id, task, &node);
-        }
-    }
-
-    /// A placement cannot be carried out; what of its gang is decided and not done yet is not done.
-    fn take_back(&mut self, key: &Key, id: &WorkloadId, task: u32, node: &str) {
-        let members = self.groups.get(id).map(|group| group.members.clone()).unwrap_or_default();
-        self.refuse(key, id, task, node, "no volume for its claim there");
-        for (task, sibling) in members.iter().filter(|(_, sibling)| *sibling != key) {
-            let decided = self.acts.len();
-            self.acts.retain(|act| !matches!(act, Action::Bind(bind) if bind.pod.key == *sibling));
-            if self.acts.len() < decided {
-                self.head_for(sibling, None);
-                self.refuse(sibling, id, *task, node, "another pod of its gang has no place");
+                Decision::Wait { workload, reason } => self.record_wait(&workload, &reason),
             }
         }
     }
 
-    fn place(&mut self, placement: Placement) {
+    /// Refuses a placement that cannot be carried out, and those of its gang that are decided and not executed yet.
+    pub(super) fn undo_placement(&mut self, key: &Key, id: &WorkloadId, task: u32, node: &str) {
+        self.fail_binding(key, id, task, node, "no volume for its claim on that node");
+        let mut siblings = Vec::new();
+        let gang = self.gangs.get(id).into_iter().flat_map(|gang| &gang.members);
+        for (task, sibling) in gang.filter(|(_, sibling)| *sibling != key) {
+            let before = self.actions.len();
+            self.actions
+                .retain(|action| !matches!(action, Action::Bind(bind) if bind.pod.key == *sibling));
+            if self.actions.len() < before {
+                siblings.push((*task, sibling.clone()));
+            }
+        }
+        for (task, sibling) in siblings {
+            self.clear_pending_binding(&sibling);
+            self.fail_binding(&sibling, id, task, node, "another pod of its gang has no place");
+        }
+    }
+
+    fn place_pod(&mut self, placement: Placement) {
         let Placement { workload, task, node, gpus } = placement;
         let node: Arc<str> = node.as_str().into();
-        let Some(group) = self.groups.get_mut(&workload) else {
-            self.tell(Event::PlacementRefused { workload, task });
+        let gang = self.gangs.get_mut(&workload);
+        let Some((gang, key)) = gang.and_then(|gang| {
+            let key = gang.members.get(&task)?.clone();
+            Some((gang, key))
+        }) else {
+            self.engine.send(Event::PlacementRefused { workload, task });
             return;
         };
-        let Some(key) = group.members.get(&task).cloned() else {
-            self.tell(Event::PlacementRefused { workload, task });
-            return;
-        };
-        (group.placed, group.reason) = (true, None);
-        self.plan += 1;
-        let plan = self.plan;
-        if let Some(bind) = self.bind(&key, &workload, task, &node, &gpus, plan) {
-            self.promises.make(&bind);
-            self.head_for(&key, Some(PendingBinding { node: node.clone(), plan }));
-            self.set_seat(&key, BindingState::Binding { node, plan });
-            self.acts.push(Action::Bind(Box::new(bind)));
-            self.withdraw_nomination(&key);
+        (gang.placed, gang.reason) = (true, None);
+        self.plans += 1;
+        let plan = self.plans;
+        let bind = self.binding_of(&key, &workload, task, &node, &gpus);
+        self.set_binding(&key, BindingState::Binding { node: node.clone(), plan });
+        if let Some(bind) = bind {
+            self.volumes.reserve(&bind);
+            self.pods.set_pending_binding(&key, Some(PendingBinding { node, plan }));
+            self.actions.push(Action::Bind(Box::new(bind)));
+            if let Some(entry) = self.pods.get_mut(&key) {
+                self.actions.extend(entry.withdraw_nomination(&key));
+            }
         } else {
-            self.set_seat(&key, BindingState::Binding { node: node.clone(), plan });
-            self.failed.push((key.clone(), workload.clone(), task, node));
+            let (pod, workload) = (key.clone(), workload.clone());
+            self.work.push(WorkItem::UndoPlacement { pod, workload, task, node });
         }
-        self.wake_waiters(&workload);
-        self.touch_workload_of(&key);
+        self.requeue_gang_waiters(&workload);
+        self.requeue_workload_of(&key);
     }
 
-    /// What is written when a pod is bound; none when a claim has no volume on that node after all.
-    fn bind(
+    /// The binding of a pod; none if a claim has no volume on that node after all.
+    fn binding_of(
         &self,
         key: &Key,
         workload: &WorkloadId,
         task: u32,
         node: &Arc<str>,
         gpus: &GpuAssignment,
-        plan: u64,
     ) -> Option<Bind> {
         let entry = self.pods.get(key)?;
         let pod = entry.pod.as_ref()?;
-        let claims = self.claim_acts(&entry.claims, workload, node)?;
-        let assigned = self.assigned(workload, task, node, gpus);
-        let mut annotations = self.inherited(pod);
+        let node_entry = self.nodes.get(node);
+        let is_gang = self.gangs.get(workload).is_some_and(|gang| gang.is_multi_pod());
+        let labels = node_entry.and_then(|node| node.labels());
+        let claims = self.volumes.bind_claims(&entry.claims, is_gang, node, labels)?;
+        let mut annotations = self.lookup().inherited_annotations(pod);
         annotations.insert(names::POD_ASSIGNED_NODE.to_owned(), node.to_string());
+        let assigned = self.assigned_gpus(workload, task, node, gpus);
         if !assigned.is_empty() {
             annotations.insert(names::POD_ASSIGNED_GPU.to_owned(), assigned.join(","));
         }
-        let price = self.nodes.get(node).map(|entry| entry.hourly(pod)).unwrap_or_default();
+        let price = node_entry.map(|node| node.price_per_hour(pod)).unwrap_or_default();
         if price.0 > 0 {
             annotations.insert(names::POD_PRICE.to_owned(), translate::dollars(price));
         }
         let labels = BTreeMap::from([(names::POD_MANAGED.to_owned(), "true".to_owned())]);
         let (pod, node) = (entry.reference(key), node.clone());
-        Some(Bind { pod, node, annotations, labels, claims, plan })
+        Some(Bind { pod, node, annotations, labels, claims, plan: self.plans })
     }
 
-    /// The GPUs of a placement, `node/gpu-id`: what the engine assumes where the kubelet chooses.
-    fn assigned(
+    /// The GPUs of a placement as `node/gpu-id`; the engine's assumption where the kubelet chooses.
+    fn assigned_gpus(
         &self,
         workload: &WorkloadId,
         task: u32,
@@ -114,149 +122,137 @@ impl ClusterState {
     ) -> Vec<String> {
         let ids = match gpus {
             GpuAssignment::Devices(parts) => parts.iter().map(|part| part.gpu.clone()).collect(),
-            GpuAssignment::Count(_) => self.engine.assumed_gpus(workload, task),
+            GpuAssignment::Count(_) => self.engine.scheduler().assumed_gpus(workload, task),
         };
         ids.iter().map(|gpu| format!("{node}/{gpu}")).collect()
     }
 
-    fn preempt(&mut self, victims: &[Victim], beneficiary: &WorkloadId) {
+    fn preempt(&mut self, victims: &[Victim], preemptor: &WorkloadId) {
         for Victim { workload: victim, reason: right } in victims {
-            let Some(group) = self.groups.get_mut(victim) else {
-                // Nothing of it is left: it only has to be forgotten.
-                self.tell(Event::Cancelled(victim.clone()));
+            let Some(gang) = self.gangs.get_mut(victim) else {
+                // Nothing of the victim is left in the cluster.
+                self.engine.send(Event::Cancelled(victim.clone()));
                 continue;
             };
-            group.stopping = true;
-            let members: Vec<Key> = group.members.values().cloned().collect();
-            let why = words::stopped_for(&words::quoted(beneficiary), *right);
-            self.note_workload(victim, true, "Preempted", why.clone());
-            for key in members {
-                self.evict(&key, victim, &why);
-            }
+            gang.stopping = true;
+            let why = explain::stopped_for(&explain::quoted(preemptor), *right);
+            self.record_workload_event(victim, EventType::Warning, "Preempted", why.clone());
+            self.evict_members(victim, &why);
         }
-        let stopped: Vec<String> =
+        let names: Vec<String> =
             victims.iter().map(|victim| format!("`{}`", victim.workload)).collect();
-        let message = format!("stops {} for it", stopped.join(", "));
-        if !self.note_workload(beneficiary, false, "Preempting", message.clone()) {
-            let first =
-                self.groups.get(beneficiary).and_then(|group| group.members.values().next());
-            if let Some(key) = first.cloned() {
-                self.note_pod(&key, false, "Preempting", message);
+        let message = format!("Preempting {}", names.join(", "));
+        let event_type = EventType::Normal;
+        if !self.record_workload_event(preemptor, event_type, "Preempting", message.clone()) {
+            let first = self.gangs.get(preemptor).and_then(|gang| gang.first_member());
+            let event =
+                first.and_then(|key| self.pods.event(key, event_type, "Preempting", message));
+            self.actions.extend(event);
+        }
+        self.nominate(preemptor);
+    }
+
+    fn evict_members(&mut self, victim: &WorkloadId, why: &str) {
+        for key in self.gangs.members(victim) {
+            let Some(entry) = self.pods.get(key) else { continue };
+            let PodState::Member { binding, task, .. } = &entry.state else { continue };
+            if *binding == BindingState::Pending {
+                self.engine.send(Event::TaskStopped { workload: victim.clone(), task: *task });
+            } else if !entry.pod.as_deref().is_some_and(is_terminating) {
+                let (pod, why) = (entry.reference(key), why.to_owned());
+                self.actions.push(Action::Evict { pod, why: why.clone() });
+                self.actions.push(entry.event(key, EventType::Warning, "Preempted", why));
             }
         }
-        self.nominate(beneficiary);
     }
 
-    fn evict(&mut self, key: &Key, victim: &WorkloadId, why: &str) {
-        let Some(entry) = self.pods.get(key) else { return };
-        let PodState::Member { seat, task, .. } = entry.place.clone() else { return };
-        let leaving = entry.pod.as_ref().is_some_and(|pod| is_leaving(pod));
-        if let BindingState::Pending = seat {
-            self.tell(Event::TaskStopped { workload: victim.clone(), task });
-            return;
-        }
-        if !leaving {
-            self.acts.push(Action::Evict { pod: entry.reference(key), why: why.to_owned() });
-            self.note_pod(key, true, "Preempted", why.to_owned());
-        }
-    }
-
-    /// Says on the pods of a workload where others are being stopped for them.
-    fn nominate(&mut self, beneficiary: &WorkloadId) {
-        let nodes = self.engine.nominated_nodes(beneficiary);
-        let Some(group) = self.groups.get_mut(beneficiary) else { return };
-        group.nominated = true;
-        let members: Vec<Key> = group.members.values().cloned().collect();
-        for (key, node) in members.iter().zip(nodes) {
+    /// Nominates the pods of a preemptor for the nodes that are being freed.
+    fn nominate(&mut self, preemptor: &WorkloadId) {
+        let nodes = self.engine.scheduler().nominated_nodes(preemptor);
+        let Some(gang) = self.gangs.get_mut(preemptor) else { return };
+        gang.nominated = true;
+        for (key, node) in gang.members.values().zip(nodes) {
             let node: Arc<str> = node.as_str().into();
             let Some(entry) = self.pods.get_mut(key) else { continue };
             if entry.nominated.as_ref() != Some(&node) {
                 entry.nominated = Some(node.clone());
                 entry.nominated_by_us = Some(node.clone());
                 let pod = entry.reference(key);
-                self.acts.push(Action::Nominate { pod, node: Some(node) });
+                self.actions.push(Action::Nominate { pod, node: Some(node) });
             }
         }
     }
 
-    pub(super) fn withdraw_nomination(&mut self, key: &Key) {
-        let Some(entry) = self.pods.get_mut(key) else { return };
-        if entry.nominated.take().is_some() {
-            let pod = entry.reference(key);
-            self.acts.push(Action::Nominate { pod, node: None });
-        }
-    }
-
-    /// A workload waits for a new sort of reason: its pods say so.
-    fn wait(&mut self, id: &WorkloadId, reason: &Arc<WaitReason>) {
-        let told = PendingReason {
-            word: reason.kind(),
-            message: words::reason(reason, self.now).into(),
+    /// Records a new kind of reason for which a workload is pending, on the workload and on its pods.
+    fn record_wait(&mut self, id: &WorkloadId, reason: &Arc<WaitReason>) {
+        let pending = PendingReason {
+            code: reason.kind(),
+            message: explain::reason(reason, self.engine.now()).into(),
             resolved_by_nodes: reason.resolved_by_nodes(),
         };
-        let Some(group) = self.groups.get_mut(id) else { return };
+        let Some(gang) = self.gangs.get_mut(id) else { return };
         let preempting = matches!(**reason, WaitReason::Preempting { .. });
-        let stale = group.nominated && !preempting;
-        group.nominated &= preempting;
-        group.reason = Some(told.clone());
-        // A gang that gathers says so on its pods; that is soon over.
-        if !matches!(**reason, WaitReason::Gated(_)) && !self.is_known_to_wait(id, told.word) {
-            self.note_workload(id, true, names::FAILED_SCHEDULING, told.message.to_string());
+        let stale = gang.nominated && !preempting;
+        gang.nominated &= preempting;
+        gang.unexplained.clear();
+        gang.reason = Some(pending.clone());
+        let members: Vec<Key> = gang.members.values().cloned().collect();
+        // An incomplete gang is soon over; its pods carry the reason.
+        let is_gated = matches!(**reason, WaitReason::Gated(_));
+        let is_reported = || {
+            let workload = self.gpu_workload_of(id);
+            workload.is_some_and(|key| self.workloads.reports_pending(&key, pending.code))
+        };
+        if !is_gated && !is_reported() {
+            let (event, message) = (names::FAILED_SCHEDULING, pending.message.to_string());
+            self.record_workload_event(id, EventType::Warning, event, message);
         }
-        let Some(group) = self.groups.get(id) else { return };
-        let members: Vec<Key> = group.members.values().cloned().collect();
         let passing = preempting || matches!(**reason, WaitReason::BackingOff { .. });
         for key in members {
-            if stale {
-                self.withdraw_nomination(&key);
-            }
             if !passing {
-                self.reunite(&key);
+                self.restart_split_gang(&key);
             }
-            self.explain_pod(&key, &told);
-            self.touch_workload_of(&key);
+            if let Some(entry) = self.pods.get_mut(&key) {
+                if stale {
+                    self.actions.extend(entry.withdraw_nomination(&key));
+                }
+                let message = pending.message.clone();
+                self.actions.extend(entry.write_condition(&key, pending.condition(), message));
+            }
+            self.requeue_workload_of(&key);
         }
     }
 
-    /// Says on a pod why it waits.
-    pub(super) fn explain_pod(&mut self, key: &Key, told: &PendingReason) {
-        if let Some(entry) = self.pods.get_mut(key) {
-            self.acts.extend(entry.explain(key, told.condition(), told.message.clone()));
-        }
-    }
-
-    /// An eviction was refused for good: the pod stays, and whoever waited for it looks for others.
+    /// The API server refused an eviction for good: the pod stays, and its preemptor looks for other victims.
     pub(super) fn eviction_failed(&mut self, pod: &PodRef, why: String) {
-        if self.pods.get(&pod.key).is_some_and(|entry| entry.uid == pod.uid) {
-            self.note_pod(&pod.key, true, "EvictionFailed", why);
-            self.unmoved.insert(pod.key.clone());
+        if let Some(entry) = self.pods.get(&pod.key).filter(|entry| entry.uid == pod.uid) {
+            self.actions.push(entry.event(&pod.key, EventType::Warning, "EvictionFailed", why));
+            self.evictions.record_refusal(&pod.key);
+            self.work.push(WorkItem::KeepUnevictable(pod.key.clone()));
         }
     }
 
-    /// Those who could not be evicted run on, and are facts again; what their budgets were charged comes back. Who is
-    /// being bound meanwhile is one as soon as it is bound.
-    pub(super) fn let_unmoved_stay(&mut self) {
-        for key in std::mem::take(&mut self.unmoved) {
-            let Some(entry) = self.pods.get(&key) else { continue };
-            let (place, object) = (entry.place.clone(), entry.pod.clone());
-            let (PodState::Member { workload, seat, .. }, Some(object)) = (place, object) else {
-                continue;
-            };
-            match seat {
-                BindingState::Bound(node) if !is_leaving(&object) => {
-                    if let Some(group) = self.groups.get_mut(&workload) {
-                        group.stopping = false;
-                    }
-                    self.leave(&key);
-                    self.spare(&key);
-                    self.find_bound(&key, &object, &node);
-                    self.tell_budgets();
+    /// Adopts a pod again that could not be evicted, and protects it for a while; budgets get their charge back. A pod that is
+    /// being bound is adopted as soon as it is bound.
+    pub(super) fn keep_unevictable_pod(&mut self, key: &Key) {
+        let Some(entry) = self.pods.get(key) else { return };
+        let Some(binding) = entry.state.binding() else { return };
+        match (binding, &entry.pod) {
+            (BindingState::Binding { .. }, Some(_)) => return,
+            (BindingState::Bound(node), Some(object)) if !is_terminating(object) => {
+                let (node, object) = (node.clone(), object.clone());
+                if let PodState::Member { workload, .. } = &entry.state
+                    && let Some(gang) = self.gangs.get_mut(workload)
+                {
+                    gang.stopping = false;
                 }
-                BindingState::Binding { .. } => {
-                    self.unmoved.insert(key);
-                }
-                BindingState::Bound(_) | BindingState::Pending => {}
+                self.detach_pod(key);
+                self.evictions.back_off(key, &mut self.engine);
+                self.adopt_bound_pod(key, &object, &node);
+                self.evictions.publish_budgets(&mut self.engine);
             }
+            _ => {}
         }
+        self.evictions.clear_refusal(key);
     }
 }

@@ -1,4 +1,4 @@
-//! What is recorded about a pod, and what can be read from one.
+//! The record of one pod, and facts read from a pod.
 
 use agentaflow_engine::{ForeignUse, Request, Time, WorkloadId};
 use agentaflow_kube_core::names;
@@ -7,77 +7,85 @@ use agentaflow_kube_core::translate::{self, ClaimToBind, Depends};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::action::{Action, Key, PendingCondition, PodRef};
+use super::action::{Action, EventRecord, Key, ObjectRef, PendingCondition, PodRef};
+use super::parked::Parked;
+use crate::controller::EventType;
 
-/// What is recorded about a pod.
+/// The record of one pod.
 #[derive(Debug)]
 pub(super) struct PodEntry {
     pub(super) uid: Arc<str>,
     pub(super) created: Time,
-    /// The pod itself; only of ours.
+    /// The object; only of pods of this scheduler.
     pub(super) pod: Option<Arc<Pod>>,
-    /// A pod of others, where what it takes depends on other objects. Most depend on nothing, and are not kept.
-    pub(super) theirs: Option<Box<Pod>>,
-    /// What it takes of its node; only of pods that the engine does not decide about.
-    pub(super) uses: Option<Box<ForeignUse>>,
-    pub(super) place: PodState,
-    /// What it asks for; only of members.
-    pub(super) asked: Option<Arc<Request>>,
-    /// The gang that it is part of and placed apart from.
-    pub(super) gang: Option<WorkloadId>,
-    /// Claims to bind with it.
+    /// The object of a foreign pod whose usage depends on other objects. Most depend on nothing, and are not kept.
+    pub(super) foreign_pod: Option<Box<Pod>>,
+    /// Usage of the node; only of pods that the engine does not decide about.
+    pub(super) foreign_use: Option<Box<ForeignUse>>,
+    /// Changed by [`super::pod_index::PodIndex::set_state`], which keeps its index of parked pods.
+    pub(super) state: PodState,
+    /// The request as the engine knows it; only of members.
+    pub(super) request: Option<Arc<Request>>,
+    /// The gang that the pod belongs to and is placed apart from.
+    pub(super) detached_from: Option<WorkloadId>,
+    /// Claims to bind before the pod.
     pub(super) claims: Vec<ClaimToBind>,
-    /// What else its request was made from.
+    /// Other objects that the request was made from.
     pub(super) depends: Depends,
-    /// The node that it is nominated for, as the API server has it.
+    /// Nominated node as the API server has it.
     pub(super) nominated: Option<Arc<str>>,
-    /// The node that we last nominated it for; that may still be on its way.
+    /// Node that this scheduler nominated last; the write may still be in flight.
     pub(super) nominated_by_us: Option<Arc<str>>,
-    /// Its binding is under way, or carried out and not told back yet.
-    pub(super) heading: Option<PendingBinding>,
-    /// We have said on it why it is not placed, or found it said.
-    explained: bool,
+    /// A binding in flight, or carried out and not yet reported by the watch.
+    pub(super) pending_binding: Option<PendingBinding>,
+    /// This scheduler wrote the condition `PodScheduled`, or found it written.
+    condition_written: bool,
 }
 
-/// Where a binding leads, whatever the engine thinks of it by now.
+/// Target of a binding in flight; stays until the API server answers, whatever the engine decides meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PendingBinding {
     pub(super) node: Arc<str>,
     pub(super) plan: u64,
 }
 
-/// Where a pod stands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum PodState {
-    /// It concerns nobody: over, or of others and not on a node.
+    /// Finished, or a foreign pod without a node.
     #[default]
     Untracked,
-    /// The engine is told what it uses of this node.
+    /// The engine knows its usage of this node.
     Foreign(Arc<str>),
-    /// It is part of a workload that the engine knows.
-    Member { workload: WorkloadId, task: u32, seat: BindingState },
-    /// It is ours, and cannot be handed to the engine.
+    /// Part of a workload that the engine knows.
+    Member { workload: WorkloadId, task: u32, binding: BindingState },
+    /// A pod of this scheduler that cannot be handed to the engine now.
     Parked(Parked),
 }
 
-/// Where a member stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BindingState {
-    /// It waits.
     Pending,
-    /// It is being bound to this node.
     Binding { node: Arc<str>, plan: u64 },
-    /// It is bound to this node.
     Bound(Arc<str>),
 }
 
-/// PendingCondition a pod of ours cannot be handed to the engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Parked {
-    /// Its owner is being asked.
-    LookingUp,
-    /// Not now: one word and one sentence.
-    Because(&'static str, Arc<str>),
+impl BindingState {
+    /// The node on which the engine accounts for the pod.
+    pub(super) fn node(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Pending => None,
+            Self::Binding { node, .. } | Self::Bound(node) => Some(node),
+        }
+    }
+}
+
+impl PodState {
+    pub(super) fn binding(&self) -> Option<&BindingState> {
+        match self {
+            Self::Member { binding, .. } => Some(binding),
+            _ => None,
+        }
+    }
 }
 
 impl PodEntry {
@@ -85,22 +93,23 @@ impl PodEntry {
         let created = pod.metadata.creation_timestamp.as_ref();
         Self {
             uid,
-            created: created.map_or(Time(0), |time| moment(time.0)),
+            created: created.map_or(Time(0), |time| engine_time(time.0)),
             pod: None,
-            theirs: None,
-            uses: None,
-            place: PodState::Untracked,
-            asked: None,
-            gang: None,
+            foreign_pod: None,
+            foreign_use: None,
+            state: PodState::Untracked,
+            request: None,
+            detached_from: None,
             claims: Vec::new(),
             depends: Depends::default(),
             nominated: None,
             nominated_by_us: None,
-            heading: None,
-            explained: false,
+            pending_binding: None,
+            condition_written: false,
         }
     }
 
+    /// Foreign pods are recorded only when they have a node.
     pub(super) fn is_on_node(&self) -> bool {
         self.pod.as_ref().is_none_or(|pod| pod.spec.node_name.is_some())
     }
@@ -109,28 +118,46 @@ impl PodEntry {
         PodRef { key: key.clone(), uid: self.uid.clone() }
     }
 
-    /// Says on the pod why it is not placed, unless whoever led before us has said just that.
-    pub(super) fn explain(
+    pub(super) fn event(
+        &self,
+        key: &Key,
+        event_type: EventType,
+        reason: &'static str,
+        message: String,
+    ) -> Action {
+        let object = ObjectRef { kind: "Pod", key: key.clone(), uid: self.uid.clone() };
+        Action::RecordEvent(EventRecord { object, event_type, reason, message })
+    }
+
+    /// The write of the condition `PodScheduled=False`; none if the last leader wrote the same.
+    pub(super) fn write_condition(
         &mut self,
         key: &Key,
         reason: &'static str,
         message: Arc<str>,
     ) -> Option<Action> {
-        let said = self.pod.as_ref().and_then(|pod| pod.status.conditions.as_ref());
-        let no = |one: &&PodCondition| one.kind == "PodScheduled" && one.status == "False";
-        let said = said.and_then(|said| said.iter().find(no));
-        let told = |said: &PodCondition| {
-            said.reason.as_deref() == Some(reason) && said.message.as_deref() == Some(&*message)
+        let conditions = self.pod.as_ref().and_then(|pod| pod.status.conditions.as_ref());
+        let is_false = |one: &&PodCondition| one.kind == "PodScheduled" && one.status == "False";
+        let written = conditions.and_then(|all| all.iter().find(is_false));
+        let is_same = |condition: &PodCondition| {
+            condition.reason.as_deref() == Some(reason)
+                && condition.message.as_deref() == Some(&*message)
         };
-        let (again, told) = (said.is_some(), said.is_some_and(told));
-        let first = !std::mem::replace(&mut self.explained, true);
-        let why = PendingCondition { reason, message, again };
-        (!(first && told)).then(|| Action::Explain { pod: self.reference(key), why })
+        let (already_false, same) = (written.is_some(), written.is_some_and(is_same));
+        let first = !std::mem::replace(&mut self.condition_written, true);
+        let condition = PendingCondition { reason, message, already_false };
+        (!(first && same)).then(|| Action::WriteCondition { pod: self.reference(key), condition })
+    }
+
+    /// The write that withdraws the nomination, if there is one.
+    pub(super) fn withdraw_nomination(&mut self, key: &Key) -> Option<Action> {
+        self.nominated.take()?;
+        Some(Action::Nominate { pod: self.reference(key), node: None })
     }
 }
 
-/// A time of Kubernetes as the engine counts it.
-pub(super) fn moment(time: jiff::Timestamp) -> Time {
+/// A Kubernetes timestamp as engine time.
+pub(super) fn engine_time(time: jiff::Timestamp) -> Time {
     Time(time.as_millisecond().max(0) as u64)
 }
 
@@ -144,29 +171,28 @@ pub(super) fn workload_owner(pod: &Pod) -> Option<Key> {
     Some(Key::new(pod.metadata.namespace.as_deref().unwrap_or_default(), &owner.name))
 }
 
-/// Whether a pod is over.
 pub(super) fn is_finished(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
-/// Whether a pod is being deleted.
-pub(super) fn is_leaving(pod: &Pod) -> bool {
+pub(super) fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// The node that a pod is on, or that others are being stopped on for it.
+/// The node that a pod is bound to or nominated for.
 pub(super) fn node_of(pod: &Pod) -> Option<&str> {
     let nominated = pod.status.nominated_node_name.as_deref().filter(|name| !name.is_empty());
     pod.spec.node_name.as_deref().or(nominated)
 }
 
-/// Whether nothing changed that we read: most updates of a pod are its own conditions.
-pub(super) fn is_same_to_us(old: &Pod, new: &Pod) -> bool {
+/// Whether an update changed nothing that this scheduler reads: most updates of a pending pod are its own conditions.
+pub(super) fn is_irrelevant_update(old: &Pod, new: &Pod) -> bool {
     let facts = |pod: &Pod| -> (bool, bool, Option<String>, Option<BTreeMap<String, String>>) {
-        (is_finished(pod), is_leaving(pod), pod.spec.node_name.clone(), pod.metadata.labels.clone())
+        let labels = pod.metadata.labels.clone();
+        (is_finished(pod), is_terminating(pod), pod.spec.node_name.clone(), labels)
     };
-    pending_unbound(old)
-        && pending_unbound(new)
+    is_unbound(old)
+        && is_unbound(new)
         && facts(old) == facts(new)
         && old.metadata.annotations == new.metadata.annotations
         && old.metadata.generation == new.metadata.generation
@@ -174,21 +200,21 @@ pub(super) fn is_same_to_us(old: &Pod, new: &Pod) -> bool {
         && old.spec.scheduling_gates == new.spec.scheduling_gates
 }
 
-/// Whether a pod that runs takes something else of its node than before, as after a resize, or is called otherwise by
-/// those who look for its labels. What its binding changes is no news.
-pub(super) fn takes_otherwise(old: &Pod, new: &Pod) -> bool {
+/// Whether a running pod uses other resources than before, as after a resize, or has other labels, which affinity terms of
+/// other pods select. Changes made by its binding do not count.
+pub(super) fn is_resized(old: &Pod, new: &Pod) -> bool {
     old.spec.node_name.is_some()
-        && !is_leaving(new)
+        && !is_terminating(new)
         && (old.metadata.labels != new.metadata.labels || !translate::takes_the_same(old, new))
 }
 
-/// Only of pods that wait is the status ours alone; what runs is worth a look at every change.
-fn pending_unbound(pod: &Pod) -> bool {
+/// Only this scheduler writes the status of an unbound pod; every update of a running pod is relevant.
+fn is_unbound(pod: &Pod) -> bool {
     pod.spec.node_name.is_none() && !is_finished(pod)
 }
 
-/// The GPUs that the kubelet gave a pod, as its own status or the monitor of its node tells; empty when unknown.
-pub(super) fn devices(pod: &Pod) -> Vec<String> {
+/// The GPUs that the kubelet allocated to a pod, from its status or the node monitor's annotation; empty when unknown.
+pub(super) fn allocated_devices(pod: &Pod) -> Vec<String> {
     let statuses = pod.status.container_statuses.iter().flatten();
     let resources = statuses.flat_map(|status| status.allocated_resources_status.iter().flatten());
     let ids = resources
@@ -197,8 +223,8 @@ pub(super) fn devices(pod: &Pod) -> Vec<String> {
         .map(|health| health.resource_id.as_str());
     let mut ids: Vec<&str> = ids.collect();
     if ids.is_empty() {
-        let told = pod.metadata.annotations.as_ref().and_then(|all| all.get(names::POD_DEVICES));
-        ids = told.map(|told| told.split(',').map(str::trim).collect()).unwrap_or_default();
+        let noted = pod.metadata.annotations.as_ref().and_then(|all| all.get(names::POD_DEVICES));
+        ids = noted.map(|noted| noted.split(',').map(str::trim).collect()).unwrap_or_default();
     }
     ids.into_iter().filter(|id| !id.is_empty()).map(str::to_owned).collect()
 }

@@ -1,44 +1,44 @@
-//! How this scheduler is run.
+//! Settings of the scheduler.
 
 use agentaflow_engine::labels::{Expr, NodeTerm, Op};
 use agentaflow_engine::{Percent, Policy, Strategy};
+use agentaflow_kube_core::names;
+use agentaflow_kube_core::slim::{Node, Pod, Workload};
+use agentaflow_kube_core::translate;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// How this scheduler is run.
+use super::names_of;
+
+/// Settings of the scheduler.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Pods that name this scheduler are ours.
+    /// This scheduler places pods with this `schedulerName`.
     pub scheduler_name: String,
-    /// Only nodes that match are looked after; every node when absent.
+    /// Manage only matching nodes; all nodes if absent.
     pub node_selector: Option<NodeTerm>,
-    /// Kueue decides about `kueue.x-k8s.io/queue-name` itself.
+    /// Kueue is installed: its queue label is ignored.
     pub kueue: bool,
-    /// We answer admission, which makes a priority class of what a new pod's annotations ask for: a pod without a class
-    /// gets no more than the middle, whatever is written on it or its owners later.
+    /// The admission webhook runs. It turns the priority annotation of a new pod into a class, so that a pod without a class gets
+    /// at most the middle priority, whatever its annotations say later.
     pub admission: bool,
-    /// The engine's settings.
     pub policy: Policy,
 }
 
-/// A setting that cannot be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A selector that cannot be read.
     #[error(
-        "cannot read the node selector `{0}`: write `key=value`, `key!=value`, `key` or `!key`, with commas between them"
+        "invalid node selector `{0}`: use `key=value`, `key!=value`, `key` or `!key`, separated by commas"
     )]
     Selector(String),
-    /// A strategy that does not exist.
-    #[error("there is no strategy `{0}`: use one of {list}", list = strategies())]
+    #[error("unknown strategy `{0}`: use one of {list}", list = strategies())]
     Strategy(String),
-    /// A percentage that is none.
     #[error("`{0}` is not a percentage from 0 to 100")]
     Percent(String),
 }
 
 impl Settings {
-    /// Settings with the name of the scheduler and the usual policy.
+    /// The default policy.
     pub fn new(scheduler_name: impl Into<String>) -> Self {
         Self {
             scheduler_name: scheduler_name.into(),
@@ -49,7 +49,7 @@ impl Settings {
         }
     }
 
-    /// Takes over what a `ConfigMap` says; keys that we do not know are left alone.
+    /// Applies a `ConfigMap`; unknown keys are ignored.
     pub fn with_config(mut self, data: &BTreeMap<String, String>) -> Result<Self, SettingsError> {
         if let Some(name) = data.get("strategy").filter(|name| !name.trim().is_empty()) {
             self.policy.strategy = strategy(name.trim())?;
@@ -61,19 +61,41 @@ impl Settings {
     }
 }
 
-/// The strategy of this name.
+impl Settings {
+    /// Whether a pod names this scheduler.
+    pub(super) fn schedules(&self, pod: &Pod) -> bool {
+        pod.spec.scheduler_name.as_deref() == Some(self.scheduler_name.as_str())
+    }
+
+    /// Whether the template of a workload names this scheduler, or none and this is the default one.
+    pub(super) fn manages(&self, workload: &Workload) -> bool {
+        let template = workload.spec.0.as_ref().map(|spec| spec.pod_template.value());
+        let named = template.ok().and_then(|template| {
+            Some(template.pointer("/spec/schedulerName")?.as_str()?.to_owned())
+        });
+        named.as_deref().unwrap_or(names::SCHEDULER_NAME) == self.scheduler_name
+    }
+
+    /// Whether the node selector matches a node.
+    pub(super) fn selects(&self, node: &Node) -> bool {
+        let Some(selector) = &self.node_selector else { return true };
+        let labels = translate::labels(node.metadata.labels.as_ref());
+        selector.matches(names_of(&node.metadata).1, &labels)
+    }
+}
+
 pub fn strategy(name: &str) -> Result<Strategy, SettingsError> {
     Strategy::from_str(name).map_err(|_| SettingsError::Strategy(name.to_owned()))
 }
 
-/// A percentage as people write it.
+/// A percentage such as `85` or `85%`.
 pub fn percent(text: &str) -> Result<Percent, SettingsError> {
     let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
     let percent = number.and_then(|number| Percent::new(number).ok());
     percent.ok_or_else(|| SettingsError::Percent(text.to_owned()))
 }
 
-/// A label selector as `kubectl` takes it.
+/// A label selector in the syntax of `kubectl`.
 pub fn node_selector(text: &str) -> Result<NodeTerm, SettingsError> {
     let bad = || SettingsError::Selector(text.to_owned());
     let mut exprs = Vec::new();
@@ -110,7 +132,7 @@ pub fn node_selector(text: &str) -> Result<NodeTerm, SettingsError> {
     Ok(NodeTerm { exprs, names: Vec::new() })
 }
 
-/// The conditions of a selector: commas within parentheses are part of one.
+/// The requirements of a selector; commas within parentheses belong to one requirement.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0_i32;
     text.split(|c: char| {
@@ -142,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_is_read_as_kubectl_reads_it() {
+    fn selectors_follow_the_syntax_of_kubectl() {
         let read = |text: &str| {
             let term = node_selector(text).ok()?;
             let expr =

@@ -1,4 +1,4 @@
-//! Explanations in the words of the REST API, and what would become of work that is not handed in yet.
+//! Explanations in types of the REST API, and forecasts for objects that are not created yet.
 
 use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
 use agentaflow_api::job::JobStatus;
@@ -7,57 +7,58 @@ use agentaflow_engine::{
     Eta, GpuAssignment, MicroDollars, NodeId, Placement, Shortfall, Span, Time, WaitReason,
     WorkloadState, WorkloadView,
 };
-use agentaflow_explain as words;
+use agentaflow_explain as explain;
 use agentaflow_kube_core::gpu_workload::{self, Identity};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{Pod, Workload};
 use serde_json::Value;
 
-use super::membership::{Membership, MembershipKind, alone};
-use super::pod_entry::Parked;
-use super::{ClusterState, Key};
+use super::ClusterState;
+use super::action::Key;
+use super::explain::parked_explanation;
+use super::membership::{Annotations, Membership, single_pod_id};
+use super::node_table::NodeEntry;
+use super::parked::Parked;
 
-/// The workload that is asked about; nothing that exists can be called so.
-const ASKED: &str = "what-if!";
+/// Name of the proposed workload; no object can have it.
+const PROPOSAL: &str = "what-if!";
 
-/// What would be handed in.
+/// An object that is not created yet.
 struct Proposal {
     pod: Pod,
-    /// The whole object, of a `GPUWorkload`.
+    /// The object itself if it is a `GPUWorkload`.
     workload: Option<Workload>,
     tasks: u32,
 }
 
 impl ClusterState {
-    /// What would become of an object if it were handed in now: a `GPUWorkload`, a pod, or anything with a template
-    /// of pods, of which the first counts. Nothing is changed. The error says what is wrong with the object.
+    /// Forecast for a `GPUWorkload`, a pod, or the first pod of an object with a pod template, as if it were created now.
+    /// Changes nothing. The error says what is wrong with the object.
     pub fn what_if(&self, namespace: &str, object: &Value) -> Result<Explanation, String> {
         let proposal = self.read(namespace, object)?;
-        match self.proposed(&proposal) {
-            Ok(asked) => self.foresee(&proposal, asked),
-            Err(Parked::LookingUp) => Err("its owner is not known".to_owned()),
-            Err(Parked::Because(word, message)) => Ok(Explanation {
-                summary: message.to_string(),
-                reason: Some(word.to_owned()),
-                detail: Some(message.to_string()),
-                eta_text: words::eta(Eta::Unknown, self.now),
-                ..Explanation::default()
+        match self.proposed_workload(&proposal) {
+            Ok(workload) => self.forecast(&proposal, workload),
+            Err(Parked::LookingUpOwner) => Err("the owner of the pod is not known".to_owned()),
+            Err(reason) => Ok(Explanation {
+                eta_text: explain::eta(Eta::Unknown, self.engine.now()),
+                ..parked_explanation(&reason)
             }),
         }
     }
 
-    /// The part of an explanation that is about a wait.
-    pub(super) fn waiting(&self, reason: Option<&WaitReason>, eta: Eta) -> Explanation {
-        let detail = reason.map(|reason| words::reason(reason, self.now));
-        let eta_text = words::eta(eta, self.now);
-        let told = detail.as_ref().map(|detail| format!("{detail}; {eta_text}"));
+    /// Reason and expected start of a pending workload.
+    fn pending_explanation(&self, reason: Option<&WaitReason>, eta: Eta) -> Explanation {
+        let now = self.engine.now();
+        let detail = reason.map(|reason| explain::reason(reason, now));
+        let eta_text = explain::eta(eta, now);
+        let summary = detail.as_ref().map(|detail| format!("{detail}; {eta_text}"));
         Explanation {
-            summary: told.unwrap_or_else(|| eta_text.clone()),
+            summary: summary.unwrap_or_else(|| eta_text.clone()),
             reason: reason.map(|reason| reason.kind().to_owned()),
             detail,
             data: reason.and_then(|reason| serde_json::to_value(reason).ok()),
             eta: match eta {
-                Eta::Now => Some(stamp(self.now)),
+                Eta::Now => Some(stamp(now)),
                 Eta::At(at) => Some(stamp(at)),
                 Eta::Unknown => None,
             },
@@ -66,44 +67,44 @@ impl ClusterState {
         }
     }
 
-    /// Everything that the engine says about a workload.
-    pub(super) fn told(
+    /// The engine's explanation of a workload in types of the REST API.
+    pub(super) fn api_explanation(
         &self,
         view: &WorkloadView,
-        said: &agentaflow_engine::Explanation,
+        explanation: &agentaflow_engine::Explanation,
     ) -> Explanation {
         if view.state != WorkloadState::Pending {
-            return self.placed(view);
+            return self.placed_explanation(view);
         }
-        let mut told = self.waiting(said.reason.as_ref(), said.eta);
-        told.position = said.position;
-        told.waiting = said.waiting;
-        told.would_start_now = said.alternatives.iter().map(words::nearby).collect();
-        told.closest = said.closest.iter().map(close).collect();
-        told.price_per_hour = self.price_of_waiting(view).map(dollars);
-        told
+        let mut api = self.pending_explanation(explanation.reason.as_ref(), explanation.eta);
+        api.position = explanation.position;
+        api.waiting = explanation.waiting;
+        api.would_start_now = explanation.alternatives.iter().map(explain::nearby).collect();
+        api.closest = explanation.closest.iter().map(close_node).collect();
+        api.price_per_hour = self.highest_price(view).map(dollars);
+        api
     }
 
-    /// What a workload that waits would cost an hour, at most. Its pods tell what it asks for.
-    fn price_of_waiting(&self, view: &WorkloadView) -> Option<MicroDollars> {
-        let member = self.groups.get(&view.workload.id)?.members.values().next()?;
+    /// Price of a pending workload on the most expensive node; its first pod stands for all.
+    fn highest_price(&self, view: &WorkloadView) -> Option<MicroDollars> {
+        let member = self.gangs.get(&view.workload.id)?.first_member()?;
         let pod = self.pods.get(member)?.pod.as_ref()?;
-        let dearest = self.nodes.values().map(|node| node.hourly(pod).0).max()?;
-        Some(MicroDollars(dearest.saturating_mul(view.workload.tasks.into())))
+        let highest = self.nodes.values().map(|node| node.price_per_hour(pod).0).max()?;
+        Some(MicroDollars(highest.saturating_mul(view.workload.tasks.into())))
     }
 
-    fn placed(&self, view: &WorkloadView) -> Explanation {
+    fn placed_explanation(&self, view: &WorkloadView) -> Explanation {
         let (verb, status) = match view.state {
             WorkloadState::Running => ("runs on", JobStatus::Running),
             WorkloadState::Stopping => ("is being stopped on", JobStatus::Running),
             _ => ("is starting on", JobStatus::Scheduled),
         };
-        let placement: Vec<PlannedTask> =
-            view.tasks.iter().map(|seat| self.planned(seat.task, &seat.node, &seat.gpus)).collect();
-        let mut nodes: Vec<&str> = placement.iter().map(|task| task.node_name.as_str()).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let summary = format!("it {verb} {}", nodes.join(", "));
+        let placement: Vec<PlannedTask> = view
+            .tasks
+            .iter()
+            .map(|placed| self.planned_task(placed.task, &placed.node, &placed.gpus))
+            .collect();
+        let summary = format!("it {verb} {}", node_names(&placement));
         Explanation {
             status,
             eta_text: summary.clone(),
@@ -113,14 +114,14 @@ impl ClusterState {
         }
     }
 
-    fn planned(&self, task: u32, node: &NodeId, gpus: &GpuAssignment) -> PlannedTask {
+    fn planned_task(&self, task: u32, node: &NodeId, gpus: &GpuAssignment) -> PlannedTask {
         let gpus = match gpus {
             GpuAssignment::Devices(parts) => {
                 parts.iter().map(|part| part.gpu.to_string()).collect()
             }
             GpuAssignment::Count(0) => Vec::new(),
             GpuAssignment::Count(count) => {
-                let model = self.nodes.get(node.as_str()).and_then(super::NodeEntry::model);
+                let model = self.nodes.get(node.as_str()).and_then(NodeEntry::gpu_model);
                 vec![format!("{count} × {}", model.unwrap_or("GPU"))]
             }
         };
@@ -135,9 +136,9 @@ impl ClusterState {
         if kind == "GPUWorkload" {
             return self.read_workload(namespace, object);
         }
-        let pod = if kind == "Pod" { object } else { template(object, kind)? };
+        let pod = if kind == "Pod" { object } else { pod_template(object, kind)? };
         let mut pod: Pod = serde_json::from_value(pod.clone())
-            .map_err(|error| format!("the {kind} cannot be read: {error}"))?;
+            .map_err(|error| format!("cannot read the {kind}: {error}"))?;
         if pod.spec.containers.is_empty() {
             return Err(format!("the {kind} has no containers"));
         }
@@ -146,100 +147,116 @@ impl ClusterState {
     }
 
     fn read_workload(&self, namespace: &str, object: &Value) -> Result<Proposal, String> {
-        let unread =
-            |error: &dyn std::fmt::Display| format!("the GPUWorkload cannot be read: {error}");
+        let unreadable =
+            |error: &dyn std::fmt::Display| format!("cannot read the GPUWorkload: {error}");
         let workload: Workload =
-            serde_json::from_value(object.clone()).map_err(|error| unread(&error))?;
-        let spec = workload.spec.0.as_ref().map_err(|error| unread(error))?;
+            serde_json::from_value(object.clone()).map_err(|error| unreadable(&error))?;
+        let spec = workload.spec.0.as_ref().map_err(|error| unreadable(error))?;
         gpu_workload::check(spec).map_err(|error| error.to_string())?;
         let name = workload.metadata.name.as_deref().unwrap_or("what-if");
         let identity = Identity { name, namespace, uid: None };
         let pod = gpu_workload::pod(identity, spec, 0, 0, &self.settings.scheduler_name)
             .map_err(|error| error.to_string())?;
-        let pod = serde_json::from_value(pod).map_err(|error| unread(&error))?;
+        let pod = serde_json::from_value(pod).map_err(|error| unreadable(&error))?;
         let tasks = spec.gang_size;
         Ok(Proposal { pod, workload: Some(workload), tasks })
     }
 
-    /// The proposal as the engine is told of it.
-    fn proposed(&self, proposal: &Proposal) -> Result<agentaflow_engine::Workload, Parked> {
+    fn proposed_workload(
+        &self,
+        proposal: &Proposal,
+    ) -> Result<agentaflow_engine::Workload, Parked> {
         let pod = &proposal.pod;
         let workload = proposal.workload.as_ref();
         let spec = workload.and_then(|workload| workload.spec.0.as_deref().ok());
         let own = pod.metadata.annotations.iter().flatten();
         let own = own.filter(|(name, _)| name.starts_with(names::PREFIX));
-        let mut said: std::collections::BTreeMap<String, String> =
+        let mut annotations: Annotations =
             own.map(|(name, value)| (name.clone(), value.clone())).collect();
         let queue = spec.and_then(|spec| spec.queue.clone());
-        said.extend(queue.map(|queue| (names::QUEUE.to_owned(), queue)));
-        let mut traits = self.traits(pod, &said)?;
+        annotations.extend(queue.map(|queue| (names::QUEUE.to_owned(), queue)));
+        let lookup = self.lookup();
+        let mut traits = lookup.traits(pod, &annotations)?;
         if let Some(spec) = spec {
-            self.add_spec(&mut traits, spec)?;
+            lookup.add_spec(&mut traits, spec)?;
         }
-        traits.submitted = self.now;
-        let id = alone(&Key::new(pod.metadata.namespace.as_deref().unwrap_or_default(), ASKED));
-        let (kind, need) = (MembershipKind::Pod, proposal.tasks);
-        let belonging = Membership { id: id.clone(), kind, gang: None, need, traits };
-        let mut asked = self.ask(pod, &belonging)?;
+        traits.submitted = self.engine.now();
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let membership = Membership {
+            id: single_pod_id(&Key::new(namespace, PROPOSAL)),
+            workload: None,
+            detached_from: None,
+            min_members: proposal.tasks,
+            traits,
+        };
+        let mut asked = lookup.request(pod, &membership)?;
         if let Some(spec) = spec {
             gpu_workload::ask(spec, &mut asked.request);
         }
-        Ok(belonging.traits.workload(id, need, asked.request.into()))
+        let Membership { id, min_members, traits, .. } = membership;
+        Ok(traits.workload(id, min_members, asked.request.into()))
     }
 
-    fn foresee(
+    fn forecast(
         &self,
         proposal: &Proposal,
-        asked: agentaflow_engine::Workload,
+        workload: agentaflow_engine::Workload,
     ) -> Result<Explanation, String> {
-        let estimate = asked.estimate;
-        let seen = self.engine.what_if(self.now, asked).map_err(|why| why.to_string())?;
-        let mut told = self.waiting(seen.reason.as_ref(), seen.eta);
-        told.waiting = self.engine.pending_count() as u32;
-        told.would_start_now = seen.alternatives.iter().map(words::nearby).collect();
-        told.closest = seen.closest.iter().map(close).collect();
-        let planned = |place: &Placement| self.planned(place.task, &place.node, &place.gpus);
-        told.placement = seen.placements.iter().map(planned).collect();
-        told.placement.sort_by_key(|task| task.task);
-        if seen.eta == Eta::Now {
-            let mut nodes: Vec<&str> =
-                told.placement.iter().map(|task| task.node_name.as_str()).collect();
-            nodes.sort_unstable();
-            nodes.dedup();
-            told.summary = format!("it would start now on {}", nodes.join(", "));
+        let estimate = workload.estimate;
+        let forecast = self.engine.what_if(workload).map_err(|why| why.to_string())?;
+        let mut api = self.pending_explanation(forecast.reason.as_ref(), forecast.eta);
+        api.waiting = self.engine.scheduler().pending_count() as u32;
+        api.would_start_now = forecast.alternatives.iter().map(explain::nearby).collect();
+        api.closest = forecast.closest.iter().map(close_node).collect();
+        let planned =
+            |placed: &Placement| self.planned_task(placed.task, &placed.node, &placed.gpus);
+        api.placement = forecast.placements.iter().map(planned).collect();
+        api.placement.sort_by_key(|task| task.task);
+        if forecast.eta == Eta::Now {
+            api.summary = format!("it would start now on {}", node_names(&api.placement));
         }
-        let hourly = self.price(proposal, &seen.placements);
-        told.price_per_hour = hourly.map(dollars);
-        told.estimated_cost = hourly.zip(estimate).map(|(price, span)| cost(price, span));
-        Ok(told)
+        let price = self.forecast_price(proposal, &forecast.placements);
+        api.price_per_hour = price.map(dollars);
+        api.estimated_cost = price.zip(estimate).map(|(price, span)| cost(price, span));
+        Ok(api)
     }
 
-    /// What it would cost an hour where it would go; where it has no place, at most.
-    fn price(&self, proposal: &Proposal, places: &[Placement]) -> Option<MicroDollars> {
-        let at = |node: &super::NodeEntry| node.hourly(&proposal.pod).0;
-        if places.is_empty() {
-            let dearest = self.nodes.values().map(at).max()?;
-            return Some(MicroDollars(dearest.saturating_mul(proposal.tasks.into())));
+    /// Price per hour where the proposal would be placed; without a placement, on the most expensive node.
+    fn forecast_price(
+        &self,
+        proposal: &Proposal,
+        placements: &[Placement],
+    ) -> Option<MicroDollars> {
+        let price = |node: &NodeEntry| node.price_per_hour(&proposal.pod).0;
+        if placements.is_empty() {
+            let highest = self.nodes.values().map(price).max()?;
+            return Some(MicroDollars(highest.saturating_mul(proposal.tasks.into())));
         }
-        let each = places.iter().filter_map(|place| self.nodes.get(place.node.as_str()).map(at));
-        Some(MicroDollars(each.fold(0, u64::saturating_add)))
+        let nodes = placements.iter().filter_map(|placed| self.nodes.get(placed.node.as_str()));
+        Some(MicroDollars(nodes.map(price).fold(0, u64::saturating_add)))
     }
 }
 
-/// A node that came close, and what it lacks.
-fn close((node, lack): &(NodeId, Shortfall)) -> CloseNode {
-    let lacks = words::lack_of(node.as_str(), lack);
+/// Sorted names of the nodes, each once.
+fn node_names(placement: &[PlannedTask]) -> String {
+    let mut nodes: Vec<&str> = placement.iter().map(|task| task.node_name.as_str()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes.join(", ")
+}
+
+fn close_node((node, shortfall): &(NodeId, Shortfall)) -> CloseNode {
+    let lacks = explain::lack_of(node.as_str(), shortfall);
     CloseNode { node_id: node.to_string(), node_name: node.to_string(), lacks }
 }
 
-/// The template of pods of an object.
-fn template<'a>(object: &'a Value, kind: &str) -> Result<&'a Value, String> {
-    let places = ["/spec/template", "/spec/jobTemplate/spec/template"];
-    let found = places.iter().find_map(|place| object.pointer(place).filter(|one| one.is_object()));
+fn pod_template<'a>(object: &'a Value, kind: &str) -> Result<&'a Value, String> {
+    let paths = ["/spec/template", "/spec/jobTemplate/spec/template"];
+    let found = paths.iter().find_map(|path| object.pointer(path).filter(|one| one.is_object()));
     found.ok_or_else(|| match kind {
         "" => "the object has no `kind`".to_owned(),
         _ => format!(
-            "a {kind} runs no pods: ask about a GPUWorkload, a Pod, or what has a pod template"
+            "a {kind} has no pods: send a GPUWorkload, a Pod, or an object with a pod template"
         ),
     })
 }

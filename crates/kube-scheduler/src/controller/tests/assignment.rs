@@ -40,7 +40,7 @@ fn the_plan_comes_first_and_the_kubelets_choice_replaces_it() {
     let plan = ("True/PlannedTask".to_owned(), place("node-a"), place("node-a/GPU-0,node-a/GPU-1"));
     assert_eq!(assigned(&mut cluster), plan);
     assert_eq!(cluster.says("Schedulable"), "True/Scheduled");
-    cluster.outlook.planned.clear();
+    cluster.view.planned.clear();
     cluster.bind("train-0", "node-a");
     annotate(&mut cluster, "train-0", names::POD_ASSIGNED_GPU, "node-a/GPU-0,node-a/GPU-1");
     annotate(&mut cluster, "train-0", names::POD_PRICE, "4.50");

@@ -53,7 +53,7 @@ fn a_workload_goes_from_pending_to_succeeded() {
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Succeeded));
     assert_eq!(cluster.says("Ready"), "False/Succeeded");
-    assert_eq!(cluster.message(), "All 2 tasks succeeded.");
+    assert_eq!(cluster.message(), "All 2 tasks completed.");
     assert_eq!(cluster.workload.status.start_time, started);
     assert!(cluster.workload.status.completion_time.is_some());
     assert_eq!(cluster.names(), ["train-0", "train-1"], "pods stay for their logs");
@@ -64,28 +64,28 @@ fn a_workload_goes_from_pending_to_succeeded() {
 fn a_failure_tells_how_the_container_ended() {
     let ended = |terminated: Value| json!({ "containerStatuses": [{ "name": "main", "state": { "terminated": terminated } }] });
     let table = [
-        (exit(1), "It failed: container `main` exited with code 1."),
+        (exit(1), "The workload failed: container `main` exited with code 1."),
         (
             ended(json!({ "exitCode": 137, "reason": "OOMKilled" })),
-            "It failed: container `main` ran out of memory (OOMKilled, exit code 137).",
+            "The workload failed: container `main` ran out of memory (OOMKilled, exit code 137).",
         ),
         (
             ended(json!({ "exitCode": 139, "reason": "Error" })),
-            "It failed: container `main` was ended by signal 11 (exit code 139).",
+            "The workload failed: container `main` was ended by signal 11 (exit code 139).",
         ),
         (
             ended(json!({ "exitCode": 2, "reason": "Error", "message": "no data\n" })),
-            "It failed: container `main` exited with code 2: no data.",
+            "The workload failed: container `main` exited with code 2: no data.",
         ),
         (
             ended(json!({ "exitCode": 128, "reason": "StartError", "message": "exec" })),
-            "It failed: container `main` exited with code 128, StartError: exec.",
+            "The workload failed: container `main` exited with code 128, StartError: exec.",
         ),
         (
             json!({ "reason": "DeadlineExceeded" }),
-            "It failed: ran longer than its activeDeadlineSeconds.",
+            "The workload failed: ran longer than its activeDeadlineSeconds.",
         ),
-        (json!({}), "It failed: ended without saying why."),
+        (json!({}), "The workload failed: ended without saying why."),
     ];
     for (status, message) in table {
         let mut cluster = Cluster::new(json!({}));
@@ -134,7 +134,7 @@ fn the_schedulers_word_is_the_condition_and_its_sentence_is_written_once() {
     assert_eq!(cluster.says("Schedulable"), "False/QuotaExceeded");
     assert_eq!(cluster.message(), "The queue is full.");
     assert_eq!(cluster.condition("Schedulable").last_transition_time, since, "still False");
-    cluster.outlook.reason = None;
+    cluster.view.reason = None;
     assert_eq!(cluster.look().status, None, "no news leaves the old news in place");
     cluster.bind("train-0", "node-a");
     cluster.settle();
@@ -166,7 +166,7 @@ fn a_container_that_cannot_start_is_told_and_does_not_flap() {
 #[test]
 fn what_cannot_be_read_gets_a_condition_and_no_pods() {
     let table = [
-        (json!({ "priority": "high" }), "InvalidSpec", "cannot be read"),
+        (json!({ "priority": "high" }), "InvalidSpec", "Cannot read"),
         (
             json!({ "gpuMemoryRequired": 1, "podTemplate": {}, "gangSize": 0 }),
             "InvalidSpec",
@@ -214,7 +214,7 @@ fn a_refused_pod_is_told_and_tried_again_ever_more_slowly() {
     let mut waits = Vec::new();
     cluster.step();
     cluster.vanish("train-0");
-    cluster.outlook.rejected = Some("exceeded quota".to_owned());
+    cluster.view.rejected = Some("exceeded quota".to_owned());
     for _ in 0..12 {
         let before = cluster.now;
         cluster.now = cluster.look().wake.expect("a time to try again");
@@ -231,7 +231,7 @@ fn a_refused_pod_is_told_and_tried_again_ever_more_slowly() {
     assert_eq!(cluster.told, ["Created", "PodRejected"]);
     cluster.workload.metadata.generation = Some(2);
     assert_eq!(cluster.look().create.len(), 1, "a changed workload is tried at once");
-    cluster.outlook.rejected = None;
+    cluster.view.rejected = None;
     cluster.wait();
     assert_eq!(cluster.says("Schedulable"), "Unknown/Pending");
 }
@@ -241,7 +241,7 @@ fn a_broken_template_is_told_once_even_after_a_refused_pod() {
     let mut cluster = Cluster::new(json!({}));
     cluster.step();
     cluster.vanish("train-0");
-    cluster.outlook.rejected = Some("exceeded quota".to_owned());
+    cluster.view.rejected = Some("exceeded quota".to_owned());
     cluster.settle();
     cluster.workload.spec =
         Cluster::raw(&json!({ "gpuMemoryRequired": 1, "podTemplate": {} })).workload.spec;
@@ -343,7 +343,7 @@ fn a_workload_that_is_completed_by_hand_succeeds_and_its_pods_stop() {
     complete(&mut cluster, "true");
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Succeeded));
-    assert_eq!(cluster.message(), "It was completed by hand.");
+    assert_eq!(cluster.message(), "Completed by the user.");
     assert_eq!(cluster.says("Ready"), "False/Completed");
     let status = &cluster.workload.status;
     assert!(status.completion_time > status.start_time);

@@ -44,7 +44,7 @@ fn a_failed_pod_is_made_again_with_growing_waits_until_the_retries_are_spent() {
     assert_eq!(cluster.phase(), Some(Failed));
     assert_eq!(
         cluster.message(),
-        "It failed after 7 retries: container `main` exited with code 1."
+        "The workload failed after 7 retries: container `main` exited with code 1."
     );
     assert_eq!(cluster.names(), ["train-0-r7"]);
     assert_eq!(cluster.told.iter().filter(|reason| **reason == "Retrying").count(), 7);

@@ -5,7 +5,7 @@ mod life;
 mod loss;
 mod property;
 
-use agentaflow_kube_core::crd::{GpuWorkloadSpec, WorkloadPhase};
+use agentaflow_kube_core::crd::WorkloadPhase;
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{Pod, Workload};
 use jiff::{SignedDuration, Timestamp};
@@ -19,16 +19,11 @@ use super::{Finalizer, PendingReason, PlannedTask, Reconciled, SchedulerView, re
 pub(super) struct Cluster {
     pub(super) workload: Workload,
     pub(super) pods: Vec<Pod>,
-    pub(super) outlook: SchedulerView,
+    pub(super) view: SchedulerView,
     pub(super) now: Timestamp,
     pub(super) made: u32,
     /// Reasons of all Events so far.
     pub(super) told: Vec<&'static str>,
-}
-
-/// A spec with these fields beside the required ones.
-pub(super) fn spec(more: Value) -> GpuWorkloadSpec {
-    serde_json::from_value(spec_json(more)).expect("a spec")
 }
 
 fn spec_json(more: Value) -> Value {
@@ -57,7 +52,7 @@ impl Cluster {
         Self {
             workload: workload.expect("a workload"),
             pods: Vec::new(),
-            outlook: SchedulerView::default(),
+            view: SchedulerView::default(),
             now: "2026-01-01T00:00:00.5Z".parse().expect("a time"),
             made: 0,
             told: Vec::new(),
@@ -67,7 +62,7 @@ impl Cluster {
     /// What the controller says, without doing it.
     pub(super) fn look(&self) -> Reconciled {
         let pods: Vec<&Pod> = self.pods.iter().collect();
-        reconcile(&self.workload, &pods, &self.outlook, names::SCHEDULER_NAME, self.now)
+        reconcile(&self.workload, &pods, &self.view, names::SCHEDULER_NAME, self.now)
     }
 
     /// Looks, and does what is said.
@@ -88,7 +83,7 @@ impl Cluster {
             Finalizer::Add => finalizers.push(names::FINALIZER.to_owned()),
             Finalizer::Remove => finalizers.retain(|name| name != names::FINALIZER),
         }
-        self.told.extend(said.notes.iter().map(|note| note.reason));
+        self.told.extend(said.events.iter().map(|note| note.reason));
         said
     }
 
@@ -98,7 +93,7 @@ impl Cluster {
             let said = self.step();
             let quiet = said.create.is_empty() && said.delete.is_empty() && said.status.is_none();
             if quiet && said.finalizer == Finalizer::Keep {
-                assert!(said.notes.is_empty(), "Events without a change: {:?}", said.notes);
+                assert!(said.events.is_empty(), "Events without a change: {:?}", said.events);
                 return;
             }
         }
@@ -190,14 +185,14 @@ impl Cluster {
         self.fail(name, exit(1));
     }
 
-    pub(super) fn waits(&mut self, word: &str, message: &str) {
-        let (word, message) = (word.to_owned(), message.to_owned());
-        self.outlook.reason = Some(PendingReason { word, message });
+    pub(super) fn waits(&mut self, code: &str, message: &str) {
+        let (code, message) = (code.to_owned(), message.to_owned());
+        self.view.reason = Some(PendingReason { code, message });
     }
 
     pub(super) fn plan(&mut self, task: u32, node: &str, gpus: &[&str]) {
         let gpus = gpus.iter().map(|gpu| (*gpu).to_owned()).collect();
-        self.outlook.planned.push(PlannedTask { task, node: node.to_owned(), gpus });
+        self.view.planned.push(PlannedTask { task, node: node.to_owned(), gpus });
     }
 
     pub(super) fn phase(&self) -> Option<WorkloadPhase> {

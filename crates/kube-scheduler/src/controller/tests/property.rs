@@ -99,8 +99,8 @@ fn happen(cluster: &mut Cluster, what: &Happening) {
         Happening::Pass(seconds) => cluster.pass(*seconds),
         Happening::Forget => {}
         Happening::Wait(true) => cluster.waits("NoRoom", "There is no room."),
-        Happening::Wait(false) => cluster.outlook.reason = None,
-        Happening::Reject(on) => cluster.outlook.rejected = on.then(|| "no".to_owned()),
+        Happening::Wait(false) => cluster.view.reason = None,
+        Happening::Reject(on) => cluster.view.rejected = on.then(|| "no".to_owned()),
     }
 }
 
@@ -123,7 +123,7 @@ fn live(cluster: &Cluster) -> BTreeMap<u32, usize> {
 /// How many pods have failed by their own doing.
 fn broken(cluster: &Cluster) -> u32 {
     let read = |pod| TaskPod::read(pod, cluster.now).expect("a pod of ours");
-    cluster.pods.iter().filter(|pod| read(pod).state == TaskPodState::Broken).count() as u32
+    cluster.pods.iter().filter(|pod| read(pod).state == TaskPodState::Failed).count() as u32
 }
 
 /// The same cases every time, unless a seed is given.
@@ -192,7 +192,7 @@ proptest! {
             happen(&mut cluster, what);
             cluster.settle();
         }
-        cluster.outlook.rejected = None;
+        cluster.view.rejected = None;
         for _ in 0..20 {
             cluster.pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
             cluster.pass(400);

@@ -36,8 +36,8 @@ fn busy(times: usize) -> ApiServer {
 #[tokio::test]
 async fn a_binding_waits_for_an_api_server_that_is_too_busy() {
     let (leadership, permits) = (Leadership::new(Instant::now()), Semaphore::new(1));
-    let turns = WritePermits { leadership: &leadership, permits: &permits };
-    let found = persist(&busy(9), turns, None, &bind(), [Duration::ZERO; 2]).await;
+    let permits = WritePermits { leadership: &leadership, permits: &permits };
+    let found = bind_with_retries(&busy(9), permits, None, &bind(), [Duration::ZERO; 2]).await;
     assert_eq!(found, BindResult::Bound);
 }
 
@@ -46,7 +46,7 @@ fn a_binding_is_given_up_only_when_it_is_known_not_to_have_happened() {
     let unknown = || Err(Failure::Unknown("no answer".to_owned()));
     let refused = || Some(BindResult::Refused("why".to_owned()));
     let check = |found, may_try, is_settled, expected| {
-        assert_eq!(verdict(found, may_try, is_settled, "why"), expected);
+        assert_eq!(result_of(found, may_try, is_settled, "why"), expected);
     };
     check(Ok(Some(BindResult::Bound)), false, false, Some(BindResult::Bound));
     check(Ok(None), true, true, None);
@@ -59,7 +59,7 @@ fn a_binding_is_given_up_only_when_it_is_known_not_to_have_happened() {
 #[test]
 fn a_volume_that_was_set_aside_for_another_claim_is_left_to_it() {
     let check = |holder: serde_json::Value, expected: bool| {
-        let found = is_anothers(&holder, &Key::new("ml", "data"), "one");
+        let found = belongs_to_another_claim(&holder, &Key::new("ml", "data"), "one");
         assert_eq!(found, expected, "{holder}");
     };
     check(serde_json::Value::Null, false);
@@ -79,7 +79,7 @@ fn the_node_that_was_chosen_for_a_claim_is_not_written_over() {
             "status": {"phase": phase},
         });
         let claim = serde_json::from_value(claim).expect("a claim");
-        let body = selection(&claim, "a").map_err(|error| error.to_string());
+        let body = selection_patch(&claim, "a").map_err(|error| error.to_string());
         assert_eq!(
             body.as_ref().map(Option::is_some).map_err(String::as_str),
             expected,
@@ -92,7 +92,7 @@ fn the_node_that_was_chosen_for_a_claim_is_not_written_over() {
     };
     check(None, "Pending", Ok(true));
     check(Some("a"), "Pending", Ok(false));
-    check(Some("b"), "Pending", Err("its volume is being made for node `b`"));
+    check(Some("b"), "Pending", Err("its volume is being provisioned for node `b`"));
     check(Some("b"), "Bound", Ok(false));
 }
 
@@ -110,7 +110,7 @@ fn a_bound_pod_is_bound_even_while_it_ends_and_only_an_unbound_one_is_gone() {
             "spec": { "nodeName": node },
         });
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
-        assert_eq!(judge(&pod, &bind), expected, "{uid} {node:?} {ending}");
+        assert_eq!(binding_result(&pod, &bind), expected, "{uid} {node:?} {ending}");
     };
     check("one", Some("gpu-7"), false, Some(BindResult::Bound));
     check("one", Some("gpu-7"), true, Some(BindResult::Bound));

@@ -182,7 +182,7 @@ impl Server {
                 }
                 None
             }
-            Action::Explain { pod, why } => {
+            Action::WriteCondition { pod, condition: why } => {
                 let waits = self.pod(pod).is_some_and(|found| found["spec"]["nodeName"].is_null());
                 if waits {
                     self.change(Kind::Pod, &pod.key, |value| {
@@ -192,7 +192,7 @@ impl Server {
                 }
                 None
             }
-            Action::LookUp(owner) => {
+            Action::LookUpOwner(owner) => {
                 let said = self.owners.get(&*owner.uid).cloned().unwrap_or_else(|| json!({}));
                 let annotations = serde_json::from_value(said).expect("annotations");
                 Some(ActionResult::Owner {
@@ -202,7 +202,7 @@ impl Server {
                 })
             }
             Action::Create { workload, name, body } => Some(self.create(workload, name, body)),
-            Action::Status { workload, uid, status } => {
+            Action::WriteStatus { workload, uid, status } => {
                 self.statuses += 1;
                 let mut status = serde_json::to_value(status).expect("a status");
                 if let (Some(field), Some(fields)) = (self.pruned, status.as_object_mut()) {
@@ -211,11 +211,11 @@ impl Server {
                 self.change_workload(workload, uid, |value| value["status"] = status);
                 None
             }
-            Action::Finalizer { workload, uid, add, .. } => {
+            Action::WriteFinalizer { workload, uid, add, .. } => {
                 self.finalize(workload, uid, *add);
                 None
             }
-            Action::QueueStatus { .. } | Action::RecordEvent(_) => None,
+            Action::WriteQueueStatus { .. } | Action::RecordEvent(_) => None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A world and the API server that it is played against. Nothing is told, done or answered before the test says so.
+//! A state and the API server that it is played against. Nothing is told, done or answered before the test says so.
 //!
 //! Whatever is played, these must hold: the engine takes all that it is told; a pod that is known to be bound is
 //! never bound again; and no GPU is promised twice, as far as we can know.
@@ -16,12 +16,12 @@ use crate::state::{Action, ActionResult, Bind, BindResult, ClusterState, Key, Po
 /// The namespace of everything.
 pub(super) const SPACE: &str = "ns";
 
-/// When a play begins, in seconds.
+/// When a harness begins, in seconds.
 const BEGINNING: u64 = 1_700_000_000;
 
-pub(super) struct Play {
+pub(super) struct Harness {
     pub(super) server: Server,
-    pub(super) world: ClusterState,
+    pub(super) state: ClusterState,
     pub(super) now: Time,
     wake: Option<Time>,
     /// What is to be carried out.
@@ -30,7 +30,7 @@ pub(super) struct Play {
     pub(super) outcomes: VecDeque<ActionResult>,
     /// How much of the history was told.
     told: BTreeMap<Kind, usize>,
-    /// What the world was told last about each object.
+    /// What the state was told last about each object.
     known: BTreeMap<(Kind, Key), Value>,
     /// Pods that are being bound, or are bound and not seen to be.
     plans: BTreeMap<Key, (Arc<str>, Arc<str>)>,
@@ -45,19 +45,19 @@ pub(super) struct Play {
     pub(super) confused: bool,
 }
 
-impl Play {
-    /// A world that has begun with nothing.
+impl Harness {
+    /// A state that has begun with nothing.
     pub(super) fn new() -> Self {
         Self::of(Server::default())
     }
 
-    /// A world that has begun with what there is.
+    /// A state that has begun with what there is.
     pub(super) fn of(mut server: Server) -> Self {
         server.seconds = server.seconds.max(BEGINNING);
         let settings = Settings::new(names::SCHEDULER_NAME);
         let now = Time(server.seconds * 1000);
-        let mut play = Self {
-            world: ClusterState::new(settings.clone(), None, now),
+        let mut harness = Self {
+            state: ClusterState::new(settings.clone(), None, now),
             server,
             now,
             wake: None,
@@ -72,21 +72,21 @@ impl Play {
             ghosts: VecDeque::new(),
             confused: false,
         };
-        play.begin();
-        play
+        harness.begin();
+        harness
     }
 
     fn begin(&mut self) {
         for kind in Kind::ALL {
             self.list(kind);
         }
-        self.world.begin(self.now);
+        self.state.start(self.now);
     }
 
     /// The program is killed and begins again. What was under way is not done any more.
     pub(super) fn crash(&mut self) {
-        let memory = self.world.memory();
-        self.world = ClusterState::new(self.settings.clone(), Some(memory), self.now);
+        let memory = self.state.memory();
+        self.state = ClusterState::new(self.settings.clone(), Some(memory), self.now);
         self.acts.clear();
         self.outcomes.clear();
         self.known.clear();
@@ -102,7 +102,7 @@ impl Play {
 
     pub(super) fn set_settings(&mut self, settings: Settings) {
         self.settings = settings.clone();
-        self.world.set_settings(settings);
+        self.state.set_settings(settings);
     }
 
     /// Tells the next news of a kind; whether there were any.
@@ -161,7 +161,7 @@ impl Play {
         } else {
             self.known.insert((kind, name), news.value.clone());
         }
-        self.world.apply(self.now, news.change(kind));
+        self.state.apply(self.now, news.change(kind));
     }
 
     pub(super) fn tell_all(&mut self) {
@@ -173,17 +173,17 @@ impl Play {
     /// One pass; its acts are to be carried out.
     #[track_caller]
     pub(super) fn step(&mut self) {
-        let step = self.world.step(self.now);
-        let rejected = self.world.take_rejected();
+        let step = self.state.step(self.now);
+        let rejected = self.state.take_rejected();
         assert!(rejected.is_empty(), "the engine did not take {rejected:#?}");
         self.wake = step.wake;
-        for act in step.acts {
+        for act in step.actions {
             if let Action::Bind(bind) = &act {
                 self.check_bind(bind);
             }
             self.said.extend(words(&act));
             if let Action::RecordEvent(note) = &act {
-                let about = &note.about;
+                let about = &note.object;
                 let line =
                     format!("{} {} {}: {}", about.kind, about.key.name, note.reason, note.message);
                 self.notes.push(line);
@@ -213,7 +213,7 @@ impl Play {
         );
     }
 
-    /// Pods that have GPUs of a node, or will have, as far as the world can know.
+    /// Pods that have GPUs of a node, or will have, as far as the state can know.
     fn there(&self, node: &str) -> Vec<(&Key, u64)> {
         let pods = self.known.iter().filter(|((kind, _), _)| *kind == Kind::Pod);
         let there = pods.filter(|((_, name), pod)| match pod["spec"]["nodeName"].as_str() {
@@ -258,7 +258,8 @@ impl Play {
 
     /// The API server refuses the next deletion of a pod, or change of a finalizer.
     pub(super) fn deny(&mut self) {
-        let denied = |act: &Action| matches!(act, Action::Delete { .. } | Action::Finalizer { .. });
+        let denied =
+            |act: &Action| matches!(act, Action::Delete { .. } | Action::WriteFinalizer { .. });
         if let Some(next) = self.acts.iter().position(denied) {
             self.acts.remove(next);
         }
@@ -295,7 +296,7 @@ impl Play {
                 }
             }
         }
-        self.world.done(self.now, outcome);
+        self.state.action_finished(self.now, outcome);
     }
 
     /// Everything is told, done and answered until nothing more comes of it.
@@ -392,7 +393,7 @@ impl Play {
 
     /// PendingCondition a pod waits, in one word.
     pub(super) fn reason(&mut self, name: &str) -> Option<String> {
-        self.world.explain(&Key::new(SPACE, name))?.reason
+        self.state.explain(&Key::new(SPACE, name))?.reason
     }
 }
 
@@ -425,15 +426,17 @@ fn words(act: &Action) -> Option<String> {
         Action::Nominate { pod, node } => {
             format!("nominate {} {}", pod.key.name, node.as_deref().unwrap_or("nothing"))
         }
-        Action::Explain { pod, why } => {
-            let again = if why.again { " again" } else { "" };
+        Action::WriteCondition { pod, condition: why } => {
+            let again = if why.already_false { " again" } else { "" };
             format!("explain {} {}{again}", pod.key.name, why.reason)
         }
-        Action::LookUp(owner) => format!("look up {}", owner.name),
+        Action::LookUpOwner(owner) => format!("look up {}", owner.name),
         Action::Create { name, .. } => format!("create {name}"),
-        Action::Finalizer { workload, add, .. } => {
+        Action::WriteFinalizer { workload, add, .. } => {
             format!("{} finalizer {}", if *add { "add" } else { "remove" }, workload.name)
         }
-        Action::Status { .. } | Action::QueueStatus { .. } | Action::RecordEvent(_) => return None,
+        Action::WriteStatus { .. } | Action::WriteQueueStatus { .. } | Action::RecordEvent(_) => {
+            return None;
+        }
     })
 }

@@ -1,4 +1,4 @@
-//! The world against an API server that is played, act by act.
+//! The state against an API server that is played, act by act.
 
 mod fake_server;
 mod gangs;

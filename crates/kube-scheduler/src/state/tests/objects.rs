@@ -1,4 +1,4 @@
-//! Objects that tests hand to the API server they play.
+//! Objects that tests hand to the API server they harness.
 
 use agentaflow_kube_core::names;
 use serde_json::{Value, json};

@@ -4,31 +4,31 @@ use agentaflow_kube_core::names;
 use serde_json::{Value, json};
 
 use super::fake_server::Kind;
-use super::harness::{Play, SPACE};
+use super::harness::{Harness, SPACE};
 use super::objects::{group, member, node, pod, weighted, with};
 use crate::state::{Action, ActionResult, BindResult, Key, Settings};
 
 #[test]
 fn a_pod_is_bound_runs_and_makes_room_for_the_next() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.check_settled(&["bind a n"]);
-    play.put(Kind::Pod, pod("b", 1));
-    play.check_settled(&["explain b Unschedulable"]);
-    play.end("a", "Succeeded");
-    play.check_settled(&["bind b n"]);
-    assert_eq!(play.node_of("b"), Some("n"));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.check_settled(&["bind a n"]);
+    harness.put(Kind::Pod, pod("b", 1));
+    harness.check_settled(&["explain b Unschedulable"]);
+    harness.end("a", "Succeeded");
+    harness.check_settled(&["bind b n"]);
+    assert_eq!(harness.node_of("b"), Some("n"));
 }
 
 #[test]
 fn what_is_known_of_the_binding_travels_with_it() {
-    let mut play = Play::new();
+    let mut harness = Harness::new();
     let price = json!({names::NODE_PRICE: "1.25"});
-    play.put(Kind::Node, with(node("n", 2), "metadata|annotations", price));
-    play.put(Kind::Pod, pod("a", 2));
-    play.settle();
-    let bound = &play.server.objects[&(Kind::Pod, Key::new("ns", "a"))]["metadata"];
+    harness.put(Kind::Node, with(node("n", 2), "metadata|annotations", price));
+    harness.put(Kind::Pod, pod("a", 2));
+    harness.settle();
+    let bound = &harness.server.objects[&(Kind::Pod, Key::new("ns", "a"))]["metadata"];
     assert_eq!(bound["annotations"][names::POD_ASSIGNED_NODE], "n");
     assert_eq!(bound["annotations"][names::POD_ASSIGNED_GPU], "n/0,n/1");
     assert_eq!(bound["annotations"][names::POD_PRICE], "2.50");
@@ -37,152 +37,152 @@ fn what_is_known_of_the_binding_travels_with_it() {
 
 #[test]
 fn pods_of_other_schedulers_are_left_alone_and_take_their_room() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
     let theirs = with(pod("theirs", 2), "spec|schedulerName", json!("default-scheduler"));
-    play.put(Kind::Pod, theirs.clone());
-    play.check_settled(&[]);
-    play.put(Kind::Pod, with(theirs, "spec|nodeName", json!("n")));
-    play.put(Kind::Pod, pod("a", 1));
-    play.check_settled(&["explain a Unschedulable"]);
-    play.end("theirs", "Failed");
-    play.check_settled(&["bind a n"]);
+    harness.put(Kind::Pod, theirs.clone());
+    harness.check_settled(&[]);
+    harness.put(Kind::Pod, with(theirs, "spec|nodeName", json!("n")));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.check_settled(&["explain a Unschedulable"]);
+    harness.end("theirs", "Failed");
+    harness.check_settled(&["bind a n"]);
 }
 
 #[test]
 fn a_binding_that_is_refused_is_tried_again_later() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.tell_all();
-    play.step();
-    play.refuse();
-    play.answer();
-    play.settle();
-    assert_eq!(play.reason("a").as_deref(), Some("BackingOff"));
-    play.settle_for_long();
-    assert_eq!(play.node_of("a"), Some("n"));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.tell_all();
+    harness.step();
+    harness.refuse();
+    harness.answer();
+    harness.settle();
+    assert_eq!(harness.reason("a").as_deref(), Some("BackingOff"));
+    harness.settle_for_long();
+    assert_eq!(harness.node_of("a"), Some("n"));
 }
 
 #[test]
 fn an_answer_to_an_older_plan_is_ignored() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.tell_all();
-    play.step();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.tell_all();
+    harness.step();
     let Some(Action::Bind(bind)) =
-        play.acts.iter().find(|act| matches!(act, Action::Bind(_))).cloned()
+        harness.acts.iter().find(|act| matches!(act, Action::Bind(_))).cloned()
     else {
         panic!("no binding")
     };
     let result = BindResult::Refused("late".to_owned());
     let answer = ActionResult::Bind { pod: bind.pod.clone(), plan: bind.plan + 7, result };
-    play.world.done(play.now, answer);
-    play.settle();
-    play.check(&["bind a n"]);
-    assert_eq!(play.node_of("a"), Some("n"));
+    harness.state.action_finished(harness.now, answer);
+    harness.settle();
+    harness.check(&["bind a n"]);
+    assert_eq!(harness.node_of("a"), Some("n"));
 }
 
 #[test]
 fn another_pod_of_the_same_name_is_another_pod() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.tell_all();
-    play.step();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.tell_all();
+    harness.step();
     // It is deleted and made anew before its binding is carried out.
-    play.delete("a");
-    play.put(Kind::Pod, pod("a", 1));
-    play.settle();
-    play.check(&["bind a n", "bind a n"]);
-    assert_eq!(play.node_of("a"), Some("n"));
+    harness.delete("a");
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.settle();
+    harness.check(&["bind a n", "bind a n"]);
+    assert_eq!(harness.node_of("a"), Some("n"));
 }
 
 #[test]
 fn a_pod_that_ends_or_goes_while_it_is_bound_frees_its_room() {
     for ending in ["Failed", "deleted"] {
-        let mut play = Play::new();
-        play.put(Kind::Node, node("n", 1));
-        play.put(Kind::Pod, pod("a", 1));
-        play.put(Kind::Pod, pod("b", 1));
-        play.tell_all();
-        play.step();
+        let mut harness = Harness::new();
+        harness.put(Kind::Node, node("n", 1));
+        harness.put(Kind::Pod, pod("a", 1));
+        harness.put(Kind::Pod, pod("b", 1));
+        harness.tell_all();
+        harness.step();
         if ending == "deleted" {
-            play.delete("a");
+            harness.delete("a");
         } else {
-            play.end("a", ending);
+            harness.end("a", ending);
         }
-        play.settle();
-        assert_eq!(play.node_of("b"), Some("n"), "{ending}");
+        harness.settle();
+        assert_eq!(harness.node_of("b"), Some("n"), "{ending}");
     }
 }
 
 #[test]
 fn a_pod_that_somebody_else_binds_stays_where_it_is() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Node, node("m", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.tell_all();
-    play.step();
-    let planned = play.said();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Node, node("m", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.tell_all();
+    harness.step();
+    let planned = harness.said();
     let other = if planned == ["bind a n"] { "m" } else { "n" };
-    play.server.change(Kind::Pod, &Key::new("ns", "a"), |pod| {
+    harness.server.change(Kind::Pod, &Key::new("ns", "a"), |pod| {
         pod["spec"]["nodeName"] = json!(other);
     });
     // The answer comes before the watch tells.
-    play.carry_out();
-    play.answer();
-    play.step();
-    play.settle();
-    play.put(Kind::Pod, pod("b", 1));
-    play.put(Kind::Pod, pod("c", 1));
-    play.settle();
+    harness.carry_out();
+    harness.answer();
+    harness.step();
+    harness.settle();
+    harness.put(Kind::Pod, pod("b", 1));
+    harness.put(Kind::Pod, pod("c", 1));
+    harness.settle();
     let free = if other == "m" { "n" } else { "m" };
-    assert_eq!(play.node_of("b"), Some(free));
-    assert_eq!(play.node_of("c"), None);
+    assert_eq!(harness.node_of("b"), Some(free));
+    assert_eq!(harness.node_of("c"), None);
 }
 
 #[test]
 fn pods_of_a_node_that_vanishes_are_deleted() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.check_settled(&["bind a n"]);
-    play.server.remove(Kind::Node, &Key::new("", "n"));
-    play.check_settled(&["delete orphan a"]);
-    play.put(Kind::Pod, pod("b", 1));
-    play.check_settled(&["explain b Unschedulable"]);
-    play.put(Kind::Node, node("n", 1));
-    play.check_settled(&["bind b n"]);
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.check_settled(&["bind a n"]);
+    harness.server.remove(Kind::Node, &Key::new("", "n"));
+    harness.check_settled(&["delete orphan a"]);
+    harness.put(Kind::Pod, pod("b", 1));
+    harness.check_settled(&["explain b Unschedulable"]);
+    harness.put(Kind::Node, node("n", 1));
+    harness.check_settled(&["bind b n"]);
 }
 
 #[test]
 fn a_node_that_vanishes_under_a_binding_does_not_keep_its_pod() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.tell_all();
-    play.step();
-    play.server.remove(Kind::Node, &Key::new("", "n"));
-    play.tell_all();
-    play.step();
-    play.settle();
-    assert!(!play.server.objects.contains_key(&(Kind::Pod, Key::new("ns", "a"))));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.tell_all();
+    harness.step();
+    harness.server.remove(Kind::Node, &Key::new("", "n"));
+    harness.tell_all();
+    harness.step();
+    harness.settle();
+    assert!(!harness.server.objects.contains_key(&(Kind::Pod, Key::new("ns", "a"))));
 }
 
 #[test]
 fn owners_are_asked_before_their_pods_are_judged() {
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "r",
         "controller": true}]);
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.server.owners.insert("r".to_owned(), json!({names::PRIORITY: "9"}));
-    play.put(Kind::Pod, with(pod("a", 1), "metadata|ownerReferences", owner.clone()));
-    play.put(Kind::Pod, with(pod("b", 1), "metadata|ownerReferences", owner));
-    play.check_settled(&["bind a n", "bind b n", "look up rs"]);
-    let bound = &play.server.objects[&(Kind::Pod, Key::new("ns", "a"))]["metadata"];
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.server.owners.insert("r".to_owned(), json!({names::PRIORITY: "9"}));
+    harness.put(Kind::Pod, with(pod("a", 1), "metadata|ownerReferences", owner.clone()));
+    harness.put(Kind::Pod, with(pod("b", 1), "metadata|ownerReferences", owner));
+    harness.check_settled(&["bind a n", "bind b n", "look up rs"]);
+    let bound = &harness.server.objects[&(Kind::Pod, Key::new("ns", "a"))]["metadata"];
     assert_eq!(bound["annotations"][names::PRIORITY], "9");
 }
 
@@ -193,99 +193,99 @@ fn where_admission_makes_classes_nobody_gets_a_high_priority_without_one() {
         "controller": true}]);
     let mut settings = Settings::new(names::SCHEDULER_NAME);
     settings.admission = true;
-    let mut play = Play::new();
-    play.set_settings(settings);
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("runs", 1));
-    play.check_settled(&["bind runs n"]);
+    let mut harness = Harness::new();
+    harness.set_settings(settings);
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("runs", 1));
+    harness.check_settled(&["bind runs n"]);
     // It was made without an annotation, which somebody writes there later; or on its owner.
-    play.put(Kind::Pod, pod("later", 1));
-    play.settle();
-    play.server.change(Kind::Pod, &Key::new("ns", "later"), |pod| {
+    harness.put(Kind::Pod, pod("later", 1));
+    harness.settle();
+    harness.server.change(Kind::Pod, &Key::new("ns", "later"), |pod| {
         *pod = with(pod.clone(), &annotation, json!("10"));
     });
-    play.server.owners.insert("j".to_owned(), json!({names::PRIORITY: "10"}));
-    play.put(Kind::Pod, with(pod("child", 1), "metadata|ownerReferences", owner));
-    play.settle();
-    let said = play.said();
+    harness.server.owners.insert("j".to_owned(), json!({names::PRIORITY: "10"}));
+    harness.put(Kind::Pod, with(pod("child", 1), "metadata|ownerReferences", owner));
+    harness.settle();
+    let said = harness.said();
     assert!(!said.contains(&"evict runs".to_owned()), "{said:?}");
     // A class was looked at by quotas and policies.
     let classed = with(pod("classed", 1), "spec|priorityClassName", json!("agentaflow-9"));
-    play.put(Kind::Pod, with(classed, "spec|priority", json!(900_000)));
-    play.settle();
-    let said = play.said();
+    harness.put(Kind::Pod, with(classed, "spec|priority", json!(900_000)));
+    harness.settle();
+    let said = harness.said();
     assert!(said.contains(&"evict runs".to_owned()), "{said:?}");
 }
 
 #[test]
 fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, weighted("low", 1, "1"));
-    play.check_settled(&["bind low n"]);
-    play.put(Kind::Pod, weighted("high", 1, "9"));
-    play.settle();
-    let said = play.said();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, weighted("low", 1, "1"));
+    harness.check_settled(&["bind low n"]);
+    harness.put(Kind::Pod, weighted("high", 1, "9"));
+    harness.settle();
+    let said = harness.said();
     assert!(said.contains(&"evict low".to_owned()), "{said:?}");
     assert!(said.contains(&"nominate high n".to_owned()), "{said:?}");
-    assert_eq!(play.node_of("high"), None);
-    play.put(Kind::Pod, weighted("middle", 1, "5"));
-    play.kubelets();
-    play.settle();
-    assert_eq!(play.node_of("high"), Some("n"));
-    assert_eq!(play.node_of("middle"), None);
+    assert_eq!(harness.node_of("high"), None);
+    harness.put(Kind::Pod, weighted("middle", 1, "5"));
+    harness.kubelets();
+    harness.settle();
+    assert_eq!(harness.node_of("high"), Some("n"));
+    assert_eq!(harness.node_of("middle"), None);
 }
 
 #[test]
 fn what_ends_anyway_is_waited_for_and_nobody_is_evicted() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::Pod, weighted("low", 1, "1"));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::Pod, weighted("low", 1, "1"));
     let ending = with(pod("ending", 1), "spec|terminationGracePeriodSeconds", json!(30));
-    play.put(Kind::Pod, ending);
-    play.settle();
-    play.said();
-    play.delete("ending");
-    play.put(Kind::Pod, weighted("high", 1, "9"));
-    play.settle();
-    let said = play.said();
+    harness.put(Kind::Pod, ending);
+    harness.settle();
+    harness.said();
+    harness.delete("ending");
+    harness.put(Kind::Pod, weighted("high", 1, "9"));
+    harness.settle();
+    let said = harness.said();
     assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
-    assert_eq!(play.reason("high").as_deref(), Some("Preempting"));
-    play.kubelets();
-    play.settle();
-    assert_eq!((play.node_of("high"), play.node_of("low")), (Some("n"), Some("n")));
+    assert_eq!(harness.reason("high").as_deref(), Some("Preempting"));
+    harness.kubelets();
+    harness.settle();
+    assert_eq!((harness.node_of("high"), harness.node_of("low")), (Some("n"), Some("n")));
 }
 
 #[test]
 fn after_an_interrupted_watch_ghosts_are_gone() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.check_settled(&["bind a n"]);
-    play.server.remove(Kind::Pod, &Key::new("ns", "a"));
-    play.put(Kind::Pod, pod("b", 1));
-    play.list(Kind::Pod);
-    play.check_settled(&["bind b n"]);
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.check_settled(&["bind a n"]);
+    harness.server.remove(Kind::Pod, &Key::new("ns", "a"));
+    harness.put(Kind::Pod, pod("b", 1));
+    harness.list(Kind::Pod);
+    harness.check_settled(&["bind b n"]);
 }
 
 #[test]
 fn other_settings_lose_nothing() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.put(Kind::Pod, pod("b", 1));
-    play.settle();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.put(Kind::Pod, pod("b", 1));
+    harness.settle();
     let mut settings = Settings::new(names::SCHEDULER_NAME);
     settings.policy.strategy = crate::state::strategy("pack").expect("a strategy");
-    play.set_settings(settings);
-    play.settle();
-    play.end("a", "Succeeded");
-    play.end("b", "Succeeded");
-    play.put(Kind::Pod, pod("c", 1));
-    play.settle();
-    let there = ["a", "b", "c"].map(|name| play.node_of(name));
+    harness.set_settings(settings);
+    harness.settle();
+    harness.end("a", "Succeeded");
+    harness.end("b", "Succeeded");
+    harness.put(Kind::Pod, pod("c", 1));
+    harness.settle();
+    let there = ["a", "b", "c"].map(|name| harness.node_of(name));
     assert_eq!(there.iter().flatten().count(), 2, "{there:?}");
-    assert_eq!(play.node_of("c"), Some("n"));
+    assert_eq!(harness.node_of("c"), Some("n"));
 }
 
 #[test]
@@ -293,58 +293,61 @@ fn metrics_count_devices_where_units_are_shares_of_them() {
     let mut sliced = node("sliced", 32);
     sliced["metadata"]["labels"][names::NVIDIA_COUNT] = json!("8");
     sliced["metadata"]["labels"][names::NVIDIA_REPLICAS] = json!("4");
-    let mut play = Play::new();
-    play.put(Kind::Node, sliced);
-    play.put(Kind::Node, node("whole", 2));
-    play.settle();
-    let census = play.world.census();
-    assert_eq!((census.gpus, census.free, census.kept), (10.0, 10.0, 0.0));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, sliced);
+    harness.put(Kind::Node, node("whole", 2));
+    harness.settle();
+    let census = harness.state.summary();
+    assert_eq!((census.gpus, census.free, census.reserved), (10.0, 10.0, 0.0));
     let here = json!({"kubernetes.io/hostname": "sliced"});
-    play.put(Kind::Pod, with(pod("a", 1), "spec|nodeSelector", here));
-    play.settle();
-    assert_eq!(play.node_of("a"), Some("sliced"));
-    assert!((play.world.census().free - 9.75).abs() < 1e-9);
+    harness.put(Kind::Pod, with(pod("a", 1), "spec|nodeSelector", here));
+    harness.settle();
+    assert_eq!(harness.node_of("a"), Some("sliced"));
+    assert!((harness.state.summary().free - 9.75).abs() < 1e-9);
 }
 
 #[test]
 fn metrics_count_what_runs_and_not_what_is_about_to() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::PodGroup, group("g", 2));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::PodGroup, group("g", 2));
     for name in ["a", "b"] {
-        play.put(Kind::Pod, member(name, "g", 1));
+        harness.put(Kind::Pod, member(name, "g", 1));
     }
-    let counts = |play: &Play| {
-        let census = play.world.census();
+    let counts = |harness: &Harness| {
+        let census = harness.state.summary();
         (census.pending.values().sum::<u64>(), census.scheduled, census.running)
     };
-    play.tell_all();
-    assert_eq!(counts(&play), (1, 0, 0));
-    play.settle();
-    assert_eq!(counts(&play), (0, 1, 0));
+    harness.settle();
+    assert_eq!(counts(&harness), (0, 1, 0));
+    harness.put(Kind::Pod, pod("c", 1));
+    harness.settle();
+    assert_eq!(counts(&harness), (1, 1, 0));
+    harness.delete("c");
+    harness.settle();
     for (name, expected) in [("a", (0, 1, 0)), ("b", (0, 0, 1))] {
         let running = |pod: &mut Value| pod["status"]["phase"] = json!("Running");
-        play.server.change(Kind::Pod, &Key::new(SPACE, name), running);
-        play.settle();
-        assert_eq!(counts(&play), expected, "{name} runs");
+        harness.server.change(Kind::Pod, &Key::new(SPACE, name), running);
+        harness.settle();
+        assert_eq!(counts(&harness), expected, "{name} runs");
     }
 }
 
 #[test]
 fn a_nomination_that_comes_late_is_withdrawn() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, weighted("low", 1, "1"));
-    play.settle();
-    play.server.guarded.insert(Key::new(SPACE, "low"));
-    play.put(Kind::Pod, weighted("high", 1, "9"));
-    play.tell_all();
-    play.step();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, weighted("low", 1, "1"));
+    harness.settle();
+    harness.server.guarded.insert(Key::new(SPACE, "low"));
+    harness.put(Kind::Pod, weighted("high", 1, "9"));
+    harness.tell_all();
+    harness.step();
     let nominates = |act: &Action| matches!(act, Action::Nominate { node: Some(_), .. });
-    let late = play.acts.iter().position(nominates).and_then(|at| play.acts.remove(at));
-    play.settle();
-    play.acts.extend(late);
-    play.settle();
-    let high = play.server.get(Kind::Pod, &Key::new(SPACE, "high")).expect("a pod");
+    let late = harness.acts.iter().position(nominates).and_then(|at| harness.acts.remove(at));
+    harness.settle();
+    harness.acts.extend(late);
+    harness.settle();
+    let high = harness.server.get(Kind::Pod, &Key::new(SPACE, "high")).expect("a pod");
     assert_eq!(high["status"]["nominatedNodeName"], Value::Null);
 }

@@ -1,13 +1,13 @@
 //! Whatever happens, in whatever order it is told: nothing is bound twice or given out twice, the engine understands
 //! all that it is told, and in the end everything starts that can.
 //!
-//! What must always hold is checked by [`Play`] at every step. `PROPTEST_CASES` makes it longer and
+//! What must always hold is checked by [`Harness`] at every step. `PROPTEST_CASES` makes it longer and
 //! `PROPTEST_RNG_SEED` plays something else.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
-use super::scenario::{Event, Stage};
+use super::scenario::{Event, Scenario};
 
 /// Which of the kinds pods are; those behind it are storage.
 const POD: usize = 5;
@@ -78,34 +78,34 @@ proptest! {
     fn whatever_happens_nothing_is_given_out_twice_and_everything_starts_that_can(
         events in prop::collection::vec(event(), 1..120),
     ) {
-        let mut stage = Stage::new();
+        let mut scenario = Scenario::new();
         for event in events {
-            stage.play(event);
+            scenario.harness(event);
         }
-        stage.end();
+        scenario.end();
     }
 
     #[test]
     fn when_answers_are_lost_or_late_everything_starts_all_the_same(
         events in prop::collection::vec(confusion(), 1..120),
     ) {
-        let mut stage = Stage::new();
-        stage.play.confused = true;
+        let mut scenario = Scenario::new();
+        scenario.harness.confused = true;
         for event in events {
-            stage.play(event);
+            scenario.harness(event);
         }
-        stage.end();
+        scenario.end();
     }
 
     #[test]
     fn pods_that_wait_for_volumes_of_their_own_all_start_when_there_are_enough(
         events in prop::collection::vec(storing(), 1..120),
     ) {
-        let mut stage = Stage::new();
-        (stage.stores, stage.play.confused) = (true, true);
+        let mut scenario = Scenario::new();
+        (scenario.stores, scenario.harness.confused) = (true, true);
         for event in events {
-            stage.play(event);
+            scenario.harness(event);
         }
-        stage.end();
+        scenario.end();
     }
 }

@@ -4,7 +4,7 @@ use agentaflow_kube_core::names;
 use serde_json::{Value, json};
 
 use super::fake_server::Kind;
-use super::harness::{Play, SPACE};
+use super::harness::{Harness, SPACE};
 use super::objects::{group, member, node, pod, with};
 use crate::state::{Change, Key, Object};
 
@@ -20,40 +20,40 @@ fn with_cpu(pod: Value, cpu: &str) -> Value {
 
 #[test]
 fn a_pod_that_is_resized_takes_what_it_takes_now() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::Pod, with_cpu(pod("a", 1), "8"));
-    play.check_settled(&["bind a n"]);
-    let resize = |play: &mut Play, cpu: &str| {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::Pod, with_cpu(pod("a", 1), "8"));
+    harness.check_settled(&["bind a n"]);
+    let resize = |harness: &mut Harness, cpu: &str| {
         let change = |pod: &mut Value| *pod = with_cpu(pod.clone(), cpu);
-        play.server.change(Kind::Pod, &Key::new(SPACE, "a"), change);
+        harness.server.change(Kind::Pod, &Key::new(SPACE, "a"), change);
     };
-    resize(&mut play, "60");
-    play.put(Kind::Pod, with_cpu(pod("b", 1), "16"));
-    play.settle();
-    assert_eq!(play.node_of("b"), None, "64 cores are not 60 and 16");
-    resize(&mut play, "32");
-    play.settle();
-    assert_eq!(play.node_of("b"), Some("n"));
+    resize(&mut harness, "60");
+    harness.put(Kind::Pod, with_cpu(pod("b", 1), "16"));
+    harness.settle();
+    assert_eq!(harness.node_of("b"), None, "64 cores are not 60 and 16");
+    resize(&mut harness, "32");
+    harness.settle();
+    assert_eq!(harness.node_of("b"), Some("n"));
 }
 
 #[test]
 fn a_gang_of_which_a_pod_is_resized_stays_one() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::PodGroup, group("g", 2));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::PodGroup, group("g", 2));
     for name in ["a", "b"] {
-        play.put(Kind::Pod, of_priority(with_cpu(member(name, "g", 1), "8"), 1));
+        harness.put(Kind::Pod, of_priority(with_cpu(member(name, "g", 1), "8"), 1));
     }
-    play.check_settled(&["bind a n", "bind b n", "explain a Gated", "explain b Gated"]);
+    harness.check_settled(&["bind a n", "bind b n", "explain a Gated", "explain b Gated"]);
     let change = |pod: &mut Value| *pod = with_cpu(pod.clone(), "40");
-    play.server.change(Kind::Pod, &Key::new(SPACE, "b"), change);
-    play.put(Kind::Pod, with_cpu(pod("c", 0), "20"));
-    play.settle();
-    assert_eq!(play.node_of("c"), None, "64 cores are not 8, 40 and 20");
-    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
-    play.settle();
-    let said = play.said();
+    harness.server.change(Kind::Pod, &Key::new(SPACE, "b"), change);
+    harness.put(Kind::Pod, with_cpu(pod("c", 0), "20"));
+    harness.settle();
+    assert_eq!(harness.node_of("c"), None, "64 cores are not 8, 40 and 20");
+    harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    harness.settle();
+    let said = harness.said();
     for act in ["evict a", "evict b"] {
         assert!(said.iter().any(|said| said == act), "{said:?}");
     }
@@ -61,23 +61,23 @@ fn a_gang_of_which_a_pod_is_resized_stays_one() {
 
 #[test]
 fn a_gang_that_needs_fewer_pods_than_run_keeps_them_all_when_one_is_resized() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::PodGroup, group("g", 2));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::PodGroup, group("g", 2));
     for name in ["a", "b"] {
-        play.put(Kind::Pod, of_priority(with_cpu(member(name, "g", 1), "8"), 1));
+        harness.put(Kind::Pod, of_priority(with_cpu(member(name, "g", 1), "8"), 1));
     }
-    play.settle();
-    play.put(Kind::PodGroup, group("g", 1));
-    play.settle();
+    harness.settle();
+    harness.put(Kind::PodGroup, group("g", 1));
+    harness.settle();
     let change = |pod: &mut Value| *pod = with_cpu(pod.clone(), "40");
-    play.server.change(Kind::Pod, &Key::new(SPACE, "b"), change);
-    play.put(Kind::Pod, with_cpu(pod("c", 0), "20"));
-    play.settle();
-    assert_eq!(play.node_of("c"), None, "64 cores are not 8, 40 and 20");
-    play.end("b", "Succeeded");
-    play.settle();
-    assert_eq!(play.node_of("c"), Some("n"));
+    harness.server.change(Kind::Pod, &Key::new(SPACE, "b"), change);
+    harness.put(Kind::Pod, with_cpu(pod("c", 0), "20"));
+    harness.settle();
+    assert_eq!(harness.node_of("c"), None, "64 cores are not 8, 40 and 20");
+    harness.end("b", "Succeeded");
+    harness.settle();
+    assert_eq!(harness.node_of("c"), Some("n"));
 }
 
 #[test]
@@ -85,89 +85,89 @@ fn a_pod_that_is_called_otherwise_is_known_by_its_new_labels() {
     let away = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"loud": "yes"}}}
     ]}});
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::Pod, pod("a", 1));
-    play.check_settled(&["bind a n"]);
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.check_settled(&["bind a n"]);
     let key = Key::new(SPACE, "a");
-    play.server.change(Kind::Pod, &key, |pod| pod["metadata"]["labels"]["loud"] = json!("yes"));
-    play.put(Kind::Pod, with(pod("quiet", 1), "spec|affinity", away));
-    play.settle();
-    assert_eq!(play.node_of("quiet"), None);
+    harness.server.change(Kind::Pod, &key, |pod| pod["metadata"]["labels"]["loud"] = json!("yes"));
+    harness.put(Kind::Pod, with(pod("quiet", 1), "spec|affinity", away));
+    harness.settle();
+    assert_eq!(harness.node_of("quiet"), None);
 }
 
 #[test]
 fn who_cannot_be_evicted_is_spared_and_another_goes() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
     for (name, priority) in [("lowest", 1), ("low", 2)] {
-        play.put(Kind::Pod, of_priority(pod(name, 1), priority));
+        harness.put(Kind::Pod, of_priority(pod(name, 1), priority));
     }
-    play.settle();
-    play.server.guarded.insert(Key::new(SPACE, "lowest"));
-    play.said();
-    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
-    play.settle();
+    harness.settle();
+    harness.server.guarded.insert(Key::new(SPACE, "lowest"));
+    harness.said();
+    harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    harness.settle();
     let evicted: Vec<String> =
-        play.said().into_iter().filter(|act| act.starts_with("evict")).collect();
+        harness.said().into_iter().filter(|act| act.starts_with("evict")).collect();
     assert_eq!(evicted, ["evict low", "evict lowest"]);
-    play.kubelets();
-    play.settle();
-    assert_eq!(play.node_of("high"), Some("n"));
+    harness.kubelets();
+    harness.settle();
+    assert_eq!(harness.node_of("high"), Some("n"));
 }
 
 #[test]
 fn an_eviction_that_is_always_refused_is_tried_seldom() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, of_priority(pod("low", 1), 1));
-    play.settle();
-    play.server.guarded.insert(Key::new(SPACE, "low"));
-    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
-    play.said();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, of_priority(pod("low", 1), 1));
+    harness.settle();
+    harness.server.guarded.insert(Key::new(SPACE, "low"));
+    harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    harness.said();
     // For an hour.
     for _ in 0..120 {
-        play.settle();
-        play.pass(30_000);
+        harness.settle();
+        harness.pass(30_000);
     }
-    let evictions = play.said().into_iter().filter(|act| act == "evict low").count();
+    let evictions = harness.said().into_iter().filter(|act| act == "evict low").count();
     assert!((3..=8).contains(&evictions), "{evictions}");
-    assert_eq!(play.node_of("high"), None);
-    play.server.guarded.clear();
+    assert_eq!(harness.node_of("high"), None);
+    harness.server.guarded.clear();
     for _ in 0..240 {
-        play.settle();
-        play.kubelets();
-        play.pass(30_000);
+        harness.settle();
+        harness.kubelets();
+        harness.pass(30_000);
     }
-    assert_eq!(play.node_of("high"), Some("n"));
+    assert_eq!(harness.node_of("high"), Some("n"));
 }
 
 #[test]
 fn who_could_not_be_evicted_while_it_was_being_bound_is_asked_again_later() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, of_priority(pod("low", 1), 1));
-    play.tell_all();
-    play.step();
-    assert!(play.up_to_binding());
-    let bind = play.acts.pop_front();
-    play.server.guarded.insert(Key::new(SPACE, "low"));
-    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
-    play.tell_all();
-    play.step();
-    assert!(play.said().contains(&"evict low".to_owned()));
-    while play.carry_out() {}
-    while play.answer() {}
-    play.acts.extend(bind);
-    play.settle();
-    assert_eq!(play.node_of("low"), Some("n"));
-    play.server.guarded.clear();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, of_priority(pod("low", 1), 1));
+    harness.tell_all();
+    harness.step();
+    assert!(harness.up_to_binding());
+    let bind = harness.acts.pop_front();
+    harness.server.guarded.insert(Key::new(SPACE, "low"));
+    harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    harness.tell_all();
+    harness.step();
+    assert!(harness.said().contains(&"evict low".to_owned()));
+    while harness.carry_out() {}
+    while harness.answer() {}
+    harness.acts.extend(bind);
+    harness.settle();
+    assert_eq!(harness.node_of("low"), Some("n"));
+    harness.server.guarded.clear();
     for _ in 0..240 {
-        play.settle();
-        play.kubelets();
-        play.pass(30_000);
+        harness.settle();
+        harness.kubelets();
+        harness.pass(30_000);
     }
-    assert_eq!(play.node_of("high"), Some("n"));
+    assert_eq!(harness.node_of("high"), Some("n"));
 }
 
 #[test]
@@ -176,13 +176,13 @@ fn a_gang_is_not_stopped_when_a_budget_guards_any_of_its_pods() {
         let pod = with(member(name, "g", 1), "metadata|labels|role", json!(role));
         of_priority(pod, 1)
     };
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 3));
-    play.put(Kind::PodGroup, group("g", 3));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 3));
+    harness.put(Kind::PodGroup, group("g", 3));
     for (name, role) in [("a-master", "master"), ("b", "worker"), ("c", "worker")] {
-        play.put(Kind::Pod, called(name, role));
+        harness.put(Kind::Pod, called(name, role));
     }
-    play.put(
+    harness.put(
         Kind::Budget,
         json!({
             "metadata": {"name": "workers", "namespace": SPACE},
@@ -190,43 +190,43 @@ fn a_gang_is_not_stopped_when_a_budget_guards_any_of_its_pods() {
             "status": {"disruptionsAllowed": 0},
         }),
     );
-    play.settle();
-    assert!(play.said().contains(&"bind b n".to_owned()));
-    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
-    play.settle();
-    let said = play.said();
+    harness.settle();
+    assert!(harness.said().contains(&"bind b n".to_owned()));
+    harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    harness.settle();
+    let said = harness.said();
     assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
     // When it guards them no more, all may go.
     let key = Key::new(SPACE, "workers");
-    play.server.change(Kind::Budget, &key, |budget| {
+    harness.server.change(Kind::Budget, &key, |budget| {
         budget["status"]["disruptionsAllowed"] = json!(3);
     });
-    play.settle();
-    assert!(play.said().contains(&"evict a-master".to_owned()));
+    harness.settle();
+    assert!(harness.said().contains(&"evict a-master".to_owned()));
 }
 
 #[test]
 fn why_a_pod_cannot_be_placed_is_said_once_whatever_else_changes() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
     let queue = format!("metadata|annotations|{}", names::QUEUE);
-    play.put(Kind::Pod, with(pod("a", 1), &queue, json!("nowhere")));
-    play.check_settled(&["explain a QueueMissing"]);
+    harness.put(Kind::Pod, with(pod("a", 1), &queue, json!("nowhere")));
+    harness.check_settled(&["explain a QueueMissing"]);
     for version in 0..3 {
         let space = json!({"metadata": {"name": "other", "labels": {"v": version.to_string()}}});
         let space = serde_json::from_value(space).expect("a namespace");
-        play.world.apply(play.now, Change::Applied(Box::new(Object::Namespace(space))));
-        play.check_settled(&[]);
+        harness.state.apply(harness.now, Change::Applied(Box::new(Object::Namespace(space))));
+        harness.check_settled(&[]);
     }
 }
 
 #[test]
 fn however_long_the_name_of_a_queue_is_what_is_said_about_it_is_short() {
-    let mut play = Play::new();
+    let mut harness = Harness::new();
     let queue = format!("metadata|annotations|{}", names::QUEUE);
-    play.put(Kind::Pod, with(pod("a", 1), &queue, json!("ü".repeat(100_000))));
-    play.check_settled(&["explain a QueueMissing"]);
-    let told = play.server.get(Kind::Pod, &Key::new(SPACE, "a")).expect("a pod");
+    harness.put(Kind::Pod, with(pod("a", 1), &queue, json!("ü".repeat(100_000))));
+    harness.check_settled(&["explain a QueueMissing"]);
+    let told = harness.server.get(Kind::Pod, &Key::new(SPACE, "a")).expect("a pod");
     let message = told["status"]["conditions"][0]["message"].as_str().expect("a message");
     assert!(message.len() <= 1024, "{} bytes", message.len());
 }

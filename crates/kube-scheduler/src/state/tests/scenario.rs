@@ -4,7 +4,7 @@ use agentaflow_kube_core::names;
 use serde_json::{Value, json};
 
 use super::fake_server::{Kind, key};
-use super::harness::{Play, SPACE, asks, end, gpus, is_over};
+use super::harness::{Harness, SPACE, asks, end, gpus, is_over};
 use super::objects::{group, member, node, pod, queue, with, workload};
 use super::volumes::{claim, class, using, volume};
 use crate::state::Key;
@@ -99,21 +99,21 @@ pub(super) enum Event {
 }
 
 /// What things happen to.
-pub(super) struct Stage {
-    pub(super) play: Play,
+pub(super) struct Scenario {
+    pub(super) harness: Harness,
     made: u32,
     /// Every pod that somebody makes has a claim, for which somebody must have made a volume.
     pub(super) stores: bool,
 }
 
-impl Stage {
+impl Scenario {
     pub(super) fn new() -> Self {
-        let mut play = Play::new();
+        let mut harness = Harness::new();
         for name in 0..3 {
-            play.put(Kind::Node, a_node(name));
+            harness.put(Kind::Node, a_node(name));
         }
-        play.put(Kind::Class, class("local", "kubernetes.io/no-provisioner"));
-        Self { play, made: 0, stores: false }
+        harness.put(Kind::Class, class("local", "kubernetes.io/no-provisioner"));
+        Self { harness, made: 0, stores: false }
     }
 
     fn name(&mut self) -> String {
@@ -122,53 +122,53 @@ impl Stage {
     }
 
     fn some_pod(&self, number: u8) -> Option<Value> {
-        let all: Vec<&Value> = self.play.server.all(Kind::Pod).collect();
+        let all: Vec<&Value> = self.harness.server.all(Kind::Pod).collect();
         (!all.is_empty()).then(|| all[usize::from(number) % all.len()].clone())
     }
 
-    pub(super) fn play(&mut self, event: Event) {
-        let play = &mut self.play;
+    pub(super) fn harness(&mut self, event: Event) {
+        let harness = &mut self.harness;
         match event {
             Event::Pod { .. } | Event::Member { .. } | Event::Theirs { .. } => self.create(&event),
             Event::Group { group: name, least } => {
-                play.put(Kind::PodGroup, group(&format!("g{name}"), least));
+                harness.put(Kind::PodGroup, group(&format!("g{name}"), least));
             }
             Event::NoGroup { group } => {
-                play.server.remove(Kind::PodGroup, &Key::new(SPACE, &format!("g{group}")));
+                harness.server.remove(Kind::PodGroup, &Key::new(SPACE, &format!("g{group}")));
             }
             Event::Workload { name, gang, retries } => {
                 let name = format!("w{name}");
-                if play.server.get(Kind::Workload, &Key::new(SPACE, &name)).is_none() {
-                    play.put(Kind::Workload, workload(&name, gang, retries));
+                if harness.server.get(Kind::Workload, &Key::new(SPACE, &name)).is_none() {
+                    harness.put(Kind::Workload, workload(&name, gang, retries));
                 }
             }
             Event::NoWorkload { name } => {
-                play.server.delete_workload(&Key::new(SPACE, &format!("w{name}")));
+                harness.server.delete_workload(&Key::new(SPACE, &format!("w{name}")));
             }
             Event::Queue { name, gpus } => {
-                play.put(Kind::Queue, queue(&format!("q{name}"), gpus));
+                harness.put(Kind::Queue, queue(&format!("q{name}"), gpus));
             }
             Event::NoQueue { name } => {
-                play.server.remove(Kind::Queue, &Key::new("", &format!("q{name}")));
+                harness.server.remove(Kind::Queue, &Key::new("", &format!("q{name}")));
             }
             Event::Node { name } => {
                 let node = a_node(name);
-                if play.server.get(Kind::Node, &key(&node)).is_none() {
-                    play.put(Kind::Node, node);
+                if harness.server.get(Kind::Node, &key(&node)).is_none() {
+                    harness.put(Kind::Node, node);
                 }
             }
             Event::NoNode { name } => {
-                play.server.remove(Kind::Node, &Key::new("", &format!("n{name}")));
+                harness.server.remove(Kind::Node, &Key::new("", &format!("n{name}")));
             }
             Event::Volume { node } => self.make_volume(node),
             Event::Delete { .. } | Event::End { .. } => self.befall(&event),
-            Event::Kubelets => play.kubelets(),
+            Event::Kubelets => harness.kubelets(),
             Event::Settings { pack } => {
                 let mut settings = crate::state::Settings::new(names::SCHEDULER_NAME);
                 if pack {
                     settings.policy.strategy = crate::state::strategy("pack").expect("a strategy");
                 }
-                play.set_settings(settings);
+                harness.set_settings(settings);
             }
             other => self.proceed(&other),
         }
@@ -176,36 +176,36 @@ impl Stage {
 
     /// What happens between the API server and us.
     fn proceed(&mut self, event: &Event) {
-        let play = &mut self.play;
+        let harness = &mut self.harness;
         match *event {
             Event::Tell { kind, count } => {
                 for _ in 0..count {
-                    play.tell(Kind::ALL[kind]);
+                    harness.tell(Kind::ALL[kind]);
                 }
             }
-            Event::Repeat { kind } => play.repeat(Kind::ALL[kind]),
-            Event::List { kind } => play.list(Kind::ALL[kind]),
-            Event::Step => play.step(),
+            Event::Repeat { kind } => harness.repeat(Kind::ALL[kind]),
+            Event::List { kind } => harness.list(Kind::ALL[kind]),
+            Event::Step => harness.step(),
             Event::CarryOut { count } => {
                 for _ in 0..count {
-                    play.carry_out();
+                    harness.carry_out();
                 }
             }
-            Event::Refuse => play.refuse(),
-            Event::Deny => play.deny(),
+            Event::Refuse => harness.refuse(),
+            Event::Deny => harness.deny(),
             Event::Answer { count } => {
                 for _ in 0..count {
-                    play.answer();
+                    harness.answer();
                 }
             }
-            Event::Settle => play.settle(),
-            Event::Pass { milliseconds } => play.pass(milliseconds),
-            Event::Crash => play.crash(),
-            Event::Misunderstanding => play.misunderstand(),
+            Event::Settle => harness.settle(),
+            Event::Pass { milliseconds } => harness.pass(milliseconds),
+            Event::Crash => harness.crash(),
+            Event::Misunderstanding => harness.misunderstand(),
             Event::LateCrash => {
-                let under_way = std::mem::take(&mut play.acts);
-                play.crash();
-                play.ghosts.extend(under_way);
+                let under_way = std::mem::take(&mut harness.acts);
+                harness.crash();
+                harness.ghosts.extend(under_way);
             }
             _ => {}
         }
@@ -237,25 +237,25 @@ impl Stage {
         };
         let ours = made["spec"]["schedulerName"] == names::SCHEDULER_NAME;
         if self.stores && ours {
-            self.play.put(Kind::Claim, claim(&name, "local"));
-            self.play.put(Kind::Pod, using(made, &name));
+            self.harness.put(Kind::Claim, claim(&name, "local"));
+            self.harness.put(Kind::Pod, using(made, &name));
         } else {
-            self.play.put(Kind::Pod, made);
+            self.harness.put(Kind::Pod, made);
         }
     }
 
     fn make_volume(&mut self, node: u8) {
-        let name = format!("v{}", self.play.server.all(Kind::Volume).count());
-        self.play.put(Kind::Volume, volume(&name, "local", &format!("n{node}")));
+        let name = format!("v{}", self.harness.server.all(Kind::Volume).count());
+        self.harness.put(Kind::Volume, volume(&name, "local", &format!("n{node}")));
     }
 
     /// A node where others have room, as the API server has it.
     fn room(&self, wanted: u32, number: u8) -> Option<String> {
-        let nodes: Vec<&Value> = self.play.server.all(Kind::Node).collect();
+        let nodes: Vec<&Value> = self.harness.server.all(Kind::Node).collect();
         let node = nodes.get(usize::from(number) % nodes.len().max(1))?;
         let name = node["metadata"]["name"].as_str()?;
         let there = |pod: &&Value| pod["spec"]["nodeName"] == name && !is_over(pod);
-        let used: u64 = self.play.server.all(Kind::Pod).filter(there).map(asks).sum();
+        let used: u64 = self.harness.server.all(Kind::Pod).filter(there).map(asks).sum();
         let has = gpus(&node["status"]["allocatable"]);
         (used + u64::from(wanted) <= has).then(|| name.to_owned())
     }
@@ -264,14 +264,14 @@ impl Stage {
         match *event {
             Event::Delete { pod } => {
                 if let Some(pod) = self.some_pod(pod) {
-                    self.play.delete(pod["metadata"]["name"].as_str().unwrap_or_default());
+                    self.harness.delete(pod["metadata"]["name"].as_str().unwrap_or_default());
                 }
             }
             Event::End { pod, well } => {
                 let bound = |pod: &Value| !pod["spec"]["nodeName"].is_null() && !is_over(pod);
                 if let Some(pod) = self.some_pod(pod).filter(bound) {
                     let phase = if well { "Succeeded" } else { "Failed" };
-                    self.play.server.change(Kind::Pod, &key(&pod), |pod| end(pod, phase));
+                    self.harness.server.change(Kind::Pod, &key(&pod), |pod| end(pod, phase));
                 }
             }
             _ => {}
@@ -281,37 +281,37 @@ impl Stage {
     /// Everything is told, what runs ends, and in the end nothing waits that could run.
     pub(super) fn end(&mut self) {
         for name in 0..3 {
-            self.play(Event::Node { name });
+            self.harness(Event::Node { name });
         }
         for name in 0..3 {
-            self.play(Event::NoWorkload { name });
+            self.harness(Event::NoWorkload { name });
         }
         for number in 0..self.made * 3 * u32::from(self.stores) {
             self.make_volume((number % 3) as u8);
         }
         for round in 0.. {
-            self.play.settle_for_long();
+            self.harness.settle_for_long();
             self.check_room();
-            self.play.kubelets();
+            self.harness.kubelets();
             let waiting = self.could_start();
             if waiting.is_empty() {
                 break;
             }
             assert!(round < 40, "these could start, and do not: {waiting:?}");
             let bound: Vec<Key> = self
-                .play
+                .harness
                 .server
                 .all(Kind::Pod)
                 .filter(|pod| !pod["spec"]["nodeName"].is_null() && !is_over(pod))
                 .map(key)
                 .collect();
             for pod in bound {
-                self.play.server.change(Kind::Pod, &pod, |pod| end(pod, "Succeeded"));
+                self.harness.server.change(Kind::Pod, &pod, |pod| end(pod, "Succeeded"));
             }
         }
-        self.play.kubelets();
-        self.play.settle_for_long();
-        let left: Vec<Key> = self.play.server.all(Kind::Workload).map(key).collect();
+        self.harness.kubelets();
+        self.harness.settle_for_long();
+        let left: Vec<Key> = self.harness.server.all(Kind::Workload).map(key).collect();
         assert!(left.is_empty(), "these were deleted and are still there: {left:?}");
     }
 
@@ -322,14 +322,14 @@ impl Stage {
             return;
         }
         let alone: Vec<(String, u64)> = self
-            .play
+            .harness
             .server
             .all(Kind::Pod)
             .filter(|pod| is_waiting(pod) && pod["metadata"]["labels"][names::POD_GROUP].is_null())
             .map(|pod| (pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(), asks(pod)))
             .collect();
         for (name, asked) in alone {
-            let reason = self.play.reason(&name).unwrap_or_default();
+            let reason = self.harness.reason(&name).unwrap_or_default();
             if reason == "NoRoom" {
                 let room = (0..3).find_map(|node| self.room(asked as u32, node));
                 assert_eq!(room, None, "{name} waits, and there is room");
@@ -340,17 +340,17 @@ impl Stage {
     /// Pods that wait and that an empty cluster would take.
     fn could_start(&self) -> Vec<String> {
         let waiting = |group: &Value| {
-            let pods = self.play.server.all(Kind::Pod);
+            let pods = self.harness.server.all(Kind::Pod);
             pods.filter(|pod| {
                 is_waiting(pod) && pod["metadata"]["labels"][names::POD_GROUP] == *group
             })
             .count() as u64
         };
-        let pods = self.play.server.all(Kind::Pod).filter(|pod| is_waiting(pod));
+        let pods = self.harness.server.all(Kind::Pod).filter(|pod| is_waiting(pod));
         let could = pods.filter(|pod| {
             let group = &pod["metadata"]["labels"][names::POD_GROUP];
             let Some(name) = group.as_str() else { return true };
-            let found = self.play.server.get(Kind::PodGroup, &Key::new(SPACE, name));
+            let found = self.harness.server.get(Kind::PodGroup, &Key::new(SPACE, name));
             found.is_some_and(|found| found["spec"]["minMember"].as_u64() <= Some(waiting(group)))
         });
         could.map(|pod| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()

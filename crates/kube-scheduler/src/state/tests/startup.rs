@@ -1,9 +1,9 @@
-//! What a world makes of a cluster that it finds.
+//! What a state makes of a cluster that it finds.
 
 use serde_json::{Value, json};
 
 use super::fake_server::{Kind, Server};
-use super::harness::Play;
+use super::harness::Harness;
 use super::objects::{group, member, node, pod, queue, weighted, with, workload};
 use crate::state::{Action, Key};
 
@@ -11,158 +11,158 @@ fn on(value: Value, node: &str) -> Value {
     with(value, "spec|nodeName", json!(node))
 }
 
-fn found(objects: &[(Kind, Value)]) -> Play {
+fn found(objects: &[(Kind, Value)]) -> Harness {
     let mut server = Server::default();
     for (kind, value) in objects {
         server.put(*kind, value.clone());
     }
-    Play::of(server)
+    Harness::of(server)
 }
 
 #[test]
 fn pods_that_are_bound_keep_what_they_have() {
     let theirs = with(pod("theirs", 1), "spec|schedulerName", json!("default-scheduler"));
-    let mut play = found(&[
+    let mut harness = found(&[
         (Kind::Node, node("n", 3)),
         (Kind::Pod, on(pod("ours", 1), "n")),
         (Kind::Pod, on(theirs, "n")),
         (Kind::Pod, pod("a", 1)),
         (Kind::Pod, pod("b", 1)),
     ]);
-    play.settle();
-    let binds = play.said().into_iter().filter(|said| said.starts_with("bind")).count();
+    harness.settle();
+    let binds = harness.said().into_iter().filter(|said| said.starts_with("bind")).count();
     assert_eq!(binds, 1);
-    play.end("ours", "Succeeded");
-    play.end("theirs", "Succeeded");
-    play.settle();
-    assert_eq!([play.node_of("a"), play.node_of("b")], [Some("n"); 2]);
+    harness.end("ours", "Succeeded");
+    harness.end("theirs", "Succeeded");
+    harness.settle();
+    assert_eq!([harness.node_of("a"), harness.node_of("b")], [Some("n"); 2]);
 }
 
 #[test]
 fn more_may_be_bound_than_there_is_and_nothing_follows_from_it() {
-    let mut play = found(&[
+    let mut harness = found(&[
         (Kind::Node, node("n", 1)),
         (Kind::Pod, on(pod("a", 1), "n")),
         (Kind::Pod, on(pod("b", 1), "n")),
         (Kind::Pod, pod("c", 1)),
     ]);
-    play.check_settled(&["explain c Unschedulable"]);
-    play.end("a", "Succeeded");
-    play.check_settled(&[]);
-    play.end("b", "Succeeded");
-    play.check_settled(&["bind c n"]);
+    harness.check_settled(&["explain c Unschedulable"]);
+    harness.end("a", "Succeeded");
+    harness.check_settled(&[]);
+    harness.end("b", "Succeeded");
+    harness.check_settled(&["bind c n"]);
 }
 
 #[test]
 fn the_rest_of_a_gang_that_runs_in_part_is_placed_beside_it() {
-    let mut play = found(&[
+    let mut harness = found(&[
         (Kind::Node, node("n", 3)),
         (Kind::PodGroup, group("g", 3)),
         (Kind::Pod, on(member("a", "g", 1), "n")),
         (Kind::Pod, member("b", "g", 1)),
         (Kind::Pod, member("c", "g", 1)),
     ]);
-    play.settle();
-    assert_eq!([play.node_of("b"), play.node_of("c")], [Some("n"); 2]);
+    harness.settle();
+    assert_eq!([harness.node_of("b"), harness.node_of("c")], [Some("n"); 2]);
 }
 
 #[test]
 fn a_crash_in_the_midst_of_a_gangs_bindings_is_mended() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 3));
-    play.put(Kind::Workload, workload("w", 3, 0));
-    play.settle_for_long();
-    play.server.delete_workload(&Key::new("ns", "w"));
-    play.settle();
-    play.kubelets();
-    play.settle();
-    play.put(Kind::Workload, workload("w", 3, 0));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 3));
+    harness.put(Kind::Workload, workload("w", 3, 0));
+    harness.settle_for_long();
+    harness.server.delete_workload(&Key::new("ns", "w"));
+    harness.settle();
+    harness.kubelets();
+    harness.settle();
+    harness.put(Kind::Workload, workload("w", 3, 0));
     for _ in 0..40 {
-        play.tell_all();
-        play.step();
-        if play.said().iter().any(|said| said.starts_with("bind")) {
+        harness.tell_all();
+        harness.step();
+        if harness.said().iter().any(|said| said.starts_with("bind")) {
             break;
         }
-        while play.carry_out() {}
-        while play.answer() {}
-        play.pass(500);
+        while harness.carry_out() {}
+        while harness.answer() {}
+        harness.pass(500);
     }
-    play.carry_out();
-    play.carry_out();
-    play.crash();
-    play.settle_for_long();
-    let bound = play.server.all(Kind::Pod).filter(|pod| !pod["spec"]["nodeName"].is_null());
+    harness.carry_out();
+    harness.carry_out();
+    harness.crash();
+    harness.settle_for_long();
+    let bound = harness.server.all(Kind::Pod).filter(|pod| !pod["spec"]["nodeName"].is_null());
     assert_eq!(bound.count(), 3);
 }
 
 #[test]
 fn pods_on_nodes_that_are_gone_are_deleted() {
-    let mut play = found(&[(Kind::Pod, on(pod("a", 1), "gone"))]);
-    play.check_settled(&["delete orphan a"]);
-    assert!(play.server.get(Kind::Pod, &Key::new("ns", "a")).is_none());
+    let mut harness = found(&[(Kind::Pod, on(pod("a", 1), "gone"))]);
+    harness.check_settled(&["delete orphan a"]);
+    assert!(harness.server.get(Kind::Pod, &Key::new("ns", "a")).is_none());
 }
 
 #[test]
 fn a_nomination_is_kept_over_a_crash() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, weighted("low", 1, "1"));
-    play.settle();
-    play.put(Kind::Pod, weighted("high", 1, "9"));
-    play.tell_all();
-    play.step();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, weighted("low", 1, "1"));
+    harness.settle();
+    harness.put(Kind::Pod, weighted("high", 1, "9"));
+    harness.tell_all();
+    harness.step();
     // The crash comes before anybody is told.
-    play.acts.retain(|act| !matches!(act, Action::Explain { .. }));
-    play.settle();
-    assert_eq!(play.node_of("high"), None);
-    play.crash();
-    play.said();
-    play.settle();
-    let said = play.said();
+    harness.acts.retain(|act| !matches!(act, Action::WriteCondition { .. }));
+    harness.settle();
+    assert_eq!(harness.node_of("high"), None);
+    harness.crash();
+    harness.said();
+    harness.settle();
+    let said = harness.said();
     assert!(said.iter().any(|act| act.starts_with("explain high ")), "{said:?}");
-    play.put(Kind::Pod, weighted("other", 1, "9"));
-    play.settle();
-    play.kubelets();
-    play.settle();
-    assert_eq!([play.node_of("high"), play.node_of("other")], [Some("n"), None]);
+    harness.put(Kind::Pod, weighted("other", 1, "9"));
+    harness.settle();
+    harness.kubelets();
+    harness.settle();
+    assert_eq!([harness.node_of("high"), harness.node_of("other")], [Some("n"), None]);
 }
 
 #[test]
 fn who_takes_over_says_only_what_was_not_said_before() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, pod("a", 1));
-    play.put(Kind::Pod, pod("b", 1));
-    play.put(Kind::Pod, member("c", "g", 1));
-    play.put(Kind::Workload, workload("w", 1, 0));
-    play.settle_for_long();
-    play.said();
-    let told = play.notes.len();
-    play.crash();
-    play.settle_for_long();
-    play.check(&[]);
-    assert_eq!(play.notes[told..], [""; 0]);
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.put(Kind::Pod, pod("b", 1));
+    harness.put(Kind::Pod, member("c", "g", 1));
+    harness.put(Kind::Workload, workload("w", 1, 0));
+    harness.settle_for_long();
+    harness.said();
+    let told = harness.notes.len();
+    harness.crash();
+    harness.settle_for_long();
+    harness.check(&[]);
+    assert_eq!(harness.notes[told..], [""; 0]);
     // What changes is told.
-    play.put(Kind::PodGroup, group("g", 2));
-    play.settle();
-    play.check(&["explain c Gated again"]);
+    harness.put(Kind::PodGroup, group("g", 2));
+    harness.settle();
+    harness.check(&["explain c Gated again"]);
 }
 
 #[test]
 fn a_clock_that_was_ahead_does_not_stop_whoever_leads_next() {
     const DAY: u64 = 24 * 3_600_000;
-    let mut play = Play::new();
-    play.put(Kind::Queue, queue("q", 4));
-    play.put(Kind::Node, node("n", 1));
-    play.pass(DAY);
-    play.settle();
-    play.now.0 -= DAY;
-    play.crash();
-    play.put(Kind::Pod, pod("a", 1));
-    play.tell_all();
-    play.step();
-    play.refuse();
-    play.answer();
-    play.settle_for_long();
-    assert_eq!(play.node_of("a"), Some("n"), "it waits for a moment, and not for a day");
+    let mut harness = Harness::new();
+    harness.put(Kind::Queue, queue("q", 4));
+    harness.put(Kind::Node, node("n", 1));
+    harness.pass(DAY);
+    harness.settle();
+    harness.now.0 -= DAY;
+    harness.crash();
+    harness.put(Kind::Pod, pod("a", 1));
+    harness.tell_all();
+    harness.step();
+    harness.refuse();
+    harness.answer();
+    harness.settle_for_long();
+    assert_eq!(harness.node_of("a"), Some("n"), "it waits for a moment, and not for a day");
 }

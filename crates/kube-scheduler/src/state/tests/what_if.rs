@@ -5,18 +5,18 @@ use agentaflow_kube_core::names;
 use serde_json::{Value, json};
 
 use super::fake_server::Kind;
-use super::harness::Play;
+use super::harness::Harness;
 use super::objects::{node, pod, queue, with, workload};
 use crate::state::Key;
 
 /// One node with two GPUs of which one is taken.
-fn half_full() -> Play {
-    let mut play = Play::new();
+fn half_full() -> Harness {
+    let mut harness = Harness::new();
     let priced = with(node("n", 2), "metadata|annotations", json!({names::NODE_PRICE: "2.00"}));
-    play.put(Kind::Node, priced);
-    play.put(Kind::Pod, pod("old", 1));
-    play.settle_for_long();
-    play
+    harness.put(Kind::Node, priced);
+    harness.put(Kind::Pod, pod("old", 1));
+    harness.settle_for_long();
+    harness
 }
 
 fn asked(name: &str, gpus: u32, gang: u32) -> Value {
@@ -28,9 +28,9 @@ fn asked(name: &str, gpus: u32, gang: u32) -> Value {
 
 #[test]
 fn work_that_fits_is_told_its_place_and_price() {
-    let play = half_full();
+    let harness = half_full();
     let object = with(asked("new", 1, 1), "spec|estimatedDuration", json!("90m"));
-    let told = play.world.what_if("ns", &object).unwrap();
+    let told = harness.state.what_if("ns", &object).unwrap();
     assert_eq!(told.summary, "it would start now on n");
     assert_eq!(told.placement.len(), 1);
     assert_eq!(told.placement[0].gpus, ["1 × unknown"]);
@@ -41,23 +41,23 @@ fn work_that_fits_is_told_its_place_and_price() {
 
 #[test]
 fn work_that_does_not_fit_is_told_why_and_what_would() {
-    let play = half_full();
-    let told = play.world.what_if("ns", &asked("new", 2, 1)).unwrap();
+    let harness = half_full();
+    let told = harness.state.what_if("ns", &asked("new", 2, 1)).unwrap();
     assert_eq!(told.reason.as_deref(), Some("NoRoom"));
     assert!(told.summary.contains("lacks 2 free GPUs"), "{}", told.summary);
     assert_eq!(told.would_start_now, ["with 1 GPU"]);
     assert_eq!(told.price_per_hour, Some(Dollars(4_000_000)), "where it could run");
-    let told = play.world.what_if("ns", &asked("new", 1, 2)).unwrap();
+    let told = harness.state.what_if("ns", &asked("new", 1, 2)).unwrap();
     assert!(told.would_start_now.contains(&"as a gang of 1 task".to_owned()), "{told:?}");
 }
 
 #[test]
 fn work_that_waits_for_closed_gpus_is_told_so_and_how_to_open_them() {
-    let mut play = Play::new();
+    let mut harness = Harness::new();
     let closed = json!({names::NODE_CLOSED_GPUS: "0,1"});
-    play.put(Kind::Node, with(node("n", 2), "metadata|annotations", closed));
-    play.settle_for_long();
-    let told = play.world.what_if("ns", &asked("new", 1, 1)).unwrap();
+    harness.put(Kind::Node, with(node("n", 2), "metadata|annotations", closed));
+    harness.settle_for_long();
+    let told = harness.state.what_if("ns", &asked("new", 1, 1)).unwrap();
     assert_eq!(told.detail.as_deref(), Some("0/1 nodes fit: 1 has 2 GPUs that are cordoned"));
     let lacks = "has 2 GPUs that are cordoned; `agentaflow uncordon n/0 n/1` opens them";
     assert_eq!(told.closest[0].lacks, lacks);
@@ -65,68 +65,68 @@ fn work_that_waits_for_closed_gpus_is_told_so_and_how_to_open_them() {
 
 #[test]
 fn asking_changes_nothing_and_can_be_repeated_even_for_names_that_exist() {
-    let mut play = half_full();
-    play.put(Kind::Workload, workload("new", 1, 0));
-    play.settle_for_long();
-    let before = play.world.census();
+    let mut harness = half_full();
+    harness.put(Kind::Workload, workload("new", 1, 0));
+    harness.settle_for_long();
+    let before = harness.state.summary();
     for _ in 0..3 {
-        let told = play.world.what_if("ns", &asked("new", 1, 1)).unwrap();
+        let told = harness.state.what_if("ns", &asked("new", 1, 1)).unwrap();
         assert_eq!(told.reason.as_deref(), Some("NoRoom"));
     }
-    assert_eq!(play.world.census(), before);
-    assert_eq!(play.node_of("new-0"), Some("n"));
+    assert_eq!(harness.state.summary(), before);
+    assert_eq!(harness.node_of("new-0"), Some("n"));
 }
 
 #[test]
 fn pods_and_templates_of_pods_can_be_asked_about() {
-    let play = half_full();
+    let harness = half_full();
     let pod = with(pod("x", 1), "kind", json!("Pod"));
     let job = json!({"kind": "Job", "spec": {"template": pod}});
     let later = json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": pod}}}});
     for object in [pod.clone(), job, later] {
-        let told = play.world.what_if("ns", &object).unwrap();
+        let told = harness.state.what_if("ns", &object).unwrap();
         assert_eq!(told.summary, "it would start now on n", "{object}");
     }
 }
 
 #[test]
 fn what_stands_in_the_way_before_any_node_is_told_too() {
-    let mut play = half_full();
-    play.put(Kind::Queue, queue("other", 1));
-    play.settle_for_long();
+    let mut harness = half_full();
+    harness.put(Kind::Queue, queue("other", 1));
+    harness.settle_for_long();
     let object = with(asked("new", 1, 1), "spec|queue", json!("nobody"));
-    let told = play.world.what_if("ns", &object).unwrap();
+    let told = harness.state.what_if("ns", &object).unwrap();
     assert!(told.reason.is_some() && told.summary.contains("nobody"), "{told:?}");
     assert_eq!(told.eta_text, "start not known");
 }
 
 #[test]
 fn nonsense_is_refused_with_a_word_about_it() {
-    let play = half_full();
+    let harness = half_full();
     for (object, word) in [
         (json!(null), "kind"),
-        (json!({"kind": "ConfigMap"}), "runs no pods"),
+        (json!({"kind": "ConfigMap"}), "has no pods"),
         (json!({"kind": "GPUWorkload"}), "no spec"),
-        (json!({"kind": "GPUWorkload", "spec": {"gpuMemoryRequired": "x"}}), "cannot be read"),
+        (json!({"kind": "GPUWorkload", "spec": {"gpuMemoryRequired": "x"}}), "cannot read"),
         (json!({"kind": "Pod", "spec": {"containers": []}}), "no containers"),
-        (json!({"kind": "Pod", "spec": 7}), "cannot be read"),
+        (json!({"kind": "Pod", "spec": 7}), "cannot read"),
         (with(asked("x", 1, 1), "spec|gangSize", json!(0)), "gangSize"),
     ] {
-        let error = play.world.what_if("ns", &object).unwrap_err();
+        let error = harness.state.what_if("ns", &object).unwrap_err();
         assert!(error.contains(word), "{object}: {error}");
     }
 }
 
 #[test]
 fn explanations_carry_the_words_of_the_api() {
-    let mut play = half_full();
-    play.put(Kind::Pod, pod("waits", 2));
-    play.settle_for_long();
-    let told = play.world.explain(&Key::new("ns", "waits")).unwrap().explanation;
+    let mut harness = half_full();
+    harness.put(Kind::Pod, pod("waits", 2));
+    harness.settle_for_long();
+    let told = harness.state.explain(&Key::new("ns", "waits")).unwrap().explanation;
     assert_eq!((told.position, told.waiting), (Some(1), 1));
     assert_eq!(told.closest[0].node_name, "n");
     assert_eq!(told.would_start_now, ["with 1 GPU"]);
-    let told = play.world.explain(&Key::new("ns", "old")).unwrap().explanation;
+    let told = harness.state.explain(&Key::new("ns", "old")).unwrap().explanation;
     assert_eq!(told.placement[0].node_name, "n");
     assert!(told.summary.contains(" on n"), "{}", told.summary);
 }

@@ -3,86 +3,86 @@
 use serde_json::{Value, json};
 
 use super::fake_server::Kind;
-use super::harness::Play;
+use super::harness::Harness;
 use super::objects::{node, with, workload};
 use crate::state::Key;
 
-fn phase<'a>(play: &'a Play, name: &str) -> &'a str {
-    let found = play.server.get(Kind::Workload, &Key::new("ns", name));
+fn phase<'a>(harness: &'a Harness, name: &str) -> &'a str {
+    let found = harness.server.get(Kind::Workload, &Key::new("ns", name));
     found.map(|found| &found["status"]["phase"]).and_then(Value::as_str).unwrap_or("gone")
 }
 
 #[test]
 fn a_workload_gets_its_pods_and_ends_with_them() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::Workload, workload("w", 2, 0));
-    play.settle_for_long();
-    assert_eq!(phase(&play, "w"), "Scheduled");
-    assert_eq!([play.node_of("w-0"), play.node_of("w-1")], [Some("n"); 2]);
-    play.end("w-0", "Succeeded");
-    play.end("w-1", "Succeeded");
-    play.settle_for_long();
-    assert_eq!(phase(&play, "w"), "Succeeded");
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::Workload, workload("w", 2, 0));
+    harness.settle_for_long();
+    assert_eq!(phase(&harness, "w"), "Scheduled");
+    assert_eq!([harness.node_of("w-0"), harness.node_of("w-1")], [Some("n"); 2]);
+    harness.end("w-0", "Succeeded");
+    harness.end("w-1", "Succeeded");
+    harness.settle_for_long();
+    assert_eq!(phase(&harness, "w"), "Succeeded");
 }
 
 #[test]
 fn a_failed_pod_is_made_again_as_often_as_allowed() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Workload, workload("w", 1, 1));
-    play.settle_for_long();
-    play.end("w-0", "Failed");
-    play.settle_for_long();
-    assert_eq!(play.node_of("w-0-r1"), Some("n"));
-    play.end("w-0-r1", "Failed");
-    play.settle_for_long();
-    assert_eq!(phase(&play, "w"), "Failed");
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Workload, workload("w", 1, 1));
+    harness.settle_for_long();
+    harness.end("w-0", "Failed");
+    harness.settle_for_long();
+    assert_eq!(harness.node_of("w-0-r1"), Some("n"));
+    harness.end("w-0-r1", "Failed");
+    harness.settle_for_long();
+    assert_eq!(phase(&harness, "w"), "Failed");
 }
 
 #[test]
 fn a_gang_restarts_whole_after_a_failure() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::Workload, workload("w", 2, 1));
-    play.settle_for_long();
-    play.end("w-0", "Failed");
-    play.settle_for_long();
-    play.kubelets();
-    play.settle_for_long();
-    assert_eq!([play.node_of("w-0-r1"), play.node_of("w-1-r1")], [Some("n"); 2]);
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::Workload, workload("w", 2, 1));
+    harness.settle_for_long();
+    harness.end("w-0", "Failed");
+    harness.settle_for_long();
+    harness.kubelets();
+    harness.settle_for_long();
+    assert_eq!([harness.node_of("w-0-r1"), harness.node_of("w-1-r1")], [Some("n"); 2]);
 }
 
 #[test]
 fn pods_whose_node_vanishes_are_made_again_without_spending_retries() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Workload, workload("w", 1, 0));
-    play.settle_for_long();
-    play.put(Kind::Node, node("m", 1));
-    play.server.remove(Kind::Node, &Key::new("", "n"));
-    play.settle_for_long();
-    let nodes: Vec<_> = play.server.all(Kind::Pod).map(|pod| &pod["spec"]["nodeName"]).collect();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Workload, workload("w", 1, 0));
+    harness.settle_for_long();
+    harness.put(Kind::Node, node("m", 1));
+    harness.server.remove(Kind::Node, &Key::new("", "n"));
+    harness.settle_for_long();
+    let nodes: Vec<_> = harness.server.all(Kind::Pod).map(|pod| &pod["spec"]["nodeName"]).collect();
     assert_eq!(nodes, ["m"]);
-    assert_eq!(phase(&play, "w"), "Scheduled");
+    assert_eq!(phase(&harness, "w"), "Scheduled");
 }
 
 #[test]
 fn a_deleted_workload_takes_its_pods_along() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::Workload, workload("w", 2, 0));
-    play.settle_for_long();
-    play.server.delete_workload(&Key::new("ns", "w"));
-    play.settle_for_long();
-    assert_eq!(phase(&play, "w"), "Scheduled", "its pods are still ending");
-    play.kubelets();
-    play.settle_for_long();
-    assert_eq!(phase(&play, "w"), "gone");
-    assert_eq!(play.server.all(Kind::Pod).count(), 0);
-    play.put(Kind::Workload, workload("w", 2, 0));
-    play.settle_for_long();
-    assert_eq!(play.server.all(Kind::Pod).count(), 2);
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::Workload, workload("w", 2, 0));
+    harness.settle_for_long();
+    harness.server.delete_workload(&Key::new("ns", "w"));
+    harness.settle_for_long();
+    assert_eq!(phase(&harness, "w"), "Scheduled", "its pods are still ending");
+    harness.kubelets();
+    harness.settle_for_long();
+    assert_eq!(phase(&harness, "w"), "gone");
+    assert_eq!(harness.server.all(Kind::Pod).count(), 0);
+    harness.put(Kind::Workload, workload("w", 2, 0));
+    harness.settle_for_long();
+    assert_eq!(harness.server.all(Kind::Pod).count(), 2);
 }
 
 /// A workload that may be stopped for more important ones.
@@ -100,20 +100,20 @@ fn a_priority_class_of_the_template_decides_about_its_priority() {
         }
         workload
     };
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Workload, class("runs", 6, None));
-    play.settle_for_long();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Workload, class("runs", 6, None));
+    harness.settle_for_long();
     // Ten in the spec is nothing beside a class that means zero.
-    play.put(Kind::Workload, class("loud", 10, Some("agentaflow-0")));
-    play.settle_for_long();
-    assert_eq!(play.node_of("runs-0"), Some("n"));
-    assert_eq!(phase(&play, "loud"), "Pending");
-    play.put(Kind::Workload, class("quiet", 0, Some("agentaflow-9")));
-    play.settle_for_long();
-    play.kubelets();
-    play.settle_for_long();
-    assert_eq!(play.node_of("quiet-0"), Some("n"));
+    harness.put(Kind::Workload, class("loud", 10, Some("agentaflow-0")));
+    harness.settle_for_long();
+    assert_eq!(harness.node_of("runs-0"), Some("n"));
+    assert_eq!(phase(&harness, "loud"), "Pending");
+    harness.put(Kind::Workload, class("quiet", 0, Some("agentaflow-9")));
+    harness.settle_for_long();
+    harness.kubelets();
+    harness.settle_for_long();
+    assert_eq!(harness.node_of("quiet-0"), Some("n"));
 }
 
 #[test]
@@ -121,119 +121,119 @@ fn a_raised_priority_takes_new_pods_and_running_ones_keep_theirs() {
     let raised = |name: &str, priority: u8| {
         with(of_priority(name, priority), "metadata|generation", json!(2))
     };
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Workload, of_priority("runs", 5));
-    play.settle_for_long();
-    play.put(Kind::Workload, of_priority("waits", 2));
-    play.settle_for_long();
-    play.put(Kind::Workload, raised("runs", 9));
-    play.settle_for_long();
-    assert_eq!(play.node_of("runs-0"), Some("n"), "what runs goes on");
-    play.put(Kind::Workload, raised("waits", 7));
-    play.settle_for_long();
-    play.kubelets();
-    play.settle_for_long();
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Workload, of_priority("runs", 5));
+    harness.settle_for_long();
+    harness.put(Kind::Workload, of_priority("waits", 2));
+    harness.settle_for_long();
+    harness.put(Kind::Workload, raised("runs", 9));
+    harness.settle_for_long();
+    assert_eq!(harness.node_of("runs-0"), Some("n"), "what runs goes on");
+    harness.put(Kind::Workload, raised("waits", 7));
+    harness.settle_for_long();
+    harness.kubelets();
+    harness.settle_for_long();
     let class = |pod: &str| {
-        let found = play.server.get(Kind::Pod, &Key::new("ns", pod)).expect("a pod");
+        let found = harness.server.get(Kind::Pod, &Key::new("ns", pod)).expect("a pod");
         found["spec"]["priorityClassName"].as_str().unwrap_or_default().to_owned()
     };
     assert_eq!(class("waits-0"), "agentaflow-7");
     let words = "GPUWorkload runs Preempted: stopped for `ns/waits`, which has a higher priority";
-    assert!(play.notes.iter().any(|note| note == words), "{:?}", play.notes);
+    assert!(harness.notes.iter().any(|note| note == words), "{:?}", harness.notes);
     assert_eq!(class("runs-0-r1"), "agentaflow-9", "its next pod has the class it asks for now");
 }
 
 #[test]
 fn who_waits_and_who_is_stopped_for_whom_is_told() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Workload, of_priority("low", 2));
-    play.settle_for_long();
-    play.put(Kind::Workload, of_priority("also-low", 2));
-    play.settle_for_long();
-    play.put(Kind::Workload, of_priority("high", 9));
-    play.settle_for_long();
-    let told = |words: &str| play.notes.iter().any(|note| note.starts_with(words));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Workload, of_priority("low", 2));
+    harness.settle_for_long();
+    harness.put(Kind::Workload, of_priority("also-low", 2));
+    harness.settle_for_long();
+    harness.put(Kind::Workload, of_priority("high", 9));
+    harness.settle_for_long();
+    let told = |words: &str| harness.notes.iter().any(|note| note.starts_with(words));
     for words in [
         "GPUWorkload also-low FailedScheduling: 0/1 nodes fit: 1 lacks 1 free GPU",
         "GPUWorkload low Preempted: stopped for `ns/high`, which has a higher priority",
         "Pod low-0 Preempted: stopped for `ns/high`, which has a higher priority",
-        "GPUWorkload high Preempting: stops `ns/low` for it",
+        "GPUWorkload high Preempting: Preempting `ns/low`",
     ] {
-        assert!(told(words), "no `{words}` in {:#?}", play.notes);
+        assert!(told(words), "no `{words}` in {:#?}", harness.notes);
     }
 }
 
 #[test]
 fn a_status_of_which_the_installed_schema_drops_a_field_is_not_written_for_ever() {
-    let mut play = Play::new();
-    play.server.pruned = Some("phase");
-    play.put(Kind::Workload, workload("w", 1, 0));
+    let mut harness = Harness::new();
+    harness.server.pruned = Some("phase");
+    harness.put(Kind::Workload, workload("w", 1, 0));
     for _ in 0..3_600 {
-        play.settle();
-        play.pass(1_000);
+        harness.settle();
+        harness.pass(1_000);
     }
-    let written = play.server.statuses;
+    let written = harness.server.statuses;
     assert!((5..25).contains(&written), "{written} times in an hour");
 }
 
 #[test]
 fn a_status_that_somebody_else_changed_is_soon_put_right() {
-    let mut play = Play::new();
-    play.put(Kind::Workload, workload("w", 1, 0));
-    play.settle_for_long();
+    let mut harness = Harness::new();
+    harness.put(Kind::Workload, workload("w", 1, 0));
+    harness.settle_for_long();
     for _ in 0..10 {
-        play.pass(60_000);
-        play.server.change(Kind::Workload, &Key::new("ns", "w"), |value| {
+        harness.pass(60_000);
+        harness.server.change(Kind::Workload, &Key::new("ns", "w"), |value| {
             value["status"]["phase"] = json!("Failed");
         });
-        play.settle();
-        assert_eq!(phase(&play, "w"), "Pending");
+        harness.settle();
+        assert_eq!(phase(&harness, "w"), "Pending");
     }
 }
 
 /// Names of the pods of `w` that somebody deletes.
-fn deleted(play: &mut Play) -> Vec<String> {
-    play.said().into_iter().filter(|said| said.starts_with("delete ")).collect()
+fn deleted(harness: &mut Harness) -> Vec<String> {
+    harness.said().into_iter().filter(|said| said.starts_with("delete ")).collect()
 }
 
 #[test]
 fn the_end_of_a_pod_is_asked_for_once_however_often_its_workload_is_looked_at() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 3));
-    play.put(Kind::Workload, workload("w", 3, 0));
-    play.settle_for_long();
-    play.said();
-    play.server.delete_workload(&Key::new("ns", "w"));
-    play.tell_all();
-    play.step();
-    assert_eq!(deleted(&mut play), ["delete w-0", "delete w-1", "delete w-2"]);
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 3));
+    harness.put(Kind::Workload, workload("w", 3, 0));
+    harness.settle_for_long();
+    harness.said();
+    harness.server.delete_workload(&Key::new("ns", "w"));
+    harness.tell_all();
+    harness.step();
+    assert_eq!(deleted(&mut harness), ["delete w-0", "delete w-1", "delete w-2"]);
     // The API server has so far heard of one.
-    play.carry_out();
-    play.tell_all();
-    play.step();
-    assert_eq!(deleted(&mut play), [""; 0]);
-    let told = play.notes.iter().filter(|note| note.starts_with("GPUWorkload w Stopping"));
+    harness.carry_out();
+    harness.tell_all();
+    harness.step();
+    assert_eq!(deleted(&mut harness), [""; 0]);
+    let told = harness.notes.iter().filter(|note| note.starts_with("GPUWorkload w Stopping"));
     assert_eq!(told.count(), 1);
 }
 
 #[test]
 fn what_was_refused_is_asked_for_again_until_a_deleted_workload_is_gone() {
-    let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
-    play.put(Kind::Workload, workload("w", 2, 0));
-    play.settle_for_long();
-    play.server.delete_workload(&Key::new("ns", "w"));
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::Workload, workload("w", 2, 0));
+    harness.settle_for_long();
+    harness.server.delete_workload(&Key::new("ns", "w"));
     // Somebody lets nothing pass for a while, first of the pods, then of the workload.
     for _ in 0..2 {
-        play.tell_all();
-        play.step();
-        play.acts.clear();
-        play.pass(31_000);
-        play.settle();
-        play.kubelets();
+        harness.tell_all();
+        harness.step();
+        harness.acts.clear();
+        harness.pass(31_000);
+        harness.settle();
+        harness.kubelets();
     }
-    play.settle_for_long();
-    assert_eq!(phase(&play, "w"), "gone");
+    harness.settle_for_long();
+    assert_eq!(phase(&harness, "w"), "gone");
 }

@@ -1,0 +1,179 @@
+//! Gangs: pods that start together and are one workload of the engine. A single pod is a gang of one.
+
+use agentaflow_engine::{Gate, Request, Role, WorkloadId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::action::Key;
+use super::explain::PendingReason;
+use super::membership::Traits;
+
+#[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, not the states of one machine"
+)]
+pub(super) struct Gang {
+    pub(super) min_members: u32,
+    pub(super) traits: Traits,
+    /// Pods by task; finished pods are removed.
+    pub(super) members: BTreeMap<u32, Key>,
+    /// Requests by task as last submitted; empty while the gang is incomplete.
+    pub(super) submitted_requests: Vec<Arc<Request>>,
+    /// Members that have not been told why the gang is pending.
+    pub(super) unexplained: Vec<Key>,
+    /// The engine knows the workload.
+    pub(super) submitted: bool,
+    pub(super) gated: bool,
+    pub(super) placed: bool,
+    /// A member could not be bound: bound members are deleted, and the gang is placed again.
+    pub(super) tearing_down: bool,
+    /// Its pods are being stopped, for a preemptor or to start together.
+    pub(super) stopping: bool,
+    /// The last leader bound only a part of its pods.
+    pub(super) split: bool,
+    pub(super) reason: Option<PendingReason>,
+    /// Its pods carry the nodes that are being freed for them.
+    pub(super) nominated: bool,
+}
+
+impl Gang {
+    pub(super) fn new(min_members: u32, traits: Traits) -> Self {
+        Self {
+            min_members,
+            traits,
+            members: BTreeMap::new(),
+            submitted_requests: Vec::new(),
+            unexplained: Vec::new(),
+            submitted: false,
+            gated: false,
+            placed: false,
+            tearing_down: false,
+            stopping: false,
+            split: false,
+            reason: None,
+            nominated: false,
+        }
+    }
+
+    /// A gang that runs already.
+    pub(super) fn running(min_members: u32, traits: Traits) -> Self {
+        Self { submitted: true, placed: true, ..Self::new(min_members, traits) }
+    }
+
+    pub(super) fn is_multi_pod(&self) -> bool {
+        self.min_members > 1
+    }
+
+    /// The lowest task number without a member.
+    pub(super) fn free_task(&self) -> u32 {
+        let next = self.members.last_key_value().map_or(0, |(task, _)| task + 1);
+        let has_holes = self.members.len() as u32 != next;
+        let hole = (0..next).find(|task| has_holes && !self.members.contains_key(task));
+        hole.unwrap_or(next)
+    }
+
+    pub(super) fn first_member(&self) -> Option<&Key> {
+        self.members.values().next()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct GangTable {
+    gangs: BTreeMap<WorkloadId, Gang>,
+    /// Pods of a gang that are placed apart from it, or finished.
+    detached: BTreeMap<WorkloadId, BTreeSet<Key>>,
+    /// Minimum members of pod groups, by namespace and name.
+    pod_groups: BTreeMap<Key, u32>,
+}
+
+impl GangTable {
+    pub(super) fn get(&self, id: &WorkloadId) -> Option<&Gang> {
+        self.gangs.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &WorkloadId) -> Option<&mut Gang> {
+        self.gangs.get_mut(id)
+    }
+
+    pub(super) fn contains(&self, id: &WorkloadId) -> bool {
+        self.gangs.contains_key(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&WorkloadId, &Gang)> {
+        self.gangs.iter()
+    }
+
+    pub(super) fn get_or_insert(
+        &mut self,
+        id: &WorkloadId,
+        new: impl FnOnce() -> Gang,
+    ) -> &mut Gang {
+        self.gangs.entry(id.clone()).or_insert_with(new)
+    }
+
+    pub(super) fn insert(&mut self, id: WorkloadId, gang: Gang) {
+        self.gangs.insert(id, gang);
+    }
+
+    pub(super) fn remove(&mut self, id: &WorkloadId) -> Option<Gang> {
+        self.gangs.remove(id)
+    }
+
+    /// Members of a gang in the order of their tasks.
+    pub(super) fn members(&self, id: &WorkloadId) -> impl Iterator<Item = &Key> {
+        self.gangs.get(id).into_iter().flat_map(|gang| gang.members.values())
+    }
+
+    pub(super) fn detached(&self, gang: &WorkloadId) -> impl Iterator<Item = &Key> {
+        self.detached.get(gang).into_iter().flatten()
+    }
+
+    pub(super) fn add_detached(&mut self, gang: &WorkloadId, pod: &Key) {
+        self.detached.entry(gang.clone()).or_default().insert(pod.clone());
+    }
+
+    pub(super) fn remove_detached(&mut self, gang: &WorkloadId, pod: &Key) {
+        if let Some(pods) = self.detached.get_mut(gang) {
+            pods.remove(pod);
+            if pods.is_empty() {
+                self.detached.remove(gang);
+            }
+        }
+    }
+
+    /// Minimum members of a pod group; none if the group is unknown.
+    pub(super) fn min_members(&self, group: &Key) -> Option<u32> {
+        self.pod_groups.get(group).copied()
+    }
+
+    /// Returns whether the number changed.
+    pub(super) fn set_min_members(&mut self, group: Key, min_members: u32) -> bool {
+        self.pod_groups.insert(group, min_members) != Some(min_members)
+    }
+
+    pub(super) fn remove_pod_group(&mut self, group: &Key) {
+        self.pod_groups.remove(group);
+    }
+}
+
+/// Makes a workload of one task a gang of tasks with these requests; equal requests must be adjacent.
+pub(super) fn set_roles(workload: &mut agentaflow_engine::Workload, requests: &[Arc<Request>]) {
+    let mut roles: Vec<Role> = Vec::new();
+    for request in requests {
+        match roles.last_mut() {
+            Some(last) if last.request == *request => last.tasks += 1,
+            _ => roles.push(Role { tasks: 1, request: request.clone() }),
+        }
+    }
+    if !roles.is_empty() {
+        let first = roles.remove(0);
+        (workload.tasks, workload.request) = (first.tasks, first.request);
+    }
+    workload.roles = roles;
+}
+
+/// The gate of an incomplete gang.
+pub(super) fn incomplete(have: usize, need: u32) -> Gate {
+    Gate::GangIncomplete { have: have as u32, need }
+}

@@ -1,0 +1,269 @@
+//! Nodes as the watches report them, and as the engine knows them.
+
+use agentaflow_engine::labels::Labels;
+use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId};
+use agentaflow_kube_core::crd::GpuNode;
+use agentaflow_kube_core::slim::{self, CsiNode, Node};
+use agentaflow_kube_core::translate::{self, Left, NodeView, Volumes};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::action::Key;
+use super::engine_link::EngineLink;
+use super::pod_index::PodIndex;
+use super::settings::Settings;
+
+#[derive(Debug, Default)]
+pub(super) struct NodeTable(BTreeMap<Arc<str>, NodeEntry>);
+
+#[derive(Debug, Default)]
+pub(super) struct NodeEntry {
+    node: Option<Node>,
+    devices: Option<GpuNode>,
+    csi: Option<CsiNode>,
+    /// Node description last sent to the engine.
+    sent: Option<NodeView>,
+    /// Pre-provisioned volumes for pods that wait.
+    free_volumes: Left,
+    /// Pods whose usage is foreign to the engine.
+    foreign: BTreeSet<Key>,
+    /// Members that the engine has placed here.
+    members: BTreeSet<Key>,
+}
+
+impl NodeEntry {
+    /// Whether the engine knows the node.
+    pub(super) fn is_known(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    /// Whether the node exists in the cluster.
+    pub(super) fn exists(&self) -> bool {
+        self.node.is_some()
+    }
+
+    /// Price of a pod on this node.
+    pub(super) fn price_per_hour(&self, pod: &slim::Pod) -> MicroDollars {
+        self.sent.as_ref().map(|view| translate::hourly(view, pod)).unwrap_or_default()
+    }
+
+    pub(super) fn gpu_model(&self) -> Option<&str> {
+        Some(self.sent.as_ref()?.node.gpus.first()?.model.as_str())
+    }
+
+    /// Fraction of a device that one unit of the device plugin stands for.
+    pub(super) fn device_fraction(&self) -> f64 {
+        1.0 / f64::from(self.sent.as_ref().map_or(1, |view| view.shared_units.max(1)))
+    }
+
+    /// Whether a node monitor reports its GPUs.
+    pub(super) fn is_monitored(&self) -> bool {
+        self.devices.is_some()
+    }
+
+    /// Whether the engine knows a GPU of the node by this name.
+    pub(super) fn has_gpu(&self, id: &str) -> bool {
+        let sent = self.sent.as_ref();
+        sent.is_some_and(|sent| sent.node.gpus.iter().any(|gpu| gpu.id.as_str() == id))
+    }
+
+    /// Labels as the engine knows them.
+    pub(super) fn labels(&self) -> Option<&Labels> {
+        self.sent.as_ref().map(|sent| &sent.node.labels)
+    }
+
+    pub(super) fn foreign(&self) -> impl Iterator<Item = &Key> {
+        self.foreign.iter()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.node.is_none()
+            && self.devices.is_none()
+            && self.csi.is_none()
+            && self.foreign.is_empty()
+            && self.members.is_empty()
+    }
+}
+
+impl NodeTable {
+    pub(super) fn get(&self, name: &str) -> Option<&NodeEntry> {
+        self.0.get(name)
+    }
+
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        self.0.keys().cloned().collect()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &NodeEntry> {
+        self.0.values()
+    }
+
+    pub(super) fn is_known(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(NodeEntry::is_known)
+    }
+
+    pub(super) fn exists(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(NodeEntry::exists)
+    }
+
+    /// Labels of the nodes that the engine knows.
+    pub(super) fn labels(&self) -> BTreeMap<&str, &Labels> {
+        self.0.iter().filter_map(|(name, entry)| Some((&**name, entry.labels()?))).collect()
+    }
+
+    /// Returns whether the node is new.
+    pub(super) fn set_node(&mut self, name: &Arc<str>, node: Option<Node>) -> bool {
+        let entry = self.0.entry(name.clone()).or_default();
+        let is_new = entry.node.is_none();
+        entry.node = node;
+        is_new
+    }
+
+    pub(super) fn set_devices(&mut self, name: &Arc<str>, devices: Option<GpuNode>) {
+        self.0.entry(name.clone()).or_default().devices = devices;
+    }
+
+    pub(super) fn set_csi(&mut self, name: &Arc<str>, csi: Option<CsiNode>) {
+        self.0.entry(name.clone()).or_default().csi = csi;
+    }
+
+    /// Returns whether the number changed.
+    pub(super) fn set_free_volumes(&mut self, name: &Arc<str>, free: Left) -> bool {
+        let Some(entry) = self.0.get_mut(name) else { return false };
+        let changed = entry.free_volumes != free;
+        entry.free_volumes = free;
+        changed
+    }
+
+    pub(super) fn add_member(&mut self, name: &Arc<str>, pod: &Key) {
+        self.0.entry(name.clone()).or_default().members.insert(pod.clone());
+    }
+
+    pub(super) fn remove_member(&mut self, name: &str, pod: &Key) {
+        if let Some(entry) = self.0.get_mut(name) {
+            entry.members.remove(pod);
+        }
+    }
+
+    pub(super) fn remove_if_empty(&mut self, name: &str) {
+        if self.0.get(name).is_some_and(NodeEntry::is_empty) {
+            self.0.remove(name);
+        }
+    }
+
+    /// Sends the usage of a pod that the engine does not decide about.
+    pub(super) fn publish_foreign_use(
+        &mut self,
+        key: &Key,
+        name: &Arc<str>,
+        pods: &PodIndex,
+        engine: &mut EngineLink,
+    ) {
+        let entry = self.0.entry(name.clone()).or_default();
+        entry.foreign.insert(key.clone());
+        if !entry.is_known() {
+            return;
+        }
+        let Some(uses) = pods.get(key).and_then(|pod| pod.foreign_use.clone()) else { return };
+        let node = NodeId::from(name.as_ref());
+        engine.send(Event::ForeignUseUpdated {
+            node,
+            id: ForeignId::from(key.to_string()),
+            usage: uses,
+        });
+    }
+
+    /// Records a foreign pod without sending its usage, which is not complete before everything is listed.
+    pub(super) fn add_foreign(&mut self, key: &Key, name: &Arc<str>) {
+        self.0.entry(name.clone()).or_default().foreign.insert(key.clone());
+    }
+
+    /// Forgets a foreign pod whose usage was never sent.
+    pub(super) fn drop_foreign(&mut self, key: &Key, name: &str) {
+        if let Some(entry) = self.0.get_mut(name) {
+            entry.foreign.remove(key);
+        }
+    }
+
+    pub(super) fn remove_foreign_use(&mut self, key: &Key, name: &str, engine: &mut EngineLink) {
+        let Some(entry) = self.0.get_mut(name) else { return };
+        if entry.foreign.remove(key) && entry.is_known() {
+            let node = NodeId::from(name);
+            engine.send(Event::ForeignUseRemoved { node, id: ForeignId::from(key.to_string()) });
+        }
+        self.remove_if_empty(name);
+    }
+
+    /// The description of a node for the engine; none if the node is gone or not selected by the settings.
+    fn describe(&self, name: &str, settings: &Settings, volumes: &Volumes) -> Option<NodeView> {
+        let entry = self.0.get(name)?;
+        let node = entry.node.as_ref().filter(|node| settings.selects(node))?;
+        let mut view = translate::node(node, entry.devices.as_ref(), entry.csi.as_ref());
+        volumes.lift_limits(&mut view.node);
+        view.node.resources.extend(entry.free_volumes.clone());
+        Some(view)
+    }
+
+    /// Sends a node to the engine.
+    pub(super) fn publish(
+        &mut self,
+        name: &Arc<str>,
+        settings: &Settings,
+        volumes: &Volumes,
+        engine: &mut EngineLink,
+    ) -> Published {
+        let Some(view) = self.describe(name, settings, volumes) else { return Published::Gone };
+        let Some(entry) = self.0.get_mut(name) else { return Published::Gone };
+        let is_new = entry.sent.is_none();
+        if entry.sent.as_ref().is_none_or(|sent| sent.node != view.node)
+            && !engine.send(Event::NodeUpdated(Box::new(view.node.clone())))
+        {
+            return Published::Unchanged;
+        }
+        send_health(name, entry.sent.as_ref(), &view, engine);
+        entry.sent = Some(view);
+        if is_new { Published::New } else { Published::Unchanged }
+    }
+
+    /// Marks a node as unknown to the engine; returns its members, or none if the engine did not know the node.
+    pub(super) fn forget(&mut self, name: &str) -> Option<Vec<Key>> {
+        let entry = self.0.get_mut(name)?;
+        entry.sent.take()?;
+        Some(entry.members.iter().cloned().collect())
+    }
+}
+
+/// Outcome of [`NodeTable::publish`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Published {
+    /// The engine did not know the node before.
+    New,
+    Unchanged,
+    /// The engine must not know the node.
+    Gone,
+}
+
+/// Sends GPU health and utilization. An unhealthy GPU gets no new pods; its pods are left to the kubelet.
+fn send_health(name: &str, sent: Option<&NodeView>, view: &NodeView, engine: &mut EngineLink) {
+    let node = NodeId::from(name);
+    let (now, before) = (unhealthy(view), sent.map(unhealthy).unwrap_or_default());
+    for gpu in view.node.gpus.iter().map(|gpu| &gpu.id) {
+        if now.get(gpu) != before.get(gpu) {
+            let health = now.get(gpu).copied().unwrap_or_default();
+            engine.send(Event::GpuHealth { node: node.clone(), gpu: gpu.clone(), health });
+        }
+    }
+    if sent.is_none_or(|sent| sent.readings != view.readings) && !view.readings.is_empty() {
+        engine.send(Event::Utilization { node, readings: view.readings.clone() });
+    }
+}
+
+/// Unhealthy GPUs with the health sent to the engine: cordoned or unfit, so that the engine never displaces their pods.
+fn unhealthy(view: &NodeView) -> BTreeMap<GpuId, GpuHealth> {
+    let unhealthy = view.health.iter().filter_map(|(gpu, health)| match health {
+        GpuHealth::Healthy => None,
+        GpuHealth::Cordoned | GpuHealth::Draining => Some((gpu.clone(), GpuHealth::Cordoned)),
+        GpuHealth::Failed | GpuHealth::Degraded => Some((gpu.clone(), GpuHealth::Degraded)),
+    });
+    unhealthy.collect()
+}
