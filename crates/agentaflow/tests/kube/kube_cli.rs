@@ -254,7 +254,7 @@ async fn a_workload_is_completed_by_hand_and_events_are_followed() {
         }
         String::new()
     });
-    assert_eq!(seen.await.expect("an event in time"), "It was completed by hand.");
+    assert_eq!(seen.await.expect("an event in time"), "Completed by the user.");
     in_phase(&share, "serve", "Succeeded").await;
     assert_eq!(asked.job("serve").await.expect("a job").status, JobStatus::Completed);
     wait_for("its GPU is free", async || {

@@ -55,14 +55,14 @@ async fn explanations_are_answered_and_decisions_are_logged() {
     in_phase(&share, "runs", "Running").await;
     WorkloadPlan::new(&share, "waits", &PodPlan::new("")).gpus(2).create(&share).await;
     let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]);
-    let aside =
-        PodPlan::new("aside").scheduler(&share.scheduler_name()).spec("resourceClaims", claims);
-    share.create_pod(&aside).await;
+    let parked =
+        PodPlan::new("parked").scheduler(&share.scheduler_name()).spec("resourceClaims", claims);
+    share.create_pod(&parked).await;
     for (name, state, reason, words) in [
         ("runs", "Running", json!(null), ""),
-        ("waits", "Waiting", json!("NoRoom"), "lacks 2 free GPUs (most free 1)"),
-        ("waits-0", "Waiting", json!("NoRoom"), "place 1 of 1 in the queue"),
-        ("aside", "Aside", json!("Unsupported"), "dynamic resource allocation"),
+        ("waits", "Pending", json!("NoRoom"), "lacks 2 free GPUs (most free 1)"),
+        ("waits-0", "Pending", json!("NoRoom"), "place 1 of 1 in the queue"),
+        ("parked", "Parked", json!("Unsupported"), "dynamic resource allocation"),
     ] {
         let path = format!("/explain/{}/{name}", share.namespace);
         wait_for(&format!("{name} explained"), async || {
@@ -78,8 +78,8 @@ async fn explanations_are_answered_and_decisions_are_logged() {
         .await;
     }
     event(&share, "GPUWorkload", "waits", "FailedScheduling", "lacks 2 free GPUs").await;
-    let nobody = get(scheduler.http, &format!("/explain/{}/nobody", share.namespace)).unwrap();
-    assert_eq!(nobody.status, 404);
+    let missing = get(scheduler.http, &format!("/explain/{}/missing", share.namespace)).unwrap();
+    assert_eq!(missing.status, 404);
     scheduler.program.says("decided").await;
     let log = scheduler.program.log();
     let bound = log.lines().find(|line| line.contains("decided") && line.contains("bind "));

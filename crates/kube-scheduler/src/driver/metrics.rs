@@ -108,7 +108,12 @@ fn cluster(summary: &ClusterSummary, text: &mut Exposition) {
     let values: [(&str, MetricType, &str, f64); 8] = [
         ("agentaflow_gpu_total", Untyped, "GPUs managed.", summary.gpus),
         ("agentaflow_gpu_available", Gauge, "Free GPUs without the reserved ones.", summary.free),
-        ("agentaflow_gpu_reserved", Gauge, "GPUs reserved for pending workloads.", summary.reserved),
+        (
+            "agentaflow_gpu_reserved",
+            Gauge,
+            "GPUs reserved for pending workloads.",
+            summary.reserved,
+        ),
         ("agentaflow_gpu_utilization", Gauge, "Mean utilization in percent.", summary.utilization),
         ("agentaflow_nodes", Gauge, "Nodes managed.", summary.nodes as f64),
         ("agentaflow_workloads_pending", Gauge, "Pending workloads.", pending as f64),
