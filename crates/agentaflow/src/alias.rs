@@ -1,5 +1,5 @@
-//! Other names of this program: installed as `k8s-gpu-scheduler` it takes the documented form
-//! `--mode=scheduler|monitor|cli [options]`, installed as `kubectl-agentaflow` it is a plugin of `kubectl`.
+//! Other names of the program: `k8s-gpu-scheduler` takes `--mode=scheduler|monitor|cli [options]`, and
+//! `kubectl-agentaflow` is a `kubectl` plugin. Both are translated to agentaflow commands.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -8,25 +8,24 @@ use agentaflow_kube_core::names;
 
 use crate::context::variable;
 
-/// The documented name.
-const SCHEDULER: &str = "k8s-gpu-scheduler";
+const SCHEDULER_ALIAS: &str = "k8s-gpu-scheduler";
 
-/// As a plugin of `kubectl`, which runs it for `kubectl agentaflow …`.
-const PLUGIN: &str = "kubectl-agentaflow";
+/// `kubectl agentaflow …` starts this program.
+const PLUGIN_ALIAS: &str = "kubectl-agentaflow";
 
-/// Options of every command that asks somebody.
-const WHERE: [&str; 4] = ["--context", "--namespace", "-n", "--kubeconfig"];
+/// Options of [`crate::connect::Connect`].
+const CONNECT_OPTIONS: [&str; 4] = ["--context", "--namespace", "-n", "--kubeconfig"];
 
-/// Options of the documented form that stand before its command.
-const BEFORE: [&str; 4] = ["--namespace", "--strategy", "--node", "--log-level"];
+/// Options that `--mode=cli` accepts before its command.
+const LEADING_OPTIONS: [&str; 4] = ["--namespace", "--strategy", "--node", "--log-level"];
 
-/// The arguments as our own commands take them; or what is wrong with them.
+/// Translates the arguments of any name to those of `agentaflow`.
 pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
-    renamed(given).map(with_negative_values).map(help_last)
+    translate_alias(given).map(attach_negative_values).map(move_help_last)
 }
 
-/// `help COMMAND`, as people type it elsewhere, as `COMMAND --help`.
-fn help_last(mut words: Vec<OsString>) -> Vec<OsString> {
+/// Rewrites `help COMMAND` to `COMMAND --help`.
+fn move_help_last(mut words: Vec<OsString>) -> Vec<OsString> {
     let first = words.iter().skip(1).position(|word| word != "--kubernetes").map(|at| at + 1);
     if let Some(at) = first.filter(|at| words[*at] == "help") {
         words.remove(at);
@@ -35,17 +34,18 @@ fn help_last(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// `--memory -16Gi` as `--memory=-16Gi`: no option of ours is a digit, and what refuses the amount names the flag then.
-fn with_negative_values(words: Vec<OsString>) -> Vec<OsString> {
+/// Rewrites `--memory -16Gi` to `--memory=-16Gi`, so that the error about the value names the flag. No option starts
+/// with a digit.
+fn attach_negative_values(words: Vec<OsString>) -> Vec<OsString> {
     let mut all: Vec<OsString> = Vec::with_capacity(words.len());
-    let mut ours = true;
+    let mut before_command = true;
     for word in words {
         let text = word.to_string_lossy();
-        let negative = text.strip_prefix('-').is_some_and(|rest| rest.starts_with(is_of_number));
+        let negative = text.strip_prefix('-').is_some_and(|rest| rest.starts_with(starts_number));
         let flag = all.last_mut().filter(|last| is_open_flag(&last.to_string_lossy()));
-        ours &= text != "--";
+        before_command &= text != "--";
         match flag {
-            Some(flag) if ours && negative => {
+            Some(flag) if before_command && negative => {
                 flag.push("=");
                 flag.push(&word);
             }
@@ -55,7 +55,7 @@ fn with_negative_values(words: Vec<OsString>) -> Vec<OsString> {
     all
 }
 
-fn is_of_number(c: char) -> bool {
+fn starts_number(c: char) -> bool {
     c.is_ascii_digit() || c == '.'
 }
 
@@ -64,19 +64,19 @@ fn is_open_flag(word: &str) -> bool {
     word.len() > 2 && word.starts_with("--") && !word.contains('=')
 }
 
-fn renamed(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
+fn translate_alias(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let called = given.first().map(Path::new).and_then(Path::file_stem).map(OsStr::to_os_string);
-    if called.as_deref() == Some(OsStr::new(PLUGIN)) {
-        let words = where_last(given.into_iter().skip(1).collect());
+    if called.as_deref() == Some(OsStr::new(PLUGIN_ALIAS)) {
+        let words = move_connect_options_last(given.into_iter().skip(1).collect());
         let plugin = ["agentaflow", "--kubernetes"].map(OsString::from);
         return Ok(plugin.into_iter().chain(words).collect());
     }
-    let called = called.as_deref() == Some(OsStr::new(SCHEDULER));
+    let called = called.as_deref() == Some(OsStr::new(SCHEDULER_ALIAS));
     let asks = given.get(1).is_some_and(|first| first.to_string_lossy().starts_with("--mode"));
     if !called && !asks {
         let mut words = given.into_iter();
         let program = words.next();
-        return Ok(program.into_iter().chain(where_last(words.collect())).collect());
+        return Ok(program.into_iter().chain(move_connect_options_last(words.collect())).collect());
     }
     let mut rest = Vec::with_capacity(given.len());
     let mut mode = None;
@@ -91,36 +91,35 @@ fn renamed(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
             rest.push(word);
         }
     }
-    // Each mode takes the options of all, and leaves alone what does not concern it.
-    let idle = match mode.as_deref() {
+    // Each mode accepts the options of all modes and ignores those of the others.
+    let ignored = match mode.as_deref() {
         None | Some("scheduler") => "--node",
         _ => "--strategy",
     };
-    let rest = if mode.as_deref() == Some("cli") { rest } else { without(rest, idle) };
+    let rest = if mode.as_deref() == Some("cli") { rest } else { without_option(rest, ignored) };
     let command = match mode.as_deref() {
-        // Help and version are the program's own.
         None if rest.iter().any(|word| word == "--version" || word == "--help" || word == "-h") => {
             ""
         }
         None | Some("scheduler") => "scheduler",
         Some("monitor") => "monitor",
-        Some("cli") => return command_line(rest),
+        Some("cli") => return translate_cli_mode(rest),
         Some(other) => {
-            return Err(format!("there is no mode `{other}`: use scheduler, monitor or cli"));
+            return Err(format!("unknown mode `{other}`: use scheduler, monitor or cli"));
         }
     };
     let command = (!command.is_empty()).then(|| OsString::from(command));
     Ok([OsString::from("agentaflow")].into_iter().chain(command).chain(rest).collect())
 }
 
-/// What says where a command goes may stand before it, as with `kubectl`: it is moved behind the command, but not
-/// into the words after `--`, which are a job's own.
-fn where_last(words: Vec<OsString>) -> Vec<OsString> {
+/// Moves connection options in front of the command behind it, as `kubectl` accepts them there. Words after `--` belong
+/// to the job and stay last.
+fn move_connect_options_last(words: Vec<OsString>) -> Vec<OsString> {
     let mut moved = 0;
     while let Some(word) = words.get(moved).map(|word| word.to_string_lossy()) {
         let (name, has_value) =
             word.split_once('=').map_or((&*word, false), |(name, _)| (name, true));
-        if !WHERE.contains(&name) {
+        if !CONNECT_OPTIONS.contains(&name) {
             break;
         }
         moved += if has_value { 1 } else { 2 };
@@ -133,8 +132,7 @@ fn where_last(words: Vec<OsString>) -> Vec<OsString> {
     [&command[..end], options, &command[end..]].concat()
 }
 
-/// The words without an option and its value.
-fn without(words: Vec<OsString>, option: &str) -> Vec<OsString> {
+fn without_option(words: Vec<OsString>, option: &str) -> Vec<OsString> {
     let mut kept = Vec::with_capacity(words.len());
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
@@ -148,8 +146,8 @@ fn without(words: Vec<OsString>, option: &str) -> Vec<OsString> {
     kept
 }
 
-/// `--mode=cli [options] COMMAND …`: options may stand before the command, and mean what they mean to it.
-fn command_line(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
+/// Translates `--mode=cli [options] COMMAND …`.
+fn translate_cli_mode(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let mut options = Options::default();
     let mut rest = Vec::new();
     let mut words = words.into_iter();
@@ -159,7 +157,7 @@ fn command_line(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
             None => (text, None),
         };
-        if !BEFORE.contains(&name.as_str()) {
+        if !LEADING_OPTIONS.contains(&name.as_str()) {
             rest.push(word);
             continue;
         }
@@ -167,11 +165,11 @@ fn command_line(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
         options.set(&name, value.ok_or_else(|| format!("{name} needs a value"))?);
     }
     let mut rest = rest.into_iter();
-    let Some(command) = rest.next() else { return Ok(ours(["--help"])) };
+    let Some(command) = rest.next() else { return Ok(agentaflow(["--help"])) };
     let rest: Vec<OsString> = rest.collect();
     let named = command.to_string_lossy().into_owned();
     let command = match named.as_str() {
-        "help" | "--help" | "-h" => return Ok(ours(["--help"])),
+        "help" | "--help" | "-h" => return Ok(agentaflow(["--help"])),
         "workloads" => vec!["get", "workloads"],
         "nodes" => vec!["get", "nodes"],
         "generate-template" => vec!["generate-template"],
@@ -181,18 +179,18 @@ fn command_line(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
         }
         other => {
             return Err(format!(
-                "there is no command `{other}` in --mode=cli: status, nodes, workloads, submit FILE, strategy [NAME], \
-                 watch, health, generate-template FILE, complete NAME, metrics, help; `agentaflow --help` has more"
+                "unknown command `{other}` in --mode=cli: use status, nodes, workloads, submit FILE, strategy [NAME], \
+                 watch, health, generate-template FILE, complete NAME, metrics or help; see `agentaflow --help` for more"
             ));
         }
     };
     let node = options.node.filter(|_| command.ends_with(&["nodes"]));
     let strategy = options.strategy.filter(|_| command == ["submit"]);
     let command: Vec<OsString> = command.into_iter().map(OsString::from).collect();
-    let mut all = ours(["--kubernetes"]);
-    let writes = command == ["generate-template"];
+    let mut all = agentaflow(["--kubernetes"]);
+    let is_local = command == ["generate-template"];
     all.extend(command);
-    if !writes {
+    if !is_local {
         let namespace = options.namespace.or_else(|| variable("KUBERNETES_NAMESPACE"));
         let namespace = namespace.unwrap_or_else(|| names::NAMESPACE.to_owned());
         all.extend(["--namespace".into(), namespace.into()]);
@@ -203,7 +201,7 @@ fn command_line(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     Ok(all)
 }
 
-/// Options that stand before the command.
+/// Values of [`LEADING_OPTIONS`].
 #[derive(Default)]
 struct Options {
     namespace: Option<String>,
@@ -217,13 +215,13 @@ impl Options {
             "--namespace" => self.namespace = Some(value),
             "--strategy" => self.strategy = Some(value),
             "--node" => self.node = Some(value),
-            // Commands have nothing to log.
+            // Commands do not log.
             _ => {}
         }
     }
 }
 
-fn ours<const N: usize>(words: [&str; N]) -> Vec<OsString> {
+fn agentaflow<const N: usize>(words: [&str; N]) -> Vec<OsString> {
     ["agentaflow"].into_iter().chain(words).map(OsString::from).collect()
 }
 
@@ -232,19 +230,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_negative_amount_belongs_to_its_flag() {
+    fn a_negative_value_is_attached_to_its_flag() {
         for (given, taken) in [
             ("generate pvc --size -5Gi --name c", "generate pvc --size=-5Gi --name c"),
             ("run --gpus -.5 -n -1", "run --gpus=-.5 -n -1"),
             ("run --name=x -1 -- train --rate -5", "run --name=x -1 -- train --rate -5"),
         ] {
             let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-            assert_eq!(with_negative_values(words(given)), words(taken));
+            assert_eq!(attach_negative_values(words(given)), words(taken));
         }
     }
 
     #[test]
-    fn the_documented_form_means_our_commands() {
+    fn aliases_translate_to_agentaflow_commands() {
         let cases = [
             ("agentaflow up", Ok("agentaflow up")),
             ("agentaflow scheduler --mode-of=x", Ok("agentaflow scheduler --mode-of=x")),
@@ -275,7 +273,7 @@ mod tests {
                 Ok("agentaflow --kubernetes generate-template my-workload.yaml"),
             ),
             ("agentaflow --mode=scheduler", Ok("agentaflow scheduler")),
-            ("k8s-gpu-scheduler --mode=other", Err("there is no mode `other`")),
+            ("k8s-gpu-scheduler --mode=other", Err("unknown mode `other`")),
             (
                 "k8s-gpu-scheduler --mode=cli status",
                 Ok("agentaflow --kubernetes status --namespace agentaflow"),
@@ -296,7 +294,7 @@ mod tests {
             ),
             ("k8s-gpu-scheduler --mode=cli --log-level debug", Ok("agentaflow --help")),
             ("k8s-gpu-scheduler --mode=cli help", Ok("agentaflow --help")),
-            ("k8s-gpu-scheduler --mode=cli fly", Err("there is no command `fly` in --mode=cli")),
+            ("k8s-gpu-scheduler --mode=cli fly", Err("unknown command `fly` in --mode=cli")),
             ("k8s-gpu-scheduler --mode=cli --namespace", Err("--namespace needs a value")),
             ("agentaflow help", Ok("agentaflow --help")),
             ("agentaflow help context use", Ok("agentaflow context use --help")),

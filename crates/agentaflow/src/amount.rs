@@ -1,4 +1,4 @@
-//! How amounts are written on the command line: `90s`, `8G`, `2.5`, `KEY=VALUE`.
+//! Parsers of option values: `90s`, `8G`, `2.5`, `KEY=VALUE`. Each error shows a valid example.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -6,80 +6,81 @@ use std::time::Duration;
 
 use agentaflow_api::job::Volume;
 use agentaflow_api::{Cores, Dollars, Stamp};
-pub(crate) use agentaflow_units::format_mib as memory;
 use agentaflow_units::{parse_duration, parse_mib};
 
-/// Reads a length of time: `300ms`, `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds.
+/// Parses a duration: `300ms`, `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// Reads a moment in the past: how long ago it was, a day, or a time.
+/// Parses a time in the past: an age, a day, or a timestamp.
 pub(crate) fn since(text: &str) -> Result<Stamp, String> {
     let time = |text: String| serde_json::from_value::<Stamp>(text.into());
     if let Ok(at) = time(text.to_owned()).or_else(|_| time(format!("{text}T00:00:00Z"))) {
         return Ok(at);
     }
-    // A bare number would be taken for seconds, and is rather a year.
+    // A bare number would mean seconds, but is probably a year.
     match duration(text).ok().filter(|_| text.ends_with(|c: char| c.is_ascii_alphabetic())) {
         Some(ago) => {
             let ago = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
             Ok(Stamp(Stamp::now().0.saturating_sub(ago)))
         }
-        None => Err("write how long ago, like 24h or 7d, a day like 2026-11-15, or a time like \
+        None => {
+            Err("use an age such as 24h or 7d, a day such as 2026-11-15, or a timestamp such as \
                      2026-11-15T06:43:29Z"
-            .to_owned()),
+                .to_owned())
+        }
     }
 }
 
-/// A length of time of more than nothing.
-pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
+/// Parses a duration above zero.
+pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("it must be longer than nothing".to_owned()),
-        more => Ok(more),
+        Duration::ZERO => Err("must be longer than 0".to_owned()),
+        duration => Ok(duration),
     }
 }
 
-/// Reads an amount of memory in MiB: `512`, `512M`, `8G`, `1.5GiB`, `2T`.
+/// Parses memory in MiB: `512`, `512M`, `8G`, `1.5GiB`, `2T`.
 pub(crate) fn mib(text: &str) -> Result<u64, String> {
     parse_mib(text).map_err(|error| error.to_string())
 }
 
-/// Reads a number of cores: `4`, `0.5`.
+/// Parses a number of CPU cores: `4`, `0.5`.
 pub(crate) fn cores(text: &str) -> Result<Cores, String> {
-    let number: f64 = text.parse().map_err(|_| "write a number of cores, such as 4 or 0.5")?;
+    let number: f64 = text.parse().map_err(|_| "use a number of cores, such as 4 or 0.5")?;
     if !(0.0..=1e6).contains(&number) {
-        return Err("a number of cores lies between 0 and a million".to_owned());
+        return Err("must be between 0 and 1000000".to_owned());
     }
     Ok(Cores((number * 1000.0).round() as u64))
 }
 
-/// Reads a number of GPUs that a queue may have: `4`, `0.5`.
+/// Parses the GPUs of a quota: `4`, `0.5`.
 pub(crate) fn quota(text: &str) -> Result<Cores, String> {
-    cores(text).map_err(|_| "write a number of GPUs, such as 4 or 0.5".to_owned())
+    cores(text).map_err(|_| "use a number of GPUs, such as 4 or 0.5".to_owned())
 }
 
-/// Reads an amount of money: `2.5` or `$2.50`.
+/// Parses an amount of money: `2.5` or `$2.50`.
 pub(crate) fn dollars(text: &str) -> Result<Dollars, String> {
     let number: f64 = text
         .trim_start_matches('$')
         .parse()
-        .map_err(|_| "write a number of dollars, such as 2.50")?;
+        .map_err(|_| "use a number of dollars, such as 2.50")?;
     if !(0.0..=1e6).contains(&number) {
-        return Err("an amount lies between 0 and a million dollars".to_owned());
+        return Err("must be between 0 and 1000000 dollars".to_owned());
     }
     Ok(Dollars((number * 1e6).round() as i64))
 }
 
-/// Reads `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as KEY=VALUE".to_owned()),
+        _ => Err("use the form KEY=VALUE".to_owned()),
     }
 }
 
-/// Reads a folder of the node and where a container sees it: `/data:/data`, `/data:/data:ro`.
+/// Parses a host path and its mount path in the container: `/data:/data`, `/data:/data:ro`.
 pub(crate) fn volume(text: &str) -> Result<Volume, String> {
     let (folders, read_only) = match text.strip_suffix(":ro") {
         Some(folders) => (folders, true),
@@ -89,52 +90,55 @@ pub(crate) fn volume(text: &str) -> Result<Volume, String> {
         Some((source, target)) if source.starts_with('/') && target.starts_with('/') => {
             Ok(Volume { source: source.to_owned(), target: target.to_owned(), read_only })
         }
-        _ => Err("write it as /folder:/path or /folder:/path:ro".to_owned()),
+        _ => Err("use the form /host/path:/container/path[:ro]".to_owned()),
     }
 }
 
-/// Reads where to listen.
+/// Parses a listen address.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = "write an address and a port, like 127.0.0.1:8000; 0.0.0.0:8000 is every network";
+    let wrong =
+        "use an address and a port, such as 127.0.0.1:8000, or 0.0.0.0:8000 for all interfaces";
     text.parse().map_err(|_| wrong.to_owned())
 }
 
-/// Reads a whole number.
 pub(crate) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
+    text.parse().map_err(|_| "use a whole number, such as 2".to_owned())
 }
 
-/// Reads a whole number of 1 or more.
-pub(crate) fn some<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
+/// Parses a whole number of at least 1.
+pub(crate) fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
     let number = whole(text)?;
     if number == T::default() {
-        Err("write a whole number of 1 or more".to_owned())
+        Err("use a whole number of at least 1".to_owned())
     } else {
         Ok(number)
     }
 }
 
-/// Reads a number of whole GPUs. Who writes a part of one means another option.
+/// Parses a number of whole GPUs; the error for a fraction names `--fraction`.
 pub(crate) fn gpus(text: &str) -> Result<u32, String> {
     let part = || text.parse().is_ok_and(|number: f64| number > 0.0 && number < 1.0);
     whole(text).map_err(|wrong| {
-        if part() { format!("{wrong}; a share of one GPU is --fraction {text}") } else { wrong }
+        if part() {
+            format!("{wrong}; for a fraction of one GPU use --fraction {text}")
+        } else {
+            wrong
+        }
     })
 }
 
-/// Reads a share of a GPU: `0.5`.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (0.001..1.0).contains(share));
-    share.ok_or_else(|| {
-        "write a share of one GPU from 0.001 to 0.999, such as 0.5; `gpus` asks for whole ones"
+/// Parses a fraction of a GPU: `0.5`.
+pub(crate) fn fraction(text: &str) -> Result<f64, String> {
+    let fraction = text.parse().ok().filter(|fraction| (0.001..1.0).contains(fraction));
+    fraction.ok_or_else(|| {
+        "use a fraction of one GPU from 0.001 to 0.999, such as 0.5; for whole GPUs use `gpus`"
             .to_owned()
     })
 }
 
-/// Reads a priority.
 pub(crate) fn priority(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| *number <= 10);
-    number.ok_or_else(|| "write a whole number from 0 to 10".to_owned())
+    number.ok_or_else(|| "use a whole number from 0 to 10".to_owned())
 }
 
 #[cfg(test)]
@@ -142,17 +146,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_with_units_or_as_seconds() {
+    fn a_duration_has_units_or_is_seconds() {
         let written = ["90", "90s", "1m30s", "0.025h", "90000ms"];
         assert!(written.iter().all(|text| duration(text) == Ok(Duration::from_secs(90))));
         for wrong in ["", "h", "5x", "-1", "1h-5m", "1e400", "nan"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
-        assert!(some_duration("0s").is_err());
+        assert!(positive_duration("0s").is_err());
     }
 
     #[test]
-    fn memory_is_written_in_mib_or_with_a_unit() {
+    fn memory_is_mib_or_has_a_unit() {
         assert_eq!(["512", "512M", "0.5G", "0.5GiB"].map(mib), [const { Ok(512) }; 4]);
         for wrong in ["", "G", "5x", "-1", "1e3G"] {
             assert!(mib(wrong).is_err(), "{wrong}");
@@ -160,10 +164,10 @@ mod tests {
     }
 
     #[test]
-    fn a_share_lies_between_nothing_and_a_whole_gpu() {
-        assert_eq!(share("0.25"), Ok(0.25));
+    fn a_fraction_is_between_zero_and_one() {
+        assert_eq!(fraction("0.25"), Ok(0.25));
         for wrong in ["", "x", "nan", "inf", "0", "1", "-0.5", "0.0001"] {
-            assert!(share(wrong).is_err(), "{wrong}");
+            assert!(fraction(wrong).is_err(), "{wrong}");
         }
         assert_eq!(gpus("2"), Ok(2));
         assert!(gpus("0.5").unwrap_err().contains("--fraction 0.5"));
@@ -171,10 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_goes_from_nothing_to_ten() {
+    fn a_priority_is_between_zero_and_ten() {
         assert_eq!((priority("0"), priority("10")), (Ok(0), Ok(10)));
         assert!(["11", "-1", "high", ""].iter().all(|wrong| priority(wrong).is_err()));
-        assert!(some::<u64>("0").is_err() && some::<u64>("3") == Ok(3));
+        assert!(positive::<u64>("0").is_err() && positive::<u64>("3") == Ok(3));
     }
 
     #[test]
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_names_two_folders() {
+    fn a_volume_has_two_absolute_paths() {
         let volume = |text: &str| {
             volume(text).map(|volume| (volume.source, volume.target, volume.read_only)).ok()
         };

@@ -1,4 +1,4 @@
-//! Names that a shell can complete: asked for while somebody types, so they must come fast or not at all.
+//! Shell completion of names. The backend is queried while the user types, with a short timeout.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,28 +14,24 @@ use crate::connect::{Connect, block_on};
 use crate::context::{self, Contexts};
 use crate::listing;
 
-/// Nobody waits longer for a name.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const QUERY_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Names of contexts.
 pub(crate) fn contexts() -> Vec<CompletionCandidate> {
     let read = context::file().and_then(|path| Contexts::read(&path));
     let known = read.map(|contexts| contexts.known).unwrap_or_default();
-    known.iter().map(|(name, target)| candidate(name.clone(), target.place())).collect()
+    known.iter().map(|(name, target)| candidate(name.clone(), target.description())).collect()
 }
 
-/// Numbers or names of jobs.
 pub(crate) fn jobs() -> Vec<CompletionCandidate> {
     jobs_with(Vec::new())
 }
 
-/// Numbers or names of jobs that are not over.
-pub(crate) fn live_jobs() -> Vec<CompletionCandidate> {
+pub(crate) fn unfinished_jobs() -> Vec<CompletionCandidate> {
     jobs_with(JobStatus::ALL.into_iter().filter(|status| !status.is_final()).collect())
 }
 
 fn jobs_with(status: Vec<JobStatus>) -> Vec<CompletionCandidate> {
-    asked(async move |backend: Backend| {
+    query(async move |backend: Backend| {
         let query = JobQuery { status, limit: Some(50), skip: None };
         let jobs = backend.jobs(&query).await?;
         let about = |job| format!("{} {}", listing::job_status(job), listing::short_job_name(job));
@@ -49,23 +45,22 @@ fn jobs_with(status: Vec<JobStatus>) -> Vec<CompletionCandidate> {
     })
 }
 
-/// Names of nodes.
 pub(crate) fn nodes() -> Vec<CompletionCandidate> {
-    asked(async |backend: Backend| {
+    query(async |backend: Backend| {
         let nodes = backend.nodes().await?;
         let named = |node| candidate(listing::node_name(node), labels::node_gpus(node));
         Ok(nodes.iter().map(named).collect())
     })
 }
 
-/// What `describe` can begin with: a kind, or a job.
+/// First operand of `describe`: a kind, or a job.
 pub(crate) fn kinds_and_jobs() -> Vec<CompletionCandidate> {
     let kinds = ["workload", "node", "queue", "user"].map(CompletionCandidate::new);
     kinds.into_iter().chain(jobs()).collect()
 }
 
-/// What `describe` can name: that depends on the kind that was typed before it.
-pub(crate) fn described() -> Vec<CompletionCandidate> {
+/// Second operand of `describe`, of the kind of the first.
+pub(crate) fn names_of_kind() -> Vec<CompletionCandidate> {
     let mut words = std::env::args().skip_while(|word| word != "describe").skip(1);
     match words.find(|word| !word.starts_with('-')).as_deref() {
         Some("node" | "nodes" | "gn") => nodes(),
@@ -75,23 +70,20 @@ pub(crate) fn described() -> Vec<CompletionCandidate> {
     }
 }
 
-/// Names of users, for those who may look at them.
 pub(crate) fn users() -> Vec<CompletionCandidate> {
-    asked(async |backend: Backend| {
+    query(async |backend: Backend| {
         let users = backend.users().await;
         Ok(users.iter().map(|user| CompletionCandidate::new(user.username.clone())).collect())
     })
 }
 
-/// Names of queues.
 pub(crate) fn queues() -> Vec<CompletionCandidate> {
-    asked(async |backend: Backend| {
+    query(async |backend: Backend| {
         let queues = backend.queues().await?;
         Ok(queues.iter().map(|queue| CompletionCandidate::new(queue.spec.name.clone())).collect())
     })
 }
 
-/// Names of strategies.
 pub(crate) fn strategies() -> Vec<CompletionCandidate> {
     agentaflow_engine::Strategy::ALL
         .iter()
@@ -103,14 +95,14 @@ fn candidate(name: String, about: String) -> CompletionCandidate {
     CompletionCandidate::new(name).help(Some(about.into()))
 }
 
-/// What the current context answers in time; nothing when it does not.
-fn asked<F>(ask: impl FnOnce(Backend) -> F) -> Vec<CompletionCandidate>
+/// Queries the current context; empty on an error or a timeout.
+fn query<F>(ask: impl FnOnce(Backend) -> F) -> Vec<CompletionCandidate>
 where
     F: Future<Output = Result<Vec<CompletionCandidate>>>,
 {
-    let answer = block_on(async {
+    let candidates = block_on(async {
         let ask = async { ask(Connect::default().backend().await?).await };
-        tokio::time::timeout(PATIENCE, ask).await?
+        tokio::time::timeout(QUERY_TIMEOUT, ask).await?
     });
-    answer.unwrap_or_default()
+    candidates.unwrap_or_default()
 }

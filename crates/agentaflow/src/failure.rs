@@ -1,7 +1,6 @@
-//! How a command fails: one line that says what, where and what to do, and an exit code.
+//! Error messages and exit codes.
 //!
-//! 0 is success, 1 is a command that failed, 2 is a command line or a file that cannot be meant, 3 is something that is not
-//! there, 4 is something that the caller may not do, 5 is a server that cannot be reached.
+//! 0 success, 1 failure, 2 invalid command line or file, 3 not found, 4 forbidden, 5 unreachable.
 
 use std::io::{self, ErrorKind, IsTerminal};
 use std::process::ExitCode;
@@ -12,60 +11,59 @@ use agentaflow_kube_client::Failure;
 
 use crate::output;
 
-/// The command line contradicts itself or leaves something out; the text says what to do.
+/// Invalid command line.
 #[derive(Debug)]
-pub(crate) struct Usage(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-impl std::fmt::Display for Usage {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Usage {}
+impl std::error::Error for UsageError {}
 
-/// Nobody said which server is meant; for scripts that is the same as one that cannot be reached.
+/// No server is configured; the exit code is that of an unreachable server.
 #[derive(Debug)]
 pub(crate) struct NoServer;
 
 impl std::fmt::Display for NoServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(
-            "no server is known yet: `agentaflow up` starts one here, `agentaflow login URL` remembers one \
-             elsewhere, `agentaflow login --kubernetes` a cluster, `agentaflow context use NAME` chooses one of \
-             several, and AGENTAFLOW_SERVER with AGENTAFLOW_TOKEN names any other",
+            "no server configured: run `agentaflow up` to start one, `agentaflow login URL` to use one, \
+             `agentaflow login --kubernetes` to use a cluster, or set AGENTAFLOW_SERVER and AGENTAFLOW_TOKEN",
         )
     }
 }
 
 impl std::error::Error for NoServer {}
 
-/// Something that was asked for by name is not there.
+/// A named resource or file does not exist.
 #[derive(Debug)]
-pub(crate) struct NotThere(pub(crate) String);
+pub(crate) struct NotFound(pub(crate) String);
 
-impl std::fmt::Display for NotThere {
+impl std::fmt::Display for NotFound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for NotThere {}
+impl std::error::Error for NotFound {}
 
-/// What went wrong with some of several things has been said already; this is the exit code for the first.
+/// All errors were printed; carries the exit code of the first.
 #[derive(Debug)]
-pub(crate) struct Told(u8);
+pub(crate) struct AlreadyReported(u8);
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for AlreadyReported {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("not everything could be done")
+        f.write_str("some operations failed")
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for AlreadyReported {}
 
-/// Does something with each of several things that the caller named. What goes wrong with one is said and keeps
-/// nobody from the others, unless nobody answers at all.
+/// Runs an operation for each name. An error is printed and does not stop the others, unless the backend is
+/// unreachable.
 pub(crate) async fn each(
     names: &[String],
     mut act: impl AsyncFnMut(&str) -> anyhow::Result<()>,
@@ -76,13 +74,13 @@ pub(crate) async fn each(
         if names.len() == 1 || is_closed_pipe(&error) || code(&error) == UNREACHABLE {
             return Err(error);
         }
-        say(&error);
+        print_error(&error);
         first.get_or_insert(code(&error));
     }
-    first.map_or(Ok(()), |code| Err(Told(code).into()))
+    first.map_or(Ok(()), |code| Err(AlreadyReported(code).into()))
 }
 
-/// A file says something that cannot be meant; the text says where and what.
+/// Invalid file; the text has position and cause.
 #[derive(Debug)]
 pub(crate) struct BadFile(String);
 
@@ -94,37 +92,33 @@ impl std::fmt::Display for BadFile {
 
 impl std::error::Error for BadFile {}
 
-/// The error for a file that cannot be meant.
 pub(crate) fn bad_file(text: impl Into<String>) -> anyhow::Error {
     BadFile(text.into()).into()
 }
 
-/// The error for something that the caller named and that is not there.
-pub(crate) fn not_there(text: impl Into<String>) -> anyhow::Error {
-    NotThere(text.into()).into()
+pub(crate) fn not_found(text: impl Into<String>) -> anyhow::Error {
+    NotFound(text.into()).into()
 }
 
-/// A [`Usage`] as the error that commands return.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
-    Usage(text.into()).into()
+    UsageError(text.into()).into()
 }
 
-/// Says on stderr what went wrong and returns the exit code for it. A reader who went away
-/// (`agentaflow … | head`) is no failure and gets no message.
+/// Prints the error and returns its exit code. A closed pipe (`agentaflow … | head`) is not an error.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    if !error.is::<Told>() {
-        say(error);
+    if !error.is::<AlreadyReported>() {
+        print_error(error);
     }
-    if error.is::<Usage>() {
+    if error.is::<UsageError>() {
         eprintln!("\nFor more information, try '--help'.");
     }
     ExitCode::from(code(error))
 }
 
-fn say(error: &anyhow::Error) {
+fn print_error(error: &anyhow::Error) {
     let label = if output::colour(io::stderr().is_terminal()) {
         "\u{1b}[1;31merror:\u{1b}[0m"
     } else {
@@ -133,23 +127,21 @@ fn say(error: &anyhow::Error) {
     eprintln!("{label} {}", sentence(error));
 }
 
-/// Whether the reader of the output went away.
+/// The reader of stdout closed the pipe.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(is_broken_pipe)
 }
 
-/// The exit code when nobody answers.
 const UNREACHABLE: u8 = 5;
 
-/// The exit code that says what kind of failure it is.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
-    if let Some(Told(code)) = error.downcast_ref() {
+    if let Some(AlreadyReported(code)) = error.downcast_ref() {
         return *code;
     }
-    if error.is::<Usage>() || error.is::<BadFile>() {
+    if error.is::<UsageError>() || error.is::<BadFile>() {
         return 2;
     }
-    if error.is::<NotThere>() {
+    if error.is::<NotFound>() {
         return 3;
     }
     if error.is::<NoServer>() {
@@ -169,13 +161,13 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         Some(ClientError::Refused { status: 404, .. }) => 3,
         Some(ClientError::Refused { status: 401 | 403, .. }) => 4,
         Some(ClientError::Unreachable { .. }) => UNREACHABLE,
-        Some(error) if is_only_a_gateway(error) => UNREACHABLE,
+        Some(error) if is_gateway_error(error) => UNREACHABLE,
         _ => 1,
     }
 }
 
-/// Something between us and the server answered, because the server did not.
-fn is_only_a_gateway(error: &ClientError) -> bool {
+/// A gateway responded in place of the server.
+fn is_gateway_error(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { status: 502..=504, body } if body.code == ErrorCode::Unknown)
 }
 
@@ -183,13 +175,13 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// The whole chain as one line; a cause that its parent already repeats is not said twice.
+/// The error chain on one line, without causes that a parent repeats.
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let part = match cause.downcast_ref::<io::Error>() {
-            Some(error) => plain(error),
-            None => numberless(&with_advice(cause)),
+            Some(error) => io_message(error),
+            None => without_os_code(&with_advice(cause)),
         };
         if text.is_empty() {
             text = part;
@@ -206,7 +198,7 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
         Some(Failure::Unreachable(why)) if why.starts_with("the API server") => {
             return format!(
                 "{}; is the cluster running, and is it the one that is meant? `agentaflow doctor` looks",
-                numberless(why)
+                without_os_code(why)
             );
         }
         Some(Failure::Unreachable(why)) if why.starts_with("no answer through service") => {
@@ -223,8 +215,8 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
         _ => {}
     }
     match cause.downcast_ref::<ClientError>() {
-        Some(ClientError::Unreachable { url, cause }) => unreachable(url, &numberless(cause)),
-        Some(error) if is_only_a_gateway(error) => {
+        Some(ClientError::Unreachable { url, cause }) => unreachable(url, &without_os_code(cause)),
+        Some(error) if is_gateway_error(error) => {
             format!("{error}: what is between does not reach the server; is it running?")
         }
         // A server of ours says more than a status.
@@ -256,53 +248,48 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
-/// A server that did not answer, and what to do about it.
+/// Message for an unreachable server, with advice.
 fn unreachable(url: &str, cause: &str) -> String {
     let (cause, advice) = match cause {
         _ if cause.contains("InvalidContentType") => {
-            ("it does not speak TLS", "write http:// where https:// is")
+            ("the server does not use TLS", "use http:// instead of https://")
         }
-        _ if cause.contains("invalid HTTP version") => {
-            ("what answers does not speak HTTP", ANOTHER)
-        }
-        _ if cause.contains("failed to lookup address") => {
-            ("there is no host of that name", ANOTHER)
-        }
-        _ if is_here(url) => (cause, "is it running? `agentaflow up` starts one"),
+        _ if cause.contains("invalid HTTP version") => ("the server does not use HTTP", ANOTHER),
+        _ if cause.contains("failed to lookup address") => ("unknown host", ANOTHER),
+        _ if is_local(url) => (cause, "start a server with `agentaflow up`"),
         _ => (
             cause,
-            "is it running, and is that the one that is meant? `agentaflow context show` tells",
+            "check the server and the address; `agentaflow context show` shows the current one",
         ),
     };
     format!("cannot reach {url}: {cause}; {advice}")
 }
 
-/// Whether a server is to run on this machine.
-fn is_here(url: &str) -> bool {
+/// The server is on this machine.
+fn is_local(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     ["127.", "localhost", "[::1]"].iter().any(|here| host.starts_with(here))
 }
 
-/// What to do about an address that is not a server's.
-const ANOTHER: &str = "is the address right? `agentaflow context show` tells which is meant";
+const ANOTHER: &str = "check the address with `agentaflow context show`";
 
-/// What to do about a token that will not do.
-const LOG_IN: &str = "log in with `agentaflow login URL --user NAME`, or set AGENTAFLOW_TOKEN to a key that is valid";
+const LOG_IN: &str =
+    "log in with `agentaflow login URL --user NAME`, or set AGENTAFLOW_TOKEN to a valid key";
 
-/// A text without the number of the system's error in it.
-pub(crate) fn numberless(text: &str) -> String {
+/// Removes ` (os error N)`.
+pub(crate) fn without_os_code(text: &str) -> String {
     let Some(start) = text.find(" (os error ") else { return text.to_owned() };
     let end = text[start..].find(')').map_or(text.len(), |end| start + end + 1);
     format!("{}{}", &text[..start], &text[end..])
 }
 
-/// What the system said, without its number.
-fn plain(error: &io::Error) -> String {
+/// Message of a system error without its code.
+fn io_message(error: &io::Error) -> String {
     match error.kind() {
-        ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        ErrorKind::NotFound => "no such file or directory".to_owned(),
         ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        ErrorKind::IsADirectory => "it is a folder, not a file".to_owned(),
-        ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
+        ErrorKind::IsADirectory => "is a directory".to_owned(),
+        ErrorKind::InvalidData => "not valid UTF-8".to_owned(),
         _ => {
             let text = error.to_string();
             let end = text.find(" (os error").unwrap_or(text.len());
@@ -318,33 +305,36 @@ mod tests {
     use anyhow::Context as _;
 
     #[test]
-    fn a_system_error_is_told_without_its_number() {
+    fn a_system_error_has_no_code() {
         let error = std::fs::read("/nowhere/at/all").context("cannot read `x.csv`").unwrap_err();
-        assert_eq!(sentence(&error), "cannot read `x.csv`: there is no such file or folder");
+        assert_eq!(sentence(&error), "cannot read `x.csv`: no such file or directory");
     }
 
     #[test]
-    fn a_server_that_nobody_named_is_one_that_cannot_be_reached() {
+    fn a_missing_server_has_the_exit_code_of_an_unreachable_one() {
         assert_eq!(code(&NoServer.into()), 5);
     }
 
     #[test]
-    fn a_server_that_does_not_answer_is_told_with_what_to_do() {
+    fn an_unreachable_server_is_reported_with_advice() {
         let told = |url: &str, cause: &str| {
             let error = ClientError::Unreachable { url: url.to_owned(), cause: cause.to_owned() };
             sentence(&error.into())
         };
         let here = told("http://127.0.0.1:1/x", "Connection refused (os error 111)");
-        assert!(here.ends_with("Connection refused; is it running? `agentaflow up` starts one"));
+        assert!(here.ends_with("Connection refused; start a server with `agentaflow up`"));
         let there = told("http://gpus.example.com/x", "Connection refused");
         assert!(there.contains("`agentaflow context show`") && !there.contains("agentaflow up"));
         let tls =
             told("https://127.0.0.1:1/x", "received corrupt message of type InvalidContentType");
-        assert!(tls.ends_with("it does not speak TLS; write http:// where https:// is"), "{tls}");
+        assert!(
+            tls.ends_with("the server does not use TLS; use http:// instead of https://"),
+            "{tls}"
+        );
     }
 
     #[test]
-    fn a_gateway_without_a_server_is_one_that_cannot_be_reached() {
+    fn a_gateway_error_has_the_exit_code_of_an_unreachable_server() {
         let refused = |status, code: ErrorCode| {
             let body = ErrorBody::new(code, "http://x answered so");
             super::code(&ClientError::Refused { status, body }.into())
@@ -363,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_was_said_is_not_repeated() {
+    fn a_repeated_cause_is_printed_once() {
         let error = anyhow::anyhow!("too small").context("the cluster is too small");
         assert_eq!(sentence(&error), "the cluster is too small");
         let refused = io::Error::from_raw_os_error(111);

@@ -1,4 +1,4 @@
-//! A job as the command line describes it, for `run`, `submit` and `what-if` alike.
+//! Options that describe a job, shared by `run`, `submit` and `what-if`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,166 +10,162 @@ use clap::ValueHint;
 use clap_complete::engine::ArgValueCandidates;
 
 use crate::amount;
-use crate::backend::{Said, Work};
+use crate::backend::{SubmissionContent, Work};
 use crate::candidates;
 use crate::failure::usage;
 use crate::files;
 
-/// What to run, and what it needs.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct JobArgs {
-    /// Image to run, or files with work (.yaml, .json, `-`); without either the command runs as a plain process
+    /// Container image, or job files (.yaml, .json, `-` for stdin); without either, COMMAND runs as a process
     #[arg(value_name = "IMAGE|FILE", value_hint = ValueHint::FilePath)]
-    what: Vec<String>,
-    /// What to run, after `--`; the image's own command when absent
+    operands: Vec<String>,
+    /// Command to run, after `--` [default: the command of the image]
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
 
-    /// Whole GPUs
-    #[arg(long, value_name = "NUMBER", value_parser = amount::gpus, help_heading = "What it needs")]
+    /// Number of whole GPUs
+    #[arg(long, value_name = "NUMBER", value_parser = amount::gpus, help_heading = "Resources")]
     gpus: Option<u32>,
-    /// Memory on each GPU, in MiB or like 8G
-    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
+    /// Memory on each GPU, in MiB or with a unit, such as 8G
+    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "Resources")]
     gpu_memory: Option<u64>,
-    /// Only GPUs of this model, such as A100
-    #[arg(long, value_name = "MODEL", help_heading = "What it needs")]
+    /// GPU model, such as A100
+    #[arg(long, value_name = "MODEL", help_heading = "Resources")]
     gpu_type: Option<String>,
-    /// A share of one GPU, such as 0.5
-    #[arg(long, value_name = "SHARE", value_parser = amount::share, help_heading = "What it needs")]
+    /// Fraction of one GPU, such as 0.5
+    #[arg(long, value_name = "FRACTION", value_parser = amount::fraction, help_heading = "Resources")]
     fraction: Option<f64>,
-    /// MIG slices of this profile, such as 1g.5gb; --gpus says how many
-    #[arg(long, value_name = "PROFILE", help_heading = "What it needs")]
+    /// MIG profile, such as 1g.5gb; --gpus sets the number of slices
+    #[arg(long, value_name = "PROFILE", help_heading = "Resources")]
     mig: Option<String>,
     /// CPU cores, such as 4 or 0.5
-    #[arg(long, value_name = "CORES", value_parser = amount::cores, help_heading = "What it needs")]
+    #[arg(long, value_name = "CORES", value_parser = amount::cores, help_heading = "Resources")]
     cpu: Option<Cores>,
-    /// Memory, in MiB or like 8G
-    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
+    /// Memory, in MiB or with a unit, such as 8G
+    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "Resources")]
     memory: Option<u64>,
-    /// Room in /dev/shm, which data loaders use, in MiB or like 8G
-    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
+    /// Size of /dev/shm, in MiB or with a unit, such as 8G
+    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "Resources")]
     shm: Option<u64>,
-    /// Copies that start together; each knows its RANK and WORLD_SIZE
-    #[arg(long, value_name = "NUMBER", value_parser = amount::some::<u32>, help_heading = "What it needs")]
+    /// Number of tasks, started as a gang; each gets RANK and WORLD_SIZE
+    #[arg(long, value_name = "NUMBER", value_parser = amount::positive::<u32>, help_heading = "Resources")]
     replicas: Option<u32>,
 
-    /// Read the work from a file: YAML or JSON, `-` is stdin; may be given several times
-    #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "From a file")]
+    /// Job file in YAML or JSON, `-` for stdin; repeatable
+    #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Job files")]
     files: Vec<String>,
-    /// Change a field of the file, such as spec.priority=9; may be given several times
-    #[arg(long, value_name = "FIELD=VALUE", value_parser = amount::pair, help_heading = "From a file")]
+    /// Override a field of the file, such as spec.priority=9; repeatable
+    #[arg(long, value_name = "FIELD=VALUE", value_parser = amount::pair, help_heading = "Job files")]
     set: Vec<(String, String)>,
 
-    /// Name for people
-    #[arg(long, value_name = "NAME", help_heading = "How to treat it")]
+    /// Job name
+    #[arg(long, value_name = "NAME", help_heading = "Job")]
     name: Option<String>,
-    /// Environment variable; may be given several times
-    #[arg(short, long = "env", value_name = "KEY=VALUE", value_parser = amount::pair, help_heading = "How to treat it")]
+    /// Environment variable; repeatable
+    #[arg(short, long = "env", value_name = "KEY=VALUE", value_parser = amount::pair, help_heading = "Job")]
     env: Vec<(String, String)>,
-    /// Environment variable that is secret, with the value it has here; may be given several times
-    #[arg(long, value_name = "KEY", help_heading = "How to treat it")]
+    /// Secret environment variable, with the value from this environment; repeatable
+    #[arg(long, value_name = "KEY", help_heading = "Job")]
     secret: Vec<String>,
-    /// Folder of the node, and where the container sees it; may be given several times
-    #[arg(short, long, value_name = "FOLDER:PATH[:ro]", value_parser = amount::volume, help_heading = "How to treat it")]
+    /// Mount a host path into the container; repeatable
+    #[arg(short, long, value_name = "HOST:PATH[:ro]", value_parser = amount::volume, help_heading = "Job")]
     volume: Vec<Volume>,
-    /// Folder in which it starts
-    #[arg(short, long, value_name = "PATH", help_heading = "How to treat it")]
+    /// Working directory
+    #[arg(short, long, value_name = "PATH", help_heading = "Job")]
     workdir: Option<String>,
-    /// How long it will probably run; makes places and times of others better
-    #[arg(long, value_name = "TIME", value_parser = amount::some_duration, help_heading = "How to treat it")]
+    /// Expected run time; improves backfill and ETAs
+    #[arg(long, value_name = "TIME", value_parser = amount::positive_duration, help_heading = "Job")]
     estimate: Option<Duration>,
-    /// It may be stopped for more important work, and starts again later
-    #[arg(long, help_heading = "How to treat it")]
+    /// Allow preemption by higher-priority jobs; the job restarts later
+    #[arg(long, help_heading = "Job")]
     preemptible: bool,
-    /// Stop it after this time, such as 90s or 1h30m
-    #[arg(long, value_name = "TIME", value_parser = amount::some_duration, help_heading = "How to treat it")]
+    /// Maximum run time, such as 90s or 1h30m
+    #[arg(long, value_name = "TIME", value_parser = amount::positive_duration, help_heading = "Job")]
     timeout: Option<Duration>,
-    /// 0 to 10, higher first [default: 5]
-    #[arg(long, value_name = "NUMBER", value_parser = amount::priority, help_heading = "How to treat it")]
+    /// Priority from 0 to 10, higher first [default: 5]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::priority, help_heading = "Job")]
     priority: Option<u32>,
-    /// Queue that pays [default: yours]
+    /// Queue [default: your default queue]
     #[arg(
         long,
         value_name = "NAME",
-        help_heading = "How to treat it",
+        help_heading = "Job",
         add = ArgValueCandidates::new(candidates::queues)
     )]
     queue: Option<String>,
-    /// Start it again so often after a failure
-    #[arg(long, value_name = "NUMBER", value_parser = amount::whole::<u32>, help_heading = "How to treat it")]
+    /// Retry up to N times on failure
+    #[arg(long, value_name = "N", value_parser = amount::whole::<u32>, help_heading = "Job")]
     retries: Option<u32>,
 }
 
 impl JobArgs {
-    /// All work that is meant: what the files say, or what the options describe.
-    pub(crate) fn all(&self) -> Result<Vec<Work>> {
+    /// The jobs in the files, or the one job of the options.
+    pub(crate) fn submissions(&self) -> Result<Vec<Work>> {
         let image = self.image()?;
-        let named = if image.is_some() { &[] } else { self.what.as_slice() };
+        let named = if image.is_some() { &[] } else { self.operands.as_slice() };
         let files: Vec<&str> = self.files.iter().chain(named).map(String::as_str).collect();
         if files.is_empty() {
             if !self.set.is_empty() {
-                return Err(usage("--set changes a file: name one with -f"));
+                return Err(usage("--set overrides fields of a job file: add one with -f"));
             }
-            let said = Said::Job(Box::new(self.job(image)?));
+            let said = SubmissionContent::Job(Box::new(self.job(image)?));
             return Ok(vec![Work { said, written: None }]);
         }
         if image.is_some() || !self.command.is_empty() {
-            return Err(usage("a file says what to run: leave out IMAGE and COMMAND, or the file"));
+            return Err(usage("a job file cannot be combined with IMAGE or COMMAND"));
         }
         if self.options() != JobSpec::default() || !self.secret.is_empty() {
             return Err(usage(
-                "a file says what it needs and how to treat it: change it with --set FIELD=VALUE",
+                "a job file cannot be combined with job options: use --set FIELD=VALUE",
             ));
         }
-        let mut work = Vec::new();
+        let mut submissions = Vec::new();
         for file in files {
-            work.extend(files::read(file, &self.set)?);
+            submissions.extend(files::read(file, &self.set)?);
         }
-        Ok(work)
+        Ok(submissions)
     }
 
-    /// The one piece of work that is meant.
-    pub(crate) fn work(&self) -> Result<Work> {
-        let mut all = self.all()?;
+    /// The only job; an error if there are several.
+    pub(crate) fn submission(&self) -> Result<Work> {
+        let mut all = self.submissions()?;
         match (all.pop(), all.is_empty()) {
-            (Some(work), true) => Ok(work),
-            _ => Err(usage(
-                "there is more than one piece of work: hand them in with `agentaflow submit`",
-            )),
+            (Some(submission), true) => Ok(submission),
+            _ => Err(usage("the file has several jobs: use `agentaflow submit`")),
         }
     }
 
-    /// The image, where the words name one and not files. What comes with a command is one, even if there is a file of
-    /// that name: only an image can be given a command.
+    /// The image, unless the operands are files. An operand with a command is an image even if a file of that name
+    /// exists, since a file cannot have a command.
     fn image(&self) -> Result<Option<&str>> {
-        let commanded = !self.command.is_empty();
+        let has_command = !self.command.is_empty();
         let is_file = |word: &&String| {
-            if commanded { files::is_called_file(word) } else { files::is_file(word) }
+            if has_command { files::looks_like_file(word) } else { files::is_file(word) }
         };
-        match (self.what.as_slice(), self.what.iter().find(|word| !is_file(word))) {
+        match (self.operands.as_slice(), self.operands.iter().find(|word| !is_file(word))) {
             ([], _) | (_, None) => Ok(None),
-            ([image], Some(_)) if commanded => Ok(Some(image)),
-            ([image], Some(_)) => files::not_a_folder(image).map(|()| Some(image.as_str())),
+            ([image], Some(_)) if has_command => Ok(Some(image)),
+            ([image], Some(_)) => files::reject_directory(image).map(|()| Some(image.as_str())),
             ([first, ..], Some(word)) if is_file(&first) => {
-                files::not_a_folder(word)?;
+                files::reject_directory(word)?;
                 Err(usage(format!(
-                    "`{word}` is no file: several are named only if all are files with work"
+                    "`{word}` is not a job file: several operands must all be job files"
                 )))
             }
             ([image, ..], _) => {
-                files::not_a_folder(image)?;
+                files::reject_directory(image)?;
                 Err(usage(format!(
-                    "only one image can be named: what to run in `{image}` comes after `--`"
+                    "several images given: write the command for `{image}` after `--`"
                 )))
             }
         }
     }
 
-    /// The job as the API takes it.
     fn job(&self, image: Option<&str>) -> Result<JobCreate> {
         if image.is_none() && self.command.is_empty() {
-            return Err(usage("nothing to run: name an IMAGE, or a command after `--`"));
+            return Err(usage("nothing to run: give an IMAGE, or a command after `--`"));
         }
         let (docker_image, docker_tag) = match image.map(image_and_tag) {
             Some((image, tag)) => (Some(image), tag),
@@ -185,18 +181,18 @@ impl JobArgs {
         Ok(JobCreate { spec, secret_env: self.secrets()?, ..JobCreate::default() })
     }
 
-    /// Secrets come from our own environment: what stands on a command line, every user of the machine can read.
+    /// Reads secrets from the environment, since every user of the machine can read a command line.
     fn secrets(&self) -> Result<BTreeMap<String, Secret>> {
         let secret = |name: &String| match std::env::var(name) {
             Ok(value) => Ok((name.clone(), Secret::from(value))),
             Err(_) => Err(usage(format!(
-                "--secret {name}: there is no such variable here, or it is not text"
+                "--secret {name}: the environment variable is not set or not UTF-8"
             ))),
         };
         self.secret.iter().map(secret).collect()
     }
 
-    /// Everything but what to run.
+    /// All fields except image and command.
     fn options(&self) -> JobSpec {
         JobSpec {
             gpu_count: self.gpus,
@@ -227,8 +223,7 @@ fn seconds(time: Duration) -> u64 {
     time.as_secs_f64().ceil() as u64
 }
 
-/// An image without its tag, and the tag. A colon before the last slash belongs to a registry's port; a digest
-/// stays with the image.
+/// Splits an image into name and tag. A colon before the last slash is a registry port; a digest stays with the name.
 pub(crate) fn image_and_tag(image: &str) -> (String, Option<String>) {
     let name = image.rfind('/').map_or(0, |slash| slash + 1);
     match image[name..].split_once(':') {
@@ -244,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_told_from_a_port_and_a_digest() {
+    fn a_port_and_a_digest_are_not_a_tag() {
         let cases = [
             ("busybox", "busybox", None),
             ("busybox:1.36", "busybox", Some("1.36")),

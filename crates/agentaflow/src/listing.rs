@@ -1,4 +1,4 @@
-//! Jobs, nodes and events as lists show them.
+//! Columns and cells of job, node and event lists.
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::Event;
@@ -10,7 +10,7 @@ use agentaflow_console::labels::{
     node_gpus, node_status,
 };
 
-use crate::list::Kind;
+use crate::list::Listing;
 use crate::output::{Column, Side, WIDE};
 
 pub(crate) const fn left<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
@@ -21,15 +21,14 @@ pub(crate) const fn right<T>(title: &'static str, rank: u8, cell: fn(&T) -> Stri
     Column { title, rank, side: Side::Right, plain: None, cell }
 }
 
-/// The queue above all others.
+/// Root of the queue tree.
 pub(crate) const ROOT: &str = "root";
 
-/// The priority of a job that names none.
+/// Priority of a job without a priority.
 pub(crate) const DEFAULT_PRIORITY: u32 = 5;
 
-/// Jobs.
-pub(crate) const JOBS: Kind<Job> =
-    Kind { columns: &JOBS_COLUMNS, name: Job::handle, none: "There are no such jobs." };
+pub(crate) const JOBS: Listing<Job> =
+    Listing { columns: &JOBS_COLUMNS, name: Job::handle, empty: "No jobs found." };
 
 const JOBS_COLUMNS: [Column<Job>; 12] = [
     left("JOB", 0, Job::handle),
@@ -45,21 +44,18 @@ const JOBS_COLUMNS: [Column<Job>; 12] = [
     right("PRIORITY", WIDE, |job| job.spec.priority.unwrap_or(DEFAULT_PRIORITY).to_string()),
     right("AGE", WIDE, |job: &Job| format::short_time(seconds_since(job.created_at).floor()))
         .plain(|job| seconds_since(job.created_at).to_string()),
-    left("WHY", 3, job_why),
+    left("REASON", 3, job_reason),
 ];
 
-/// Nodes.
-pub(crate) const NODES: Kind<Node> = Kind {
+pub(crate) const NODES: Listing<Node> = Listing {
     columns: &NODES_COLUMNS,
     name: node_name,
-    none: "There are no nodes; `agentaflow agent --server URL` on a GPU host adds one.",
+    empty: "No nodes found. Run `agentaflow agent --server URL` on a GPU host to add one.",
 };
 
-/// Nodes of a cluster.
-pub(crate) const CLUSTER_NODES: Kind<Node> = Kind {
-    none: "There are no nodes. GPUs are those of nodes that offer `nvidia.com/gpu`, which NVIDIA's device plugin has \
-           them do; a scheduler with --node-selector sees only what that selects. `agentaflow doctor` says what is \
-           missing.",
+pub(crate) const CLUSTER_NODES: Listing<Node> = Listing {
+    empty: "No GPU nodes found. A GPU node offers `nvidia.com/gpu` and matches --node-selector of the scheduler. \
+            Run `agentaflow doctor` to find the cause.",
     ..NODES
 };
 
@@ -77,11 +73,10 @@ const NODES_COLUMNS: [Column<Node>; 9] = [
         .plain(|node| node.last_seen.map_or_else(String::new, |at| at.to_string())),
 ];
 
-/// Events.
-pub(crate) const EVENTS: Kind<Event> = Kind {
+pub(crate) const EVENTS: Listing<Event> = Listing {
     columns: &EVENTS_COLUMNS,
     name: |event| event.seq.to_string(),
-    none: "Nothing happened yet.",
+    empty: "No events found.",
 };
 
 const EVENTS_COLUMNS: [Column<Event>; 5] = [
@@ -92,7 +87,6 @@ const EVENTS_COLUMNS: [Column<Event>; 5] = [
     left("MESSAGE", 0, |event| one_line(&event.message)),
 ];
 
-/// The job that an event is about.
 pub(crate) fn event_job(event: &Event) -> Option<String> {
     event.job.clone().or_else(|| event.job_id.map(|id| id.to_string()))
 }
@@ -111,19 +105,18 @@ pub(crate) fn cut_name(name: String) -> String {
     }
 }
 
-/// The owner of a job: the name, or the number where the server tells no name. A cluster has no users.
+/// Owner of a job by name, or by id if the server hides the name. A cluster has no users.
 pub(crate) fn job_user(job: &Job) -> Option<String> {
     let number = || (job.user_id != 0).then(|| job.user_id.to_string());
     job.username.clone().or_else(number)
 }
 
-/// The queue that pays for a job.
 pub(crate) fn job_queue(job: &Job) -> String {
     let named = job.spec.queue.as_deref().filter(|queue| !queue.is_empty());
     one_line(named.unwrap_or(ROOT))
 }
 
-/// The GPUs that a job has, or asks for while it waits: `2`, `0.5` of one, `8 GiB` of one, `2 × 1g.5gb`.
+/// GPUs allocated to a job, or requested while pending: `2`, `0.5`, `8 GiB`, `2 × 1g.5gb`.
 fn job_gpus(job: &Job) -> String {
     let count = ((gpus_of(job) * 1000.0).round() / 1000.0).to_string();
     let text = match (count.as_str(), &job.spec.mig_profile, shared_memory(job)) {
@@ -136,7 +129,7 @@ fn job_gpus(job: &Job) -> String {
     if job.simulated && !job.tasks.is_empty() { text + " SIMULATED" } else { text }
 }
 
-/// The memory that a job asks for where it asks for that much of one GPU and not for whole ones.
+/// Requested GPU memory of a job that shares a GPU by memory.
 fn shared_memory(job: &Job) -> Option<u64> {
     let spec = &job.spec;
     let memory = spec.gpu_memory_required.filter(|memory| *memory > 0)?;
@@ -151,12 +144,12 @@ fn gpus_of(job: &Job) -> f64 {
     }
 }
 
-/// GPUs by their numbers, `GPUs 0, 1`, or by what says that they are GPUs: `GPU-6f1c2a7e`, `2 × NVIDIA A100`.
+/// GPUs by number, `GPUs 0, 1`, or by name: `GPU-6f1c2a7e`, `2 × NVIDIA A100`.
 pub(crate) fn gpus(names: &[String]) -> String {
-    // In a cluster the node stands before the GPU; it is told elsewhere.
+    // A cluster prefixes the node, which the caller shows.
     let short = |name: &String| {
         let name = name.rsplit('/').next().unwrap_or_default();
-        // The first part of a UUID tells GPUs of a node apart.
+        // The first part of a UUID is unique on a node.
         let end = if name.starts_with("GPU-") { name.len().min(12) } else { name.len() };
         name.get(..end).unwrap_or(name).to_owned()
     };
@@ -169,50 +162,49 @@ pub(crate) fn gpus(names: &[String]) -> String {
     }
 }
 
-/// Where a job stands, in one word.
 pub(crate) fn job_status(job: &Job) -> String {
     job.status.as_str().to_owned()
 }
 
-/// What people call a node.
 pub(crate) fn node_name(node: &Node) -> String {
     node.spec.node_name.clone()
 }
 
-/// Why a job waits, or what ended it.
-fn job_why(job: &Job) -> String {
+/// Pending reason or end reason.
+fn job_reason(job: &Job) -> String {
     match job.status {
         JobStatus::Pending => one_line(job.wait_reason.as_deref().unwrap_or_default()),
         JobStatus::Failed => failure(job),
         JobStatus::Cancelled => {
-            let told = job.error_message.as_deref().or(job.end_reason.map(EndReason::as_str));
-            one_line(told.unwrap_or_default())
+            let reason = job.error_message.as_deref().or(job.end_reason.map(EndReason::as_str));
+            one_line(reason.unwrap_or_default())
         }
         _ => String::new(),
     }
 }
 
-/// GPUs of a node that nobody uses and that are open to new work.
+/// Unused GPUs that accept new tasks.
 pub(crate) fn free_gpus(node: &Node) -> usize {
     if node.status != NodeStatus::Active {
         return 0;
     }
     let free = |gpu: &GpuInstance| gpu.status.is_none_or(|status| status == GpuStatus::Available);
-    let closed = cordoned_gpus(node);
+    let cordoned = cordoned_gpus(node);
     let gpus = node.spec.gpu_instances.iter().enumerate();
-    gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)) && free(gpu))
+    gpus.filter(|(position, gpu)| !cordoned.contains(&gpu_number(*position, gpu)) && free(gpu))
         .count()
 }
 
-/// GPU memory of a node that new work can have: what is closed holds some that it cannot.
+/// GPU memory available to new tasks, without that of cordoned GPUs.
 pub(crate) fn free_gpu_memory(node: &Node) -> u64 {
-    let closed = cordoned_gpus(node);
-    match (node.status, closed.as_slice()) {
+    let cordoned = cordoned_gpus(node);
+    match (node.status, cordoned.as_slice()) {
         (NodeStatus::Active, []) => node.gpu_memory_available,
         (NodeStatus::Active, _) => {
             let gpus = node.spec.gpu_instances.iter().enumerate();
-            let open = gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)));
-            let free: u64 = open.filter_map(|(_, gpu)| gpu.gpu_memory_available).sum();
+            let schedulable =
+                gpus.filter(|(position, gpu)| !cordoned.contains(&gpu_number(*position, gpu)));
+            let free: u64 = schedulable.filter_map(|(_, gpu)| gpu.gpu_memory_available).sum();
             free.min(node.gpu_memory_available)
         }
         _ => 0,
@@ -225,7 +217,7 @@ mod tests {
     use agentaflow_api::job::TaskPlace;
 
     #[test]
-    fn a_job_that_waits_shows_the_gpus_that_it_asks_for() {
+    fn a_pending_job_shows_its_requested_gpus() {
         let mut job = Job::default();
         assert_eq!(job_gpus(&job), "-");
         job.spec.gpu_memory_required = Some(1024);
@@ -246,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_shares_a_gpu_does_not_show_a_whole_one() {
+    fn a_shared_gpu_shows_its_fraction() {
         let on = |gpu: &str| TaskPlace { gpus: vec![gpu.to_owned()], ..TaskPlace::default() };
         let mut job = Job { tasks: vec![on("0"), on("0")], ..Job::default() };
         job.status = JobStatus::Running;
@@ -263,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_told_in_few_words() {
+    fn gpu_names_are_short() {
         let told =
             |names: &[&str]| gpus(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
         assert_eq!(told(&["0"]), "GPU 0");

@@ -1,4 +1,4 @@
-//! What servers and agents say while they run: for people on a terminal, as JSON for machines.
+//! Logs of servers and agents on stderr, as text or JSON.
 
 use std::io::{self, IsTerminal as _};
 
@@ -10,54 +10,52 @@ use crate::context::variable;
 use crate::failure::usage;
 use crate::output;
 
-/// How much is said, and how.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct LogArgs {
-    /// How much to say: error, warn, info, debug, trace, or a filter such as `info,agentaflow_server=debug`
+    /// Log level: error, warn, info, debug, trace, or a filter such as `info,agentaflow_server=debug`
     /// [default: LOG_LEVEL, else info]
-    #[arg(long, value_name = "LEVEL", help_heading = "Messages")]
+    #[arg(long, value_name = "LEVEL", help_heading = "Logging")]
     log_level: Option<String>,
-    /// How to say it
+    /// Log format
     #[arg(
         long,
         value_enum,
         value_name = "FORMAT",
         default_value = "text",
-        help_heading = "Messages"
+        help_heading = "Logging"
     )]
     log_format: LogFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum LogFormat {
-    /// Lines for people
+    /// Plain text
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 impl LogArgs {
-    /// Begins to say things on stderr.
     pub(crate) fn start(&self) -> Result<()> {
         let level = self.log_level.clone().or_else(|| variable("LOG_LEVEL"));
         let level = level.unwrap_or_else(|| "info".to_owned()).to_lowercase();
-        begin(&level, self.log_format)
+        init(&level, self.log_format)
     }
 }
 
-/// For `up`, whose screen is for people: warnings only, unless `LOG_LEVEL` asks for more.
+/// Logs of `up`: warnings only, unless `LOG_LEVEL` is set.
 pub(crate) fn warnings_only() -> Result<()> {
-    begin(
+    init(
         &variable("LOG_LEVEL").unwrap_or_else(|| "warn".to_owned()).to_lowercase(),
         LogFormat::Text,
     )
 }
 
-fn begin(level: &str, format: LogFormat) -> Result<()> {
-    // The word of other systems for the same thing.
+fn init(level: &str, format: LogFormat) -> Result<()> {
+    // Python and others call the level `warning`.
     let level = if level == "warning" { "warn" } else { level };
-    // A level is about this program: what libraries say at such length drowns it. A filter can ask for that.
+    // Debug logs of libraries would drown those of agentaflow; a filter can enable them.
     let level = match level {
         "debug" | "trace" => format!("info,agentaflow={level}"),
         _ => level.to_owned(),

@@ -1,5 +1,5 @@
-//! The command line of `agentaflow`: reads arguments, runs one command, turns its end into an exit
-//! code. Everything a command does lives in its own module under `commands`.
+//! The `agentaflow` program: parses arguments, runs one command, and returns its exit code. Each command has a module in
+//! `commands`.
 
 mod alias;
 mod amount;
@@ -24,7 +24,7 @@ use anyhow::{Context as _, Result};
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 
-/// A GPU scheduler that decides where work runs and explains itself.
+/// A GPU scheduler that explains its decisions.
 #[derive(Debug, Parser)]
 #[command(
     name = "agentaflow",
@@ -33,7 +33,7 @@ use clap_complete::CompleteEnv;
     after_help = "Start here: agentaflow up"
 )]
 struct Cli {
-    /// Speak to the current cluster of the kubeconfig, whatever the current context is
+    /// Use the current cluster of the kubeconfig instead of the current context
     #[arg(long, global = true, hide = true)]
     kubernetes: bool,
     #[command(subcommand)]
@@ -41,12 +41,14 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    // A shell that wants completions sets this variable; nothing else happens then.
+    // A shell sets this variable to request completions; the program then exits here.
     CompleteEnv::with_factory(Cli::command).var(commands::COMPLETE_VARIABLE).complete();
-    let ended = alias::arguments(std::env::args_os().collect()).map_err(failure::usage).and_then(
-        |arguments| Cli::try_parse_from(arguments).map_or_else(|said| parsed_otherwise(&said), run),
+    let result = alias::arguments(std::env::args_os().collect()).map_err(failure::usage).and_then(
+        |arguments| {
+            Cli::try_parse_from(arguments).map_or_else(|error| print_clap_output(&error), run)
+        },
     );
-    match ended {
+    match result {
         Ok(code) => code,
         Err(error) => failure::report(&error),
     }
@@ -60,16 +62,15 @@ fn run(cli: Cli) -> Result<ExitCode> {
         return command.run();
     }
     let printed = Cli::command().print_help().and_then(|()| io::stdout().flush());
-    printed.context("cannot write the output")?;
+    printed.context("cannot write to stdout")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Help, the version, or what is wrong with the command line. Help that cannot be printed is a
-/// failure like any other.
-fn parsed_otherwise(said: &clap::Error) -> Result<ExitCode> {
-    let printed = said.print().and_then(|()| io::stdout().flush());
-    if !said.use_stderr() {
-        printed.context("cannot write the output")?;
+/// Prints help, version or a parse error. Help that cannot be printed is an error.
+fn print_clap_output(error: &clap::Error) -> Result<ExitCode> {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    if !error.use_stderr() {
+        printed.context("cannot write to stdout")?;
     }
-    Ok(u8::try_from(said.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -1,21 +1,21 @@
-//! What somebody may have meant.
+//! Suggestions for misspelled names.
 
 pub(crate) use agentaflow_manifest::yaml::nearest;
 use anyhow::Result;
 
-use crate::failure::NotThere;
+use crate::failure::NotFound;
 
-/// Fails for the first name that is not among those that there are.
+/// Fails for the first unknown name.
 pub(crate) fn must_exist(kind: &str, asked: &[String], known: &[String]) -> Result<()> {
     let Some(name) = asked.iter().find(|name| !known.contains(name)) else { return Ok(()) };
-    Err(not_there(kind, name, known).into())
+    Err(not_found(kind, name, known).into())
 }
 
-/// Something is not there, but perhaps something like it.
-pub(crate) fn not_there(kind: &str, name: &str, known: &[String]) -> NotThere {
+/// The error for an unknown name, with the nearest known one.
+pub(crate) fn not_found(kind: &str, name: &str, known: &[String]) -> NotFound {
     let near = nearest(name, known.iter().map(String::as_str));
     let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    NotThere(format!("there is no {kind} `{name}`{near}"))
+    NotFound(format!("{kind} `{name}` not found{near}"))
 }
 
 #[cfg(test)]
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_understood_and_something_else_is_not() {
+    fn a_typo_has_a_suggestion_and_another_word_has_none() {
         let known = ["train", "serve", "best_fit"];
         assert_eq!(nearest("trian", known), Some("train"));
         assert_eq!(nearest("bestfit", known), Some("best_fit"));
@@ -33,13 +33,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_with_what_is_like_it() {
+    fn an_unknown_name_is_reported_with_a_suggestion() {
         let known = ["gpu-7".to_owned()];
         assert_eq!(
-            not_there("node", "gpu7", &known).0,
-            "there is no node `gpu7`; did you mean `gpu-7`?"
+            not_found("node", "gpu7", &known).0,
+            "node `gpu7` not found; did you mean `gpu-7`?"
         );
-        assert_eq!(not_there("node", "other", &known).0, "there is no node `other`");
+        assert_eq!(not_found("node", "other", &known).0, "node `other` not found");
         assert!(must_exist("node", &known, &known).is_ok());
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 
 use agentaflow_api::{Dollars, Stamp};
+pub use agentaflow_units::format_mib as memory;
 
 use crate::text;
 
@@ -27,15 +28,6 @@ pub fn ago(at: Stamp) -> String {
 /// The age of a timestamp in seconds; 0 for the future.
 pub fn seconds_since(at: Stamp) -> f64 {
     Stamp::now().0.saturating_sub(at.0).max(0) as f64 / 1000.0
-}
-
-/// Memory with its unit: `512 MiB`, `8 GiB`, `1.5 GiB`.
-pub fn memory(mib: u64) -> String {
-    if mib < 1024 {
-        return format!("{mib} MiB");
-    }
-    let text = format!("{:.1}", mib as f64 / 1024.0);
-    format!("{} GiB", text.trim_end_matches(".0"))
 }
 
 /// A number with its noun: `1 GPU`, `2 GPUs`.

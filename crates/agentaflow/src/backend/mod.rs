@@ -1,8 +1,8 @@
-//! Who answers: a server of ours, or a Kubernetes cluster. Commands ask here and do not care which.
+//! A server or a Kubernetes cluster behind one interface.
 
 mod cluster;
 mod server;
-mod work;
+mod submission;
 
 use agentaflow_api::account::User;
 use agentaflow_api::client::Client;
@@ -17,26 +17,21 @@ use anyhow::Result;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 
-pub(crate) use work::{Said, Work, Written};
+pub(crate) use submission::{SourceDocument, Submission, SubmissionContent};
 
-/// Pieces of output as they come.
-pub(crate) type Output = BoxStream<'static, Result<Bytes>>;
+pub(crate) type LogStream = BoxStream<'static, Result<Bytes>>;
 
-/// Events as they happen.
-pub(crate) type Happenings = BoxStream<'static, Result<Event>>;
+pub(crate) type EventStream = BoxStream<'static, Result<Event>>;
 
-/// Who answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
-    /// A server of ours.
     Server(Client),
-    /// A Kubernetes cluster.
     Cluster(Cluster),
 }
 
 impl Backend {
-    /// Where it is, for people.
-    pub(crate) fn place(&self) -> String {
+    /// URL of the server, or namespace in the cluster.
+    pub(crate) fn address(&self) -> String {
         match self {
             Self::Server(client) => client.base().as_str().trim_end_matches('/').to_owned(),
             Self::Cluster(cluster) => format!("Kubernetes, namespace {}", cluster.namespace),
@@ -51,16 +46,17 @@ impl Backend {
         }
     }
 
-    /// One job.
     pub(crate) async fn job(&self, name: &str) -> Result<Job> {
         match self {
             Self::Server(client) => server::job(client, name).await,
-            Self::Cluster(cluster) => cluster::near(cluster, name, cluster.job(name)).await,
+            Self::Cluster(cluster) => {
+                cluster::with_suggestion(cluster, name, cluster.job(name)).await
+            }
         }
     }
 
-    /// Names the queue of every job that was handed in without one, as far as it is known.
-    pub(crate) async fn name_queues(&self, jobs: &mut [Job]) {
+    /// Fills in the default queue of the owner for jobs without a queue.
+    pub(crate) async fn fill_queues(&self, jobs: &mut [Job]) {
         if !jobs.iter().any(|job| job.spec.queue.is_none()) {
             return;
         }
@@ -72,7 +68,7 @@ impl Backend {
         }
     }
 
-    /// The users that the caller may look at: all, or only the caller; a cluster has none.
+    /// Users visible to the caller: all for an admin, else the caller. A cluster has none.
     pub(crate) async fn users(&self) -> Vec<User> {
         match self {
             Self::Server(client) => server::users(client).await,
@@ -80,92 +76,98 @@ impl Backend {
         }
     }
 
-    /// Whether work can be said in the words of whoever is meant.
-    pub(crate) fn understands(&self, work: &Work) -> Result<()> {
+    /// Fails if the backend cannot express the job.
+    pub(crate) fn check_supported(&self, submission: &Submission) -> Result<()> {
         match self {
-            Self::Server(_) => work.job().map(drop),
-            Self::Cluster(_) => work.object().map(drop),
+            Self::Server(_) => submission.job().map(drop),
+            Self::Cluster(_) => submission.object().map(drop),
         }
     }
 
-    /// Hands in work.
-    pub(crate) async fn submit(&self, work: &Work) -> Result<Job> {
-        let answer = match self {
-            Self::Server(client) => server::submit(client, work).await,
+    pub(crate) async fn submit(&self, submission: &Submission) -> Result<Job> {
+        let result = match self {
+            Self::Server(client) => server::submit(client, submission).await,
             Self::Cluster(cluster) => {
-                cluster.create(&work.object()?, false).await.map_err(Into::into)
+                cluster.create(&submission.object()?, false).await.map_err(Into::into)
             }
         };
-        answer.map_err(|error| work.refused(error))
+        result.map_err(|error| submission.locate_error(error))
     }
 
-    /// Whether work would be taken: hands in nothing.
-    pub(crate) async fn would_take(&self, work: &Work) -> Result<()> {
-        let answer: Result<()> = match self {
+    /// Validates a job without creating it.
+    pub(crate) async fn dry_run(&self, submission: &Submission) -> Result<()> {
+        let result: Result<()> = match self {
             Self::Server(client) => {
-                client.what_if(&work.job()?).await.map(drop).map_err(Into::into)
+                client.what_if(&submission.job()?).await.map(drop).map_err(Into::into)
             }
             Self::Cluster(cluster) => {
-                cluster.create(&work.object()?, true).await.map(drop).map_err(Into::into)
+                cluster.create(&submission.object()?, true).await.map(drop).map_err(Into::into)
             }
         };
-        answer.map_err(|error| work.refused(error))
+        result.map_err(|error| submission.locate_error(error))
     }
 
-    /// Says whether work would be taken, and what it would become.
-    pub(crate) async fn try_out(&self, work: &Work) -> Result<Explanation> {
-        let answer: Result<Explanation> = match self {
-            Self::Server(client) => client.what_if(&work.job()?).await.map_err(Into::into),
-            Self::Cluster(cluster) => cluster.what_if(&work.object()?).await.map_err(Into::into),
+    /// Forecast for a job that is not submitted.
+    pub(crate) async fn what_if(&self, submission: &Submission) -> Result<Explanation> {
+        let result: Result<Explanation> = match self {
+            Self::Server(client) => client.what_if(&submission.job()?).await.map_err(Into::into),
+            Self::Cluster(cluster) => {
+                cluster.what_if(&submission.object()?).await.map_err(Into::into)
+            }
         };
-        answer.map_err(|error| work.refused(error))
+        result.map_err(|error| submission.locate_error(error))
     }
 
-    /// Stops a job.
     pub(crate) async fn cancel(&self, name: &str) -> Result<Job> {
         match self {
-            Self::Server(client) => Ok(client.cancel(server::number(client, name).await?).await?),
-            Self::Cluster(cluster) => cluster::near(cluster, name, cluster.cancel(name)).await,
+            Self::Server(client) => Ok(client.cancel(server::job_id(client, name).await?).await?),
+            Self::Cluster(cluster) => {
+                cluster::with_suggestion(cluster, name, cluster.cancel(name)).await
+            }
         }
     }
 
-    /// Ends a job as if it were done.
+    /// Stops a job and records it as completed.
     pub(crate) async fn complete(&self, name: &str) -> Result<Job> {
         match self {
             Self::Server(client) => {
-                Ok(client.complete(server::number(client, name).await?).await?)
+                Ok(client.complete(server::job_id(client, name).await?).await?)
             }
-            Self::Cluster(cluster) => cluster::near(cluster, name, cluster.complete(name)).await,
+            Self::Cluster(cluster) => {
+                cluster::with_suggestion(cluster, name, cluster.complete(name)).await
+            }
         }
     }
 
-    /// Why a job waits, or what became of it.
+    /// Pending reason, placement or end reason of a job.
     pub(crate) async fn explain(&self, name: &str) -> Result<Explanation> {
         match self {
-            Self::Server(client) => Ok(client.explain(server::number(client, name).await?).await?),
-            Self::Cluster(cluster) => cluster::near(cluster, name, cluster.explain(name)).await,
+            Self::Server(client) => Ok(client.explain(server::job_id(client, name).await?).await?),
+            Self::Cluster(cluster) => {
+                cluster::with_suggestion(cluster, name, cluster.explain(name)).await
+            }
         }
     }
 
-    /// What a task of a job wrote. A stream that is followed may end before the job does.
-    pub(crate) async fn logs(&self, name: &str, query: &LogQuery) -> Result<Output> {
+    /// Logs of a task. A followed stream may end before the job.
+    pub(crate) async fn logs(&self, name: &str, query: &LogQuery) -> Result<LogStream> {
         match self {
             Self::Server(client) => server::logs(client, name, query).await,
             Self::Cluster(cluster) => cluster::logs(cluster, name, query).await,
         }
     }
 
-    /// What happened to a job, oldest first.
+    /// Events of a job, oldest first.
     pub(crate) async fn events(&self, name: &str) -> Result<Vec<Event>> {
         match self {
             Self::Server(client) => server::events(client, name).await,
             Self::Cluster(cluster) => {
-                cluster::near(cluster, name, cluster.events(Some(name))).await
+                cluster::with_suggestion(cluster, name, cluster.events(Some(name))).await
             }
         }
     }
 
-    /// What happened last to all jobs and nodes, oldest first.
+    /// Recent events of all jobs and nodes, oldest first.
     pub(crate) async fn past_events(&self) -> Result<Vec<Event>> {
         match self {
             Self::Server(client) => Ok(client.past_events().await?),
@@ -173,19 +175,18 @@ impl Backend {
         }
     }
 
-    /// What happens from now on, or since an event: to one job, or to all.
-    pub(crate) async fn happenings(
+    /// New events of one job or of all, starting after the given sequence number.
+    pub(crate) async fn follow_events(
         &self,
         name: Option<&str>,
         after: Option<i64>,
-    ) -> Result<Happenings> {
+    ) -> Result<EventStream> {
         match self {
-            Self::Server(client) => server::happenings(client, name, after).await,
-            Self::Cluster(cluster) => cluster::happenings(cluster, name).await,
+            Self::Server(client) => server::follow_events(client, name, after).await,
+            Self::Cluster(cluster) => cluster::follow_events(cluster, name).await,
         }
     }
 
-    /// Nodes.
     pub(crate) async fn nodes(&self) -> Result<Vec<Node>> {
         match self {
             Self::Server(client) => Ok(client.nodes().await?),
@@ -193,25 +194,27 @@ impl Backend {
         }
     }
 
-    /// Closes a node, or a GPU of it (`node/gpu`), to new work; or opens it again.
-    pub(crate) async fn cordon(&self, target: &str, closed: bool) -> Result<()> {
+    /// Cordons or uncordons `node` or `node/gpu`.
+    pub(crate) async fn cordon(&self, target: &str, cordoned: bool) -> Result<()> {
         match self {
-            Self::Server(client) => server::cordon(client, target, closed).await,
+            Self::Server(client) => server::cordon(client, target, cordoned).await,
             Self::Cluster(cluster) => {
-                cluster::near_node(cluster, target, cluster.cordon(target, closed)).await
+                cluster::with_node_suggestion(cluster, target, cluster.cordon(target, cordoned))
+                    .await
             }
         }
     }
 
-    /// Closes a node and moves the work on it elsewhere; says what it moves.
+    /// Cordons `node` or `node/gpu` and moves its jobs; returns the moved jobs.
     pub(crate) async fn drain(&self, node: &str) -> Result<Vec<String>> {
         match self {
             Self::Server(client) => server::drain(client, node).await,
-            Self::Cluster(cluster) => cluster::near_node(cluster, node, cluster.drain(node)).await,
+            Self::Cluster(cluster) => {
+                cluster::with_node_suggestion(cluster, node, cluster.drain(node)).await
+            }
         }
     }
 
-    /// Queues.
     pub(crate) async fn queues(&self) -> Result<Vec<Queue>> {
         match self {
             Self::Server(client) => Ok(client.queues().await?),
@@ -219,7 +222,7 @@ impl Backend {
         }
     }
 
-    /// Makes or changes a queue.
+    /// Creates or updates a queue.
     pub(crate) async fn set_queue(&self, queue: &QueueSpec) -> Result<Queue> {
         match self {
             Self::Server(client) => server::set_queue(client, queue).await,
@@ -227,7 +230,6 @@ impl Backend {
         }
     }
 
-    /// Removes a queue.
     pub(crate) async fn delete_queue(&self, name: &str) -> Result<()> {
         match self {
             Self::Server(client) => server::delete_queue(client, name).await,
@@ -235,7 +237,6 @@ impl Backend {
         }
     }
 
-    /// The strategy in force.
     pub(crate) async fn strategy(&self) -> Result<String> {
         match self {
             Self::Server(client) => server::strategy(client).await,
@@ -243,7 +244,7 @@ impl Backend {
         }
     }
 
-    /// Changes the strategy for what is placed from now on.
+    /// Sets the strategy for new placements.
     pub(crate) async fn set_strategy(&self, name: &str) -> Result<()> {
         match self {
             Self::Server(client) => server::set_strategy(client, name).await,

@@ -1,4 +1,4 @@
-//! Questions to a server of ours that need a word more than the call itself.
+//! Server requests that need more than one API call.
 
 use agentaflow_api::account::User;
 use agentaflow_api::client::user::{JobQuery, LogQuery};
@@ -12,15 +12,15 @@ use anyhow::Result;
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 
-use super::{Happenings, Output, Work};
-use crate::failure::{NotThere, usage};
-use crate::nearest::not_there;
+use super::{EventStream, LogStream, Submission};
+use crate::failure::{NotFound, usage};
+use crate::nearest::not_found;
 
-/// Jobs that are looked through for a name.
-const LOOKED_THROUGH: u64 = 1000;
+/// Newest jobs searched for a name.
+const SEARCHED_JOBS: u64 = 1000;
 
-/// The number of a job that is named by its number, or by its name: the newest of that name.
-pub(super) async fn number(client: &Client, name: &str) -> Result<i64> {
+/// Id of a job given by id or name; the newest job of that name.
+pub(super) async fn job_id(client: &Client, name: &str) -> Result<i64> {
     match name.parse() {
         Ok(id @ 1..) => Ok(id),
         _ => Ok(job(client, name).await?.id),
@@ -31,24 +31,24 @@ pub(super) async fn job(client: &Client, name: &str) -> Result<Job> {
     if let Ok(id @ 1..) = name.parse() {
         return Ok(client.job(id).await?);
     }
-    // A variable of a script that is not set must not mean some job.
+    // An unset variable in a script must not select a job.
     if name.trim().is_empty() {
-        return Err(usage("the name of the job is empty: write its number or its name"));
+        return Err(usage("the job name is empty"));
     }
-    let query = JobQuery { limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
+    let query = JobQuery { limit: Some(SEARCHED_JOBS), ..JobQuery::default() };
     let jobs = client.jobs(&query).await?;
     let named = |job: &&Job| job.spec.job_name.as_deref() == Some(name);
-    // A job without a name is listed under what it runs.
+    // Tables show an unnamed job by its image or command.
     let listed = |job: &&Job| job.spec.job_name.is_none() && job_name(job) == name;
     let newest = jobs.iter().filter(named).max_by_key(|job| job.id);
     let newest = newest.or_else(|| jobs.iter().filter(listed).max_by_key(|job| job.id));
     newest.cloned().ok_or_else(|| {
         let known: Vec<_> = jobs.iter().filter_map(|job| job.spec.job_name.clone()).collect();
-        not_there("job", name, &known).into()
+        not_found("job", name, &known).into()
     })
 }
 
-/// Everybody for an admin, else the caller alone.
+/// All users for an admin, else only the caller.
 pub(super) async fn users(client: &Client) -> Vec<User> {
     match client.get("/users").json().await {
         Ok(users) => users,
@@ -56,17 +56,17 @@ pub(super) async fn users(client: &Client) -> Vec<User> {
     }
 }
 
-/// Hands in a job, once more if the answer got lost: the key keeps it from becoming two.
-pub(super) async fn submit(client: &Client, work: &Work) -> Result<Job> {
-    let (job, key) = (work.job()?, key());
+/// Submits a job, and retries once if the response is lost. The idempotency key prevents a duplicate.
+pub(super) async fn submit(client: &Client, submission: &Submission) -> Result<Job> {
+    let (job, key) = (submission.job()?, idempotency_key());
     match client.submit(&job, Some(&key)).await {
         Err(ClientError::Unreachable { .. }) => Ok(client.submit(&job, Some(&key)).await?),
-        answer => Ok(answer?),
+        result => Ok(result?),
     }
 }
 
-pub(super) async fn logs(client: &Client, name: &str, query: &LogQuery) -> Result<Output> {
-    let id = number(client, name).await?;
+pub(super) async fn logs(client: &Client, name: &str, query: &LogQuery) -> Result<LogStream> {
+    let id = job_id(client, name).await?;
     let bytes = client.logs(id, query).await?;
     let pieces = futures_util::stream::try_unfold(bytes, |mut bytes| async move {
         Ok(bytes.next().await?.map(|piece| (piece, bytes)))
@@ -75,7 +75,7 @@ pub(super) async fn logs(client: &Client, name: &str, query: &LogQuery) -> Resul
 }
 
 pub(super) async fn events(client: &Client, name: &str) -> Result<Vec<Event>> {
-    let id = number(client, name).await?;
+    let id = job_id(client, name).await?;
     let mut events: Vec<Event> = Vec::new();
     loop {
         let page = client.job_events(id, events.last().map_or(0, |event| event.seq)).await?;
@@ -86,34 +86,34 @@ pub(super) async fn events(client: &Client, name: &str) -> Result<Vec<Event>> {
     }
 }
 
-pub(super) async fn happenings(
+pub(super) async fn follow_events(
     client: &Client,
     name: Option<&str>,
     after: Option<i64>,
-) -> Result<Happenings> {
+) -> Result<EventStream> {
     let id = match name {
-        Some(name) => Some(number(client, name).await?),
+        Some(name) => Some(job_id(client, name).await?),
         None => None,
     };
     let events = client.events(after, id).await?;
     let events = futures_util::stream::try_unfold(events, |mut events| async move {
         Ok(events.next().await?.map(|event| (event, events)))
     });
-    let meant = move |event: &Result<Event>| match event {
+    let matches = move |event: &Result<Event>| match event {
         Ok(event) => id.is_none() || event.job_id == id,
         Err(_) => true,
     };
-    Ok(events.filter(move |event| std::future::ready(meant(event))).boxed())
+    Ok(events.filter(move |event| std::future::ready(matches(event))).boxed())
 }
 
-pub(super) async fn cordon(client: &Client, target: &str, closed: bool) -> Result<()> {
+pub(super) async fn cordon(client: &Client, target: &str, cordoned: bool) -> Result<()> {
     let (node, gpu) = node_or_gpu(client, target).await?;
     let update = match &gpu {
         None => {
-            let status = if closed { NodeStatus::Maintenance } else { NodeStatus::Active };
+            let status = if cordoned { NodeStatus::Maintenance } else { NodeStatus::Active };
             NodeUpdate { status: Some(status), ..NodeUpdate::default() }
         }
-        Some(gpu) if closed => {
+        Some(gpu) if cordoned => {
             NodeUpdate { cordon_gpus: Some(vec![gpu.clone()]), ..NodeUpdate::default() }
         }
         Some(gpu) => NodeUpdate { uncordon_gpus: Some(vec![gpu.clone()]), ..NodeUpdate::default() },
@@ -122,7 +122,7 @@ pub(super) async fn cordon(client: &Client, target: &str, closed: bool) -> Resul
     Ok(())
 }
 
-/// A node, or a GPU of it (`node/gpu`) by its number; people write its UUID, too.
+/// Resolves `node` or `node/gpu`; the GPU is given by number or UUID.
 async fn node_or_gpu(client: &Client, target: &str) -> Result<(Node, Option<String>)> {
     let Some((name, gpu)) = target.split_once('/') else {
         return Ok((node(client, target).await?, None));
@@ -135,17 +135,17 @@ async fn node_or_gpu(client: &Client, target: &str) -> Result<(Node, Option<Stri
     });
     match number {
         Some(number) => Ok((node, Some(number))),
-        None => Err(NotThere(format!("node `{name}` has no GPU `{gpu}`")).into()),
+        None => Err(NotFound(format!("node `{name}` has no GPU `{gpu}`")).into()),
     }
 }
 
 pub(super) async fn drain(client: &Client, target: &str) -> Result<Vec<String>> {
     let (node, gpu) = node_or_gpu(client, target).await?;
-    let live = vec![JobStatus::Scheduled, JobStatus::Running];
-    let query = JobQuery { status: live, limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
-    let meant = |task: &TaskPlace| gpu.as_ref().is_none_or(|gpu| task.gpus.contains(gpu));
-    let there = |task: &TaskPlace| task.node_id == node.node_id && meant(task);
-    // Asked before: what moves at once is no longer there afterwards.
+    let placed = vec![JobStatus::Scheduled, JobStatus::Running];
+    let query = JobQuery { status: placed, limit: Some(SEARCHED_JOBS), ..JobQuery::default() };
+    let on_gpu = |task: &TaskPlace| gpu.as_ref().is_none_or(|gpu| task.gpus.contains(gpu));
+    let affected = |task: &TaskPlace| task.node_id == node.node_id && on_gpu(task);
+    // Listed before the update, since a drained job may leave the node at once.
     let jobs = client.jobs(&query).await?;
     let update = match &gpu {
         None => {
@@ -155,17 +155,17 @@ pub(super) async fn drain(client: &Client, target: &str) -> Result<Vec<String>> 
         Some(gpu) => NodeUpdate { drain_gpus: Some(vec![gpu.clone()]), ..NodeUpdate::default() },
     };
     client.update_node(&node.node_id, &update).await?;
-    let moved = jobs.iter().rev().filter(|job| job.tasks.iter().any(there));
+    let moved = jobs.iter().rev().filter(|job| job.tasks.iter().any(affected));
     Ok(moved.map(|job| format!("job {}", job.handle())).collect())
 }
 
-/// The node of this name, or of this `gpu-…` name.
+/// Finds a node by name or id.
 async fn node(client: &Client, name: &str) -> Result<Node> {
     let nodes = client.nodes().await?;
-    let meant = |node: &&Node| node.spec.node_name == name || node.node_id == name;
-    nodes.iter().find(meant).cloned().ok_or_else(|| {
+    let matches = |node: &&Node| node.spec.node_name == name || node.node_id == name;
+    nodes.iter().find(matches).cloned().ok_or_else(|| {
         let names: Vec<_> = nodes.iter().map(|node| node.spec.node_name.clone()).collect();
-        not_there("node", name, &names).into()
+        not_found("node", name, &names).into()
     })
 }
 
@@ -177,24 +177,23 @@ pub(super) async fn delete_queue(client: &Client, name: &str) -> Result<()> {
     Ok(client.delete(&format!("/queues/{}", segment(name))).nothing().await?)
 }
 
-/// The strategy as the API tells it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Chosen {
+struct StrategyBody {
     strategy: String,
 }
 
 pub(super) async fn strategy(client: &Client) -> Result<String> {
-    Ok(client.get("/strategy").json::<Chosen>().await?.strategy)
+    Ok(client.get("/strategy").json::<StrategyBody>().await?.strategy)
 }
 
 pub(super) async fn set_strategy(client: &Client, name: &str) -> Result<()> {
-    let chosen = Chosen { strategy: name.to_owned() };
-    client.put("/strategy").body(&chosen).json::<Chosen>().await?;
+    let body = StrategyBody { strategy: name.to_owned() };
+    client.put("/strategy").body(&body).json::<StrategyBody>().await?;
     Ok(())
 }
 
-/// A key that nobody else has. It is no secret.
-fn key() -> String {
+/// A unique key; not a secret.
+fn idempotency_key() -> String {
     use std::hash::{BuildHasher as _, RandomState};
     let now = agentaflow_api::Stamp::now().0;
     let random = || RandomState::new().hash_one(now);

@@ -8,21 +8,21 @@ use crate::failure;
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
-/// Stop jobs: politely first, then hard
+/// Cancel jobs: SIGTERM, then SIGKILL after the grace period
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Numbers or names of the jobs
-    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::live_jobs))]
+    /// Job numbers or names
+    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::unfinished_jobs))]
     jobs: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// End jobs as if they were done: they are stopped and count as completed
+/// Stop jobs and record them as completed
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompleteArgs {
-    /// Numbers or names of the jobs
-    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::live_jobs))]
+    /// Job numbers or names
+    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::unfinished_jobs))]
     jobs: Vec<String>,
     #[command(flatten)]
     connect: Connect,
@@ -37,16 +37,16 @@ pub(crate) fn complete(args: &CompleteArgs) -> Result<()> {
 }
 
 fn end(connect: &Connect, names: &[String], complete: bool) -> Result<()> {
-    let (verb, under_way) =
-        if complete { ("complete", "being completed") } else { ("cancel", "being stopped") };
+    let (verb, in_progress) =
+        if complete { ("complete", "completing") } else { ("cancel", "cancelling") };
     block_on(async {
         let backend = connect.backend().await?;
         failure::each(names, async |name| {
             let job =
                 if complete { backend.complete(name).await } else { backend.cancel(name).await };
             let job = job.with_context(|| format!("cannot {verb} job {name}"))?;
-            let words = if job.status.is_final() { job.status.as_str() } else { under_way };
-            output::print(&format!("job {} {words}\n", job.handle()))
+            let state = if job.status.is_final() { job.status.as_str() } else { in_progress };
+            output::print(&format!("job {} {state}\n", job.handle()))
         })
         .await
     })

@@ -1,4 +1,4 @@
-//! `agentaflow completion`, `man` and `reference`: what shells, `man` and readers want to know of the commands.
+//! `agentaflow completion`, `man` and `reference`: documentation generated from the commands.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,36 +11,36 @@ use clap_complete::env::Shells;
 
 use crate::Cli;
 use crate::failure::usage;
-use crate::nearest::not_there;
+use crate::nearest::not_found;
 use crate::output;
 
-/// The variable that asks the program for completions instead of running it.
+/// Environment variable with which a shell requests completions.
 pub(crate) const VARIABLE: &str = "AGENTAFLOW_COMPLETE";
 
 const COMPLETION_HELP: &str = "\
-Names of contexts, nodes, jobs and queues are completed too: the server is asked while you type.
+Completes names of contexts, nodes, jobs and queues too, with a request to the server.
 
   bash   source <(agentaflow completion bash)      in ~/.bashrc
   zsh    source <(agentaflow completion zsh)       in ~/.zshrc
   fish   agentaflow completion fish | source       in ~/.config/fish/config.fish";
 
-/// Print what a shell needs to complete commands
+/// Print the completion script of a shell
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETION_HELP)]
 pub(crate) struct CompletionArgs {
-    /// The shell: bash, zsh, fish, elvish or powershell
+    /// Shell: bash, zsh, fish, elvish or powershell
     #[arg(add = ArgValueCandidates::new(shells))]
     shell: String,
 }
 
-/// Print a manual page, or write the pages of all commands into a folder
+/// Print a manual page, or write the pages of all commands to a directory
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// The command whose page is printed, such as `run` or `context use`; the program's own when absent
+    /// Command, such as `run` or `context use` [default: agentaflow]
     #[arg(value_name = "COMMAND", conflicts_with = "dir")]
     command: Vec<String>,
-    /// Write one page for each command into this folder
-    #[arg(long, value_name = "FOLDER")]
+    /// Write one page per command to this directory
+    #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
@@ -56,13 +56,13 @@ pub(crate) fn completion(args: &CompletionArgs) -> Result<()> {
     let shells = Shells::builtins();
     let Some(shell) = shells.completer(&args.shell) else {
         let known: Vec<_> = shells.names().collect();
-        return Err(usage(format!("there is no shell `{}`: {}", args.shell, known.join(", "))));
+        return Err(usage(format!("unknown shell `{}`: use {}", args.shell, known.join(", "))));
     };
     let mut script = Vec::new();
     let (name, program) = ("agentaflow", "agentaflow");
     shell
         .write_registration(VARIABLE, name, name, program, &mut script)
-        .context("cannot write the script")?;
+        .context("cannot write the completion script")?;
     output::print_bytes(&script)
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<()> {
         let (command, name) = named(&root, &args.command)?;
         return output::print_bytes(&page(command, &name)?);
     };
-    fs::create_dir_all(dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
     let mut pages = vec![(root.clone(), "agentaflow".to_owned())];
     let mut count = 0;
     while let Some((command, name)) = pages.pop() {
@@ -88,14 +88,14 @@ pub(crate) fn man(args: &ManArgs) -> Result<()> {
     output::print(&format!("{count} pages in {}\n", dir.display()))
 }
 
-/// The command that the words name, and the name of its page.
+/// Finds a command; returns it with the name of its page.
 fn named<'a>(root: &'a Command, words: &[String]) -> Result<(&'a Command, String)> {
     let mut found = (root, root.get_name().to_owned());
     for word in words {
         let (command, name) = found;
         let sub = command.find_subcommand(word).ok_or_else(|| {
             let known: Vec<_> = visible(command).map(|sub| sub.get_name().to_owned()).collect();
-            not_there("command", word, &known)
+            not_found("command", word, &known)
         })?;
         found = (sub, format!("{name}-{}", sub.get_name()));
     }
@@ -104,9 +104,9 @@ fn named<'a>(root: &'a Command, words: &[String]) -> Result<(&'a Command, String
 
 fn page(command: &Command, name: &str) -> Result<Vec<u8>> {
     let mut text = Vec::new();
-    // The name of a page is its command's, with its parents'.
+    // A page has the full name of its command, such as agentaflow-context-use.
     let command = command.clone().name(name.to_owned());
-    clap_mangen::Man::new(command).render(&mut text).context("cannot write the page")?;
+    clap_mangen::Man::new(command).render(&mut text).context("cannot write the manual page")?;
     Ok(text)
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn reference(_: &ReferenceArgs) -> Result<()> {
     root.build();
     let mut text = String::from(
         "# Commands\n\n\
-         Generated from the program by `cargo xtask reference`; every command also says this with `--help`.\n",
+         Generated by `cargo xtask reference`. Run any command with `--help` for the same text.\n",
     );
     for command in visible(&root) {
         section(&mut text, command, "agentaflow", 2);
@@ -142,7 +142,7 @@ fn section(text: &mut String, command: &Command, parents: &str, depth: usize) {
     }
     let aliases: Vec<_> = command.get_all_aliases().collect();
     if !aliases.is_empty() {
-        let _ = writeln!(text, "\nAlso: `{}`.", aliases.join("`, `"));
+        let _ = writeln!(text, "\nAliases: `{}`.", aliases.join("`, `"));
     }
     if let Some(more) = command.get_after_help() {
         let _ = writeln!(text, "\n```text\n{}\n```", more.to_string().trim());
@@ -159,7 +159,7 @@ fn options(text: &mut String, command: &Command) {
     if args.is_empty() {
         return;
     }
-    let _ = writeln!(text, "\n| option | meaning |\n|---|---|");
+    let _ = writeln!(text, "\n| option | description |\n|---|---|");
     for arg in args {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         let values: Vec<_> =
@@ -182,7 +182,7 @@ fn options(text: &mut String, command: &Command) {
     }
 }
 
-/// How an option is written.
+/// The option with its value, as in a synopsis.
 fn title(arg: &Arg) -> String {
     let value = arg
         .get_value_names()

@@ -1,4 +1,4 @@
-//! `agentaflow context`: which servers are known, and which one is meant.
+//! `agentaflow context`: lists, selects and deletes contexts.
 
 use anyhow::Result;
 use clap_complete::engine::ArgValueCandidates;
@@ -7,62 +7,64 @@ use crate::candidates;
 use crate::context::{self, Contexts, Target};
 use crate::output;
 
-/// Show or choose the server that commands speak to
+/// Manage contexts: the servers and clusters that commands connect to
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    command: Option<ContextCommand>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
-    /// List the contexts; the current one is marked
+enum ContextCommand {
+    /// List contexts; `*` marks the current one
     List,
-    /// Make a context the current one
+    /// Set the current context
     Use {
-        /// Its name
+        /// Context name
         #[arg(add = ArgValueCandidates::new(candidates::contexts))]
         name: String,
     },
-    /// Show which server commands speak to, and why
+    /// Show the current target and its origin
     Show,
-    /// Forget a context and its token; nothing of the server or the cluster changes
+    /// Delete a context and its token; the server or cluster is not affected
     #[command(visible_alias = "remove")]
     Delete {
-        /// Its name
+        /// Context name
         #[arg(add = ArgValueCandidates::new(candidates::contexts))]
         name: String,
     },
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    match &args.what {
-        None | Some(What::List) => list(),
-        Some(What::Use { name }) => choose(name),
-        Some(What::Show) => show(),
-        Some(What::Delete { name }) => delete(name),
+    match &args.command {
+        None | Some(ContextCommand::List) => list(),
+        Some(ContextCommand::Use { name }) => set_current(name),
+        Some(ContextCommand::Show) => show(),
+        Some(ContextCommand::Delete { name }) => delete(name),
     }
 }
 
 fn list() -> Result<()> {
     let contexts = Contexts::read(&context::file()?)?;
     if contexts.known.is_empty() {
-        return output::print("There are no contexts yet; `agentaflow up` makes one.\n");
+        return output::print(
+            "No contexts found. Run `agentaflow up` or `agentaflow login URL` to create one.\n",
+        );
     }
     let line = |(name, target): (&String, &Target)| {
         let mark = if contexts.current.as_ref() == Some(name) { '*' } else { ' ' };
-        format!("{mark} {name:<16} {}\n", target.place())
+        format!("{mark} {name:<16} {}\n", target.description())
     };
     output::print(&contexts.known.iter().map(line).collect::<Vec<_>>().concat())
 }
 
-fn choose(name: &str) -> Result<()> {
+fn set_current(name: &str) -> Result<()> {
     let path = context::file()?;
     let mut contexts = Contexts::read(&path)?;
-    let server = contexts.named(name)?.place();
+    let server = contexts.named(name)?.description();
     contexts.current = Some(name.to_owned());
     contexts.write(&path)?;
-    output::print(&format!("`{name}` is the current context: {server}\n"))
+    output::print(&format!("Switched to context `{name}`: {server}\n"))
 }
 
 fn delete(name: &str) -> Result<()> {
@@ -76,22 +78,22 @@ fn delete(name: &str) -> Result<()> {
     }
     contexts.write(&path)?;
     let next = if current && !contexts.known.is_empty() {
-        "; `agentaflow context use NAME` makes another the current one"
+        "; select another one with `agentaflow context use NAME`"
     } else {
         ""
     };
-    output::print(&format!("`{name}` is forgotten{next}\n"))
+    output::print(&format!("Deleted context `{name}`{next}\n"))
 }
 
 fn show() -> Result<()> {
     let target = context::target(None)?;
-    let why =
+    let origin =
         match (context::variable("AGENTAFLOW_SERVER"), context::variable("AGENTAFLOW_CONTEXT")) {
             (Some(_), _) => "AGENTAFLOW_SERVER is set".to_owned(),
             (None, Some(name)) => format!("AGENTAFLOW_CONTEXT is `{name}`"),
-            (None, None) => context::without_being_asked()?,
+            (None, None) => context::default_origin()?,
         };
     let token = if target.token.is_some() { " with a token" } else { " without a token" };
     let token = if target.kubernetes.is_some() { "" } else { token };
-    output::print(&format!("{}{token} ({why})\n", target.place()))
+    output::print(&format!("{}{token} ({origin})\n", target.description()))
 }

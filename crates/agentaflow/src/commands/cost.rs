@@ -1,4 +1,4 @@
-//! `agentaflow cost`: what was used and what it cost.
+//! `agentaflow cost`: usage and cost.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,24 @@ use anyhow::Result;
 use crate::amount;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
-use crate::list::{Kind, ListArgs};
+use crate::list::{ListArgs, Listing};
 use crate::listing::{cut_name, left, right};
 use crate::output::Column;
 
-/// Jobs that are looked through for what a job without a name is called.
-const LOOKED_THROUGH: u64 = 100_000;
+/// Jobs read to find the names of unnamed jobs.
+const MAX_JOBS: u64 = 100_000;
 
-/// Show what was used and what it cost
+/// Show usage and cost
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "On Kubernetes the cost is that of the workloads that still exist: a workload that was \
-deleted is no longer known. A server keeps a ledger, in which jobs \
-are counted when they end."
+    after_help = "On Kubernetes, deleted workloads are not included. A server keeps a ledger, which includes \
+a job when it ends."
 )]
 pub(crate) struct Args {
-    /// What to sum up by
+    /// Group by
     #[arg(long, value_enum, default_value = "day")]
     by: By,
-    /// From this time on: how long ago (24h, 7d), a day (2026-11-01), or a time (2026-11-01T00:00:00Z)
+    /// Start of the period: an age (24h, 7d), a day (2026-11-01), or a timestamp (2026-11-01T00:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = amount::since)]
     since: Option<Stamp>,
     #[command(flatten)]
@@ -55,7 +54,7 @@ enum By {
 }
 
 impl By {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Day => "day",
             Self::User => "user",
@@ -69,16 +68,16 @@ impl By {
 pub(crate) fn run(args: &Args) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        let kind = match (&backend, args.by) {
+        let listing = match (&backend, args.by) {
             (Backend::Server(_), By::Job) => &JOBS,
             _ => &USAGE,
         };
-        args.list.show(kind, async || usage(&backend, args).await).await?;
+        args.list.show(listing, async || usage(&backend, args).await).await?;
         if matches!(backend, Backend::Server(_)) {
             let status = vec![JobStatus::Running];
-            let running = JobQuery { status, limit: Some(LOOKED_THROUGH), skip: None };
+            let running = JobQuery { status, limit: Some(MAX_JOBS), skip: None };
             let running = backend.jobs(&running).await?;
-            if let Some(note) = not_yet_booked(&running) {
+            if let Some(note) = running_note(&running) {
                 eprintln!("{note}");
             }
         }
@@ -86,21 +85,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// What a ledger does not know: it is written when jobs end.
-fn not_yet_booked(running: &[Job]) -> Option<String> {
+/// Note about running jobs, which the ledger does not include yet.
+fn running_note(running: &[Job]) -> Option<String> {
     let cost = running.iter().map(|job| job.cost.0).sum();
     let count = counted(running.len(), "job");
-    let verb = if running.len() == 1 { "runs and is" } else { "run and are" };
     (!running.is_empty())
-        .then(|| format!("{count} {verb} not counted yet: {} so far", money(Dollars(cost))))
+        .then(|| format!("Not included: {count} still running, {} so far", money(Dollars(cost))))
 }
 
 async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
     if let Backend::Server(client) = backend {
-        let call = client.get("/billing/usage").query("by", args.by.word());
+        let call = client.get("/billing/usage").query("by", args.by.as_str());
         let mut rows: Vec<UsageRow> = call.maybe("from", args.since).json().await?;
         if matches!(args.by, By::Node) {
-            // The ledger knows nodes by what never changes, people by their names.
+            // The ledger has node ids; show names.
             let nodes = backend.nodes().await?;
             for row in &mut rows {
                 if let Some(node) = nodes.iter().find(|node| node.node_id == row.key) {
@@ -114,7 +112,7 @@ async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
         return Ok(rows);
     }
     let jobs = backend.jobs(&JobQuery::default()).await?;
-    // As in a ledger: what ran counts when it ends, and what runs counts now.
+    // As in a ledger, a job counts at its end, and a running job counts now.
     let ran = |job: &&Job| {
         let end = job.completed_at.unwrap_or_else(Stamp::now);
         job.started_at.is_some() && args.since.is_none_or(|since| end >= since)
@@ -122,9 +120,9 @@ async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
     Ok(summed(jobs.iter().filter(ran), args.by))
 }
 
-/// Calls jobs that nobody gave a name what other lists call them.
+/// Fills in the image or command of unnamed jobs.
 async fn name_jobs(backend: &Backend, rows: &mut [UsageRow]) -> Result<()> {
-    let query = JobQuery { limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
+    let query = JobQuery { limit: Some(MAX_JOBS), ..JobQuery::default() };
     let jobs = backend.jobs(&query).await?;
     let names: BTreeMap<String, String> =
         jobs.iter().map(|job| (job.handle(), job_name(job))).collect();
@@ -166,15 +164,15 @@ fn key(job: &Job, by: By) -> String {
     }
 }
 
-const USAGE: Kind<UsageRow> =
-    Kind { columns: &USAGE_COLUMNS, name: |row| row.key.clone(), none: "Nothing was used." };
+const USAGE: Listing<UsageRow> =
+    Listing { columns: &USAGE_COLUMNS, name: |row| row.key.clone(), empty: "No usage found." };
 
-/// Jobs have numbers and names, and each is one.
-const JOBS: Kind<UsageRow> =
-    Kind { columns: &JOBS_COLUMNS, name: |row| row.key.clone(), none: USAGE.none };
+/// Rows of single jobs, with number and name.
+const JOBS: Listing<UsageRow> =
+    Listing { columns: &JOBS_COLUMNS, name: |row| row.key.clone(), empty: USAGE.empty };
 
 const USAGE_COLUMNS: [Column<UsageRow>; 6] = [
-    left("FOR", 0, |row| row.key.clone()),
+    left("KEY", 0, |row| row.key.clone()),
     right("JOBS", 1, |row| format::grouped(row.jobs)),
     GPU_HOURS,
     CPU_HOURS,
@@ -183,7 +181,7 @@ const USAGE_COLUMNS: [Column<UsageRow>; 6] = [
 ];
 
 const JOBS_COLUMNS: [Column<UsageRow>; 6] = [
-    right("FOR", 0, |row| row.key.clone()),
+    right("JOB", 0, |row| row.key.clone()),
     left("NAME", 1, |row: &UsageRow| cut_name(job_named(row))).plain(job_named),
     GPU_HOURS,
     CPU_HOURS,

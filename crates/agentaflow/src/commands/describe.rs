@@ -1,4 +1,4 @@
-//! `agentaflow describe`: everything about one thing.
+//! `agentaflow describe`: details of a job, node, queue or user.
 
 use std::fmt::Write as _;
 
@@ -21,22 +21,22 @@ use crate::connect::{Connect, block_on};
 use crate::failure::usage;
 use crate::list::OneFormat;
 use crate::listing::{self, JOBS, left, right};
-use crate::nearest::{nearest, not_there};
+use crate::nearest::{nearest, not_found};
 use crate::output::{self, Column};
 
-/// Events that are shown of a job.
-const EVENTS_SHOWN: usize = 15;
+/// Latest events shown for a job.
+const SHOWN_EVENTS: usize = 15;
 
-/// Show everything about a job, a node, a queue or a user
+/// Show details of a job, node, queue or user
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What it is: workload, node, queue or user; a job needs no kind
+    /// Resource kind (workload, node, queue or user), or a job
     #[arg(value_name = "KIND|JOB", add = ArgValueCandidates::new(candidates::kinds_and_jobs))]
-    what: String,
-    /// Its name; jobs of a server also by number
-    #[arg(add = ArgValueCandidates::new(candidates::described))]
+    kind_or_job: String,
+    /// Resource name; jobs of a server also by number
+    #[arg(add = ArgValueCandidates::new(candidates::names_of_kind))]
     name: Option<String>,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
     #[command(flatten)]
@@ -44,44 +44,40 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Kind {
-    /// A job
+enum ResourceKind {
     #[value(aliases = ["job", "jobs", "workloads", "gw"])]
     Workload,
-    /// A node and its GPUs
     #[value(aliases = ["nodes", "gn"])]
     Node,
-    /// A queue
     #[value(aliases = ["queues", "gq"])]
     Queue,
-    /// A user of a server
     #[value(alias = "users")]
     User,
 }
 
 impl Args {
-    /// What is meant, and its name: a word alone is a job.
-    fn meant(&self) -> Result<(Kind, &str)> {
-        let kind = |word: &str| <Kind as clap::ValueEnum>::from_str(word, false);
-        // As kubectl takes it: `node/gpu-7`.
+    /// The kind and name of the resource; a single operand is a job.
+    fn resource(&self) -> Result<(ResourceKind, &str)> {
+        let kind = |word: &str| <ResourceKind as clap::ValueEnum>::from_str(word, false);
+        // The kubectl form `node/gpu-7`.
         if let (None, Some((Ok(kind), name))) =
-            (&self.name, self.what.split_once('/').map(|(word, name)| (kind(word), name)))
+            (&self.name, self.kind_or_job.split_once('/').map(|(word, name)| (kind(word), name)))
         {
             return Ok((kind, name));
         }
-        match (kind(&self.what), &self.name) {
+        match (kind(&self.kind_or_job), &self.name) {
             (Ok(kind), Some(name)) => Ok((kind, name)),
             (Ok(_), None) => {
-                Err(usage(format!("say which: agentaflow describe {} NAME", self.what)))
+                Err(usage(format!("missing name: agentaflow describe {} NAME", self.kind_or_job)))
             }
-            (Err(_), None) => Ok((Kind::Workload, &self.what)),
+            (Err(_), None) => Ok((ResourceKind::Workload, &self.kind_or_job)),
             (Err(_), Some(_)) => {
                 let kinds = ["workload", "job", "node", "queue", "user"];
-                let near = nearest(&self.what, kinds);
+                let near = nearest(&self.kind_or_job, kinds);
                 let near = near.map(|near| format!("; did you mean `{near}`?"));
                 Err(usage(format!(
-                    "`{}` is no kind of thing: there is workload, node, queue and user{}",
-                    self.what,
+                    "unknown kind `{}`: use workload, node, queue or user{}",
+                    self.kind_or_job,
                     near.unwrap_or_default()
                 )))
             }
@@ -89,9 +85,8 @@ impl Args {
     }
 }
 
-/// A job with what is said about it and what happened to it.
 #[derive(Debug, Serialize)]
-struct AboutJob {
+struct JobDetails {
     job: Job,
     explanation: Option<Explanation>,
     events: Vec<Event>,
@@ -100,43 +95,43 @@ struct AboutJob {
 pub(crate) fn run(args: &Args) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        let (kind, name) = args.meant()?;
+        let (kind, name) = args.resource()?;
         match kind {
-            Kind::Workload => {
+            ResourceKind::Workload => {
                 let job = backend.job(name).await;
                 let job = job.with_context(|| format!("cannot describe job {name}"))?;
                 let explanation = backend.explain(name).await.ok();
                 let events = backend.events(name).await.unwrap_or_default();
                 let users = backend.users().await;
                 let owner = users.iter().find(|user| user.id == job.user_id);
-                let about = AboutJob { job, explanation, events };
-                args.output.print(&about, |about| Ok(job_text(about, owner)))
+                let details = JobDetails { job, explanation, events };
+                args.output.print(&details, |details| Ok(job_text(details, owner)))
             }
-            Kind::Node => {
+            ResourceKind::Node => {
                 let nodes = backend.nodes().await?;
-                let meant = |node: &&Node| node.spec.node_name == *name || node.node_id == *name;
-                let node = nodes.iter().find(meant).ok_or_else(|| {
+                let matches = |node: &&Node| node.spec.node_name == *name || node.node_id == *name;
+                let node = nodes.iter().find(matches).ok_or_else(|| {
                     let names: Vec<_> =
                         nodes.iter().map(|node| node.spec.node_name.clone()).collect();
-                    not_there("node", name, &names)
+                    not_found("node", name, &names)
                 })?;
-                let live = vec![JobStatus::Running, JobStatus::Scheduled];
-                let query = JobQuery { status: live, limit: Some(1000), skip: None };
+                let placed = vec![JobStatus::Running, JobStatus::Scheduled];
+                let query = JobQuery { status: placed, limit: Some(1000), skip: None };
                 let mut jobs = backend.jobs(&query).await.unwrap_or_default();
                 jobs.retain(|job| job.tasks.iter().any(|task| task.node_id == node.node_id));
                 args.output.print(node, |node| Ok(node_text(node, &jobs)))
             }
-            Kind::Queue => {
+            ResourceKind::Queue => {
                 let queues = backend.queues().await?;
                 let queue =
                     queues.iter().find(|queue| queue.spec.name == *name).ok_or_else(|| {
                         let names: Vec<_> =
                             queues.iter().map(|queue| queue.spec.name.clone()).collect();
-                        not_there("queue", name, &names)
+                        not_found("queue", name, &names)
                     })?;
                 args.output.print(queue, |queue| Ok(queue_text(queue)))
             }
-            Kind::User => {
+            ResourceKind::User => {
                 let client = args.connect.client()?;
                 let me: User = client.get("/auth/me").json().await?;
                 let all = if me.username == *name || me.id.to_string() == *name {
@@ -144,10 +139,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 } else {
                     client.get("/users").json::<Vec<User>>().await?
                 };
-                let meant = |user: &&User| user.username == *name || user.id.to_string() == *name;
-                let user = all.iter().find(meant).ok_or_else(|| {
+                let matches = |user: &&User| user.username == *name || user.id.to_string() == *name;
+                let user = all.iter().find(matches).ok_or_else(|| {
                     let names: Vec<_> = all.iter().map(|user| user.username.clone()).collect();
-                    not_there("user", name, &names)
+                    not_found("user", name, &names)
                 })?;
                 args.output.print(user, |user| Ok(user_text(user)))
             }
@@ -155,42 +150,41 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-fn job_text(about: &AboutJob, owner: Option<&User>) -> String {
-    let job = &about.job;
-    let mut text = status::about(job);
-    for (name, value) in written(job, owner) {
-        text.push_str(&output::wrapped(&one_line(&value), &format!("{name:<10} "), "           "));
+fn job_text(details: &JobDetails, owner: Option<&User>) -> String {
+    let job = &details.job;
+    let mut text = status::details(job);
+    for (name, value) in spec_lines(job, owner) {
+        text.push_str(&output::wrapped(&one_line(&value), &format!("{name:<11} "), "            "));
     }
-    let waits = !job.status.is_final();
-    if let Some(said) = about.explanation.as_ref().filter(|_| waits || job.error_message.is_some())
-    {
+    let unfinished = !job.status.is_final();
+    let explained = unfinished || job.error_message.is_some();
+    if let Some(explanation) = details.explanation.as_ref().filter(|_| explained) {
         text.push('\n');
-        text.push_str(&explain::words(said));
+        text.push_str(&explain::words(explanation));
     }
-    if !about.events.is_empty() {
-        let from = about.events.len().saturating_sub(EVENTS_SHOWN);
+    if !details.events.is_empty() {
+        let from = details.events.len().saturating_sub(SHOWN_EVENTS);
         text.push('\n');
-        text.push_str(&output::table(&JOB_EVENTS, &about.events[from..], Some(output::width())));
+        text.push_str(&output::table(&JOB_EVENTS, &details.events[from..], Some(output::width())));
     }
     text
 }
 
-/// What happened to the one job that is described.
 const JOB_EVENTS: [Column<Event>; 3] = [
     left("TIME", 0, |event| event.at.to_string()),
     left("EVENT", 0, |event| event.kind.to_string()),
     left("MESSAGE", 0, |event| one_line(&event.message)),
 ];
 
-/// What its owner wrote about a job, and what holds where nothing was written.
-fn written(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
+/// Fields of the spec, with effective defaults.
+fn spec_lines(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
     let spec = &job.spec;
     let mut lines = Vec::new();
     let mut add = |name, value: Option<String>| {
         lines.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
     };
     let time = |seconds: u64| format::short_time(seconds as f64);
-    add("Asks for", Some(asked(job).join(", ")));
+    add("Requests", Some(requests(job).join(", ")));
     add(
         "Image",
         spec.docker_image.as_ref().map(|image| match &spec.docker_tag {
@@ -199,28 +193,28 @@ fn written(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
         }),
     );
     add("Command", spec.command.as_ref().map(|words| shell_words(words)));
-    add("Folder", spec.working_dir.clone());
+    add("Directory", spec.working_dir.clone());
     let volumes = spec.volumes.iter().map(|volume| {
         let only = if volume.read_only { ":ro" } else { "" };
         format!("{}:{}{only}", volume.source, volume.target)
     });
     add("Volumes", Some(volumes.collect::<Vec<_>>().join(", ")));
-    // A value may be as secret as one that is called so.
+    // Names only: a value may be secret.
     add("Variables", Some(spec.env.keys().cloned().collect::<Vec<_>>().join(", ")));
     add("Secrets", Some(job.secret_env_names.join(", ")));
     let default = owner.map(|user| user.default_queue.clone()).filter(|queue| !queue.is_empty());
     add("Queue", spec.queue.clone().or(default).or_else(|| Some(listing::job_queue(job))));
     add("User", listing::job_user(job));
     add("Priority", Some(spec.priority.unwrap_or(listing::DEFAULT_PRIORITY).to_string()));
-    add("Yields", spec.preemptible.then(|| "it may be stopped for more important work".to_owned()));
-    add("Time-out", spec.timeout_seconds.map(time));
+    add("Preemptible", spec.preemptible.then(|| "yes".to_owned()));
+    add("Timeout", spec.timeout_seconds.map(time));
     add("Estimate", spec.estimated_duration_seconds.map(time));
     let retries = spec.max_retries.filter(|most| *most > 0);
     add("Retries", retries.map(|most| format!("{} of {most} used", job.retries_used)));
     lines
 }
 
-/// A command as it could be typed: words with spaces in them stand in quotes.
+/// Quotes a command for a shell.
 fn shell_words(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     let word = |word: &String| {
@@ -241,41 +235,41 @@ fn user_text(user: &User) -> String {
         }
     };
     add("User", format!("{} {}", user.id, user.username));
-    add("Mail", user.email.clone().unwrap_or_default());
+    add("Email", user.email.clone().unwrap_or_default());
     add("Role", format!("{:?}", user.role).to_lowercase());
-    add("Rights", user.grants.join(", "));
+    add("Grants", user.grants.join(", "));
     add("Active", if user.active { "yes" } else { "no" }.to_owned());
     add("Queue", user.default_queue.clone());
-    let prepaid = if user.prepaid { ", prepaid: jobs wait when it is used up" } else { "" };
+    let prepaid = if user.prepaid { ", prepaid: jobs stay pending at $0" } else { "" };
     add("Balance", format!("{}{prepaid}", format::money(user.balance)));
     let limit = user.spending_limit.map(|most| format!(" of {}", format::money(most)));
     let limit = limit.unwrap_or_default();
     add("Spent", format!("{}{limit} this month", format::money(user.spent_this_month)));
-    add("Made", format::ago(user.created_at));
+    add("Created", format::ago(user.created_at));
     text
 }
 
-/// What a job asked for, in a few words each.
-fn asked(job: &Job) -> Vec<String> {
+/// Requested resources.
+fn requests(job: &Job) -> Vec<String> {
     let spec = &job.spec;
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     if let Some(count) = spec.gpu_count {
-        asked.push(match (&spec.mig_profile, &spec.gpu_type) {
+        requests.push(match (&spec.mig_profile, &spec.gpu_type) {
             (Some(profile), _) => counted(count, &format!("{profile} slice")),
             (None, Some(model)) => counted(count, &format!("{model} GPU")),
             (None, None) => counted(count, "GPU"),
         });
     }
-    asked.extend(spec.gpu_fraction.map(|share| format!("{share} of a GPU")));
+    requests.extend(spec.gpu_fraction.map(|share| format!("{share} of a GPU")));
     let gpu_memory = spec.gpu_memory_required.filter(|memory| *memory > 0);
-    asked.extend(gpu_memory.map(|memory| format!("{} on each GPU", format::memory(memory))));
-    asked.extend(spec.cpu_cores_required.map(|cores| counted(cores, "CPU core")));
-    asked
+    requests.extend(gpu_memory.map(|memory| format!("{} per GPU", format::memory(memory))));
+    requests.extend(spec.cpu_cores_required.map(|cores| counted(cores, "CPU core")));
+    requests
         .extend(spec.memory_required.map(|memory| format!("{} of memory", format::memory(memory))));
-    asked.extend(
-        spec.replicas.filter(|count| *count > 1).map(|count| format!("{count} tasks together")),
+    requests.extend(
+        spec.replicas.filter(|count| *count > 1).map(|count| format!("gang of {count} tasks")),
     );
-    asked
+    requests
 }
 
 fn node_text(node: &Node, jobs: &[Job]) -> String {
@@ -302,9 +296,9 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
     } else {
         format!(" ({})", node.price_source)
     };
-    add("Price", format!("{} a GPU hour{source}", spec.price_per_gpu_hour));
+    add("Price", format!("{} per GPU hour{source}", spec.price_per_gpu_hour));
     add("Runtimes", spec.runtimes.join(", "));
-    add("Seen", node.last_seen.map_or_else(String::new, format::ago));
+    add("Last seen", node.last_seen.map_or_else(String::new, format::ago));
     let labels: Vec<_> = spec.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     if !labels.is_empty() {
         let labels = one_line(&labels.join(" "));
@@ -312,10 +306,10 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
     }
     if !spec.gpu_instances.is_empty() {
         text.push('\n');
-        let closed = cordoned_gpus(node);
+        let cordoned = cordoned_gpus(node);
         let gpus = spec.gpu_instances.iter().enumerate().map(|(position, gpu)| GpuRow {
             gpu: gpu.clone(),
-            cordoned: closed.contains(&gpu_number(position, gpu)),
+            cordoned: cordoned.contains(&gpu_number(position, gpu)),
         });
         let gpus: Vec<GpuRow> = gpus.collect();
         text.push_str(&output::table(&GPU_COLUMNS, &gpus, Some(output::width())));
@@ -379,7 +373,7 @@ fn queue_text(queue: &Queue) -> String {
     let gpus = counted(queue.gpus_used, "GPU");
     let cores = counted(queue.cpu_used, "CPU core");
     add("In use", format!("{gpus}, {cores}, {memory} of memory"));
-    add("Jobs", format!("{} with a place, {} waiting", queue.running, queue.pending));
+    add("Jobs", format!("{} running, {} pending", queue.running, queue.pending));
     text
 }
 

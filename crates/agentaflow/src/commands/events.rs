@@ -1,4 +1,4 @@
-//! `agentaflow events`: what happened, and what happens.
+//! `agentaflow events`: past and new events.
 
 use agentaflow_console::format::one_line;
 use anyhow::{Context as _, Result};
@@ -8,21 +8,21 @@ use futures_util::TryStreamExt as _;
 
 use crate::candidates;
 use crate::connect::{Connect, block_on};
-use crate::list::{Kind, ListArgs, ListFormat};
+use crate::list::{ListArgs, ListFormat, Listing};
 use crate::listing::{EVENTS, event_job, left, right};
 use crate::output::{self, Column};
 use clap_complete::engine::ArgValueCandidates;
 
-/// Show what happened to a job, or to all, and follow what happens
+/// Show the events of a job, or recent events of all jobs
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number or name of the job; without one what happened last to all of them
+    /// Job number or name [default: recent events of all jobs]
     #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     job: Option<String>,
-    /// Go on as things happen, until the job is over if one is named
+    /// Follow new events; with JOB until the job finishes
     #[arg(short, long)]
     follow: bool,
-    /// How to print them; with --follow `json` prints one object a line
+    /// Output format; with --follow, `json` prints one object per line
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
     output: ListFormat,
     #[command(flatten)]
@@ -43,8 +43,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             };
             after = events.last().map(|event| event.seq);
             if !args.follow {
-                let kind = if args.job.is_some() { &EVENTS } else { &ALL };
-                return ListArgs::with(args.output).print(kind, &events);
+                let listing = if args.job.is_some() { &EVENTS } else { &ALL };
+                return ListArgs::with(args.output).print(listing, &events);
             }
             events.iter().try_for_each(|event| show(event, args.output))?;
         }
@@ -53,9 +53,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 return Ok(());
             }
         } else {
-            eprintln!("listening for what happens; Ctrl-C ends it");
+            eprintln!("Waiting for events; press Ctrl-C to stop");
         }
-        let mut events = backend.happenings(args.job.as_deref(), after).await?;
+        let mut events = backend.follow_events(args.job.as_deref(), after).await?;
         while let Some(event) = events.try_next().await? {
             show(&event, args.output)?;
             let Some(name) = args.job.as_ref().filter(|_| may_be_last(&event)) else { continue };
@@ -67,12 +67,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// Events of many: whose they are is said first.
-const ALL: Kind<Event> = Kind {
-    columns: &ALL_COLUMNS,
-    name: |event| event.seq.to_string(),
-    none: "Nothing happened yet.",
-};
+/// Events of several jobs; the job column is always shown.
+const ALL: Listing<Event> =
+    Listing { columns: &ALL_COLUMNS, name: |event| event.seq.to_string(), empty: EVENTS.empty };
 
 const ALL_COLUMNS: [Column<Event>; 5] = [
     left("TIME", 0, |event| event.at.to_string()),
@@ -82,7 +79,7 @@ const ALL_COLUMNS: [Column<Event>; 5] = [
     left("MESSAGE", 0, |event| one_line(&event.message)),
 ];
 
-/// Whether a job may be over with this; it may also be tried again.
+/// The job may be finished after this event, unless it is retried.
 fn may_be_last(event: &Event) -> bool {
     event.kind.ends_job()
 }

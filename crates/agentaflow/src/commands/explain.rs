@@ -1,10 +1,10 @@
-//! `agentaflow explain` and `agentaflow what-if`: why a job waits, and what would happen to one.
+//! `agentaflow explain` and `agentaflow what-if`: pending reasons and forecasts.
 
 use agentaflow_api::explain::Explanation;
 use agentaflow_console::format::{money, one_line};
 use anyhow::{Context as _, Result};
 
-use crate::backend::Work;
+use crate::backend::Submission;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
@@ -13,25 +13,25 @@ use crate::listing::gpus;
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
-/// Say why a job waits, when it will start, and what would start now
+/// Explain a job: pending reason, expected start, alternatives
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number or name of the job
+    /// Job number or name
     #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     job: String,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Say what would happen to a job, without handing it in
+/// Forecast a job without submitting it
 #[derive(Debug, clap::Args)]
 pub(crate) struct WhatIfArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
     #[command(flatten)]
@@ -39,29 +39,27 @@ pub(crate) struct WhatIfArgs {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let said = block_on(async { args.connect.backend().await?.explain(&args.job).await });
-    show(&said.with_context(|| format!("cannot explain job {}", args.job))?, args.output)
+    let explanation = block_on(async { args.connect.backend().await?.explain(&args.job).await });
+    let explanation = explanation.with_context(|| format!("cannot explain job {}", args.job))?;
+    args.output.print(&explanation, |explanation| Ok(words(explanation)))
 }
 
 pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
-    let work = args.job.all()?;
+    let submissions = args.job.submissions()?;
     block_on(async {
         let backend = args.connect.backend().await?;
-        for one in &work {
-            let said = backend.try_out(one).await?;
-            args.output.print(&said, |said| Ok(named(one, &work) + &words(said)))?;
+        for one in &submissions {
+            let forecast = backend.what_if(one).await?;
+            args.output
+                .print(&forecast, |forecast| Ok(named(one, &submissions) + &words(forecast)))?;
         }
         Ok(())
     })
 }
 
-fn show(said: &Explanation, format: OneFormat) -> Result<()> {
-    format.print(said, |said| Ok(words(said)))
-}
-
-/// A line that tells a piece of work from others that are spoken of with it; nothing where it is the only one.
-pub(super) fn named(work: &Work, all: &[Work]) -> String {
-    match (all, work.name()) {
+/// Heading with the name of a job, if there are several jobs.
+pub(super) fn named(submission: &Submission, all: &[Submission]) -> String {
+    match (all, submission.name()) {
         ([_, _, ..], Some(name)) => format!("{}:\n", one_line(name)),
         _ => String::new(),
     }
@@ -92,8 +90,8 @@ pub(super) fn words(said: &Explanation) -> String {
         add(&format!("task {} on {}: {gpus}{simulated}", task.task, task.node_name));
     }
     if let Some(price) = said.price_per_hour.filter(|price| price.0 > 0) {
-        let all = said.estimated_cost.map(|cost| format!(", {} in all", money(cost)));
-        add(&format!("{} an hour{}", money(price), all.unwrap_or_default()));
+        let all = said.estimated_cost.map(|cost| format!(", {} in total", money(cost)));
+        add(&format!("{} per hour{}", money(price), all.unwrap_or_default()));
     }
     text
 }

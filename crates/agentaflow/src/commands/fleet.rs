@@ -1,4 +1,4 @@
-//! `agentaflow cordon`, `uncordon` and `drain`: nodes and GPUs that are to be left alone.
+//! `agentaflow cordon`, `uncordon` and `drain`.
 
 use anyhow::{Context as _, Result};
 
@@ -8,30 +8,30 @@ use crate::failure;
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
-/// Close nodes or single GPUs to new work; what runs there stays
+/// Cordon nodes or GPUs: no new tasks; running tasks continue
 #[derive(Debug, clap::Args)]
 pub(crate) struct CordonArgs {
-    /// Nodes, or GPUs of nodes: `gpu-7` or `gpu-7/0`
+    /// Nodes or GPUs, such as `gpu-7` or `gpu-7/0`
     #[arg(value_name = "NODE[/GPU]", required = true, add = ArgValueCandidates::new(candidates::nodes))]
     targets: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Open nodes or GPUs again
+/// Uncordon nodes or GPUs
 #[derive(Debug, clap::Args)]
 pub(crate) struct UncordonArgs {
-    /// Nodes, or GPUs of nodes: `gpu-7` or `gpu-7/0`
+    /// Nodes or GPUs, such as `gpu-7` or `gpu-7/0`
     #[arg(value_name = "NODE[/GPU]", required = true, add = ArgValueCandidates::new(candidates::nodes))]
     targets: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Close nodes or single GPUs and move the work on them elsewhere
+/// Cordon nodes or GPUs and move their jobs elsewhere
 #[derive(Debug, clap::Args)]
 pub(crate) struct DrainArgs {
-    /// Nodes, or GPUs of nodes: `gpu-7` or `gpu-7/0`
+    /// Nodes or GPUs, such as `gpu-7` or `gpu-7/0`
     #[arg(value_name = "NODE[/GPU]", required = true, add = ArgValueCandidates::new(candidates::nodes))]
     targets: Vec<String>,
     #[command(flatten)]
@@ -39,20 +39,20 @@ pub(crate) struct DrainArgs {
 }
 
 pub(crate) fn cordon(args: &CordonArgs) -> Result<()> {
-    close(&args.connect, &args.targets, true)
+    set_cordon(&args.connect, &args.targets, true)
 }
 
 pub(crate) fn uncordon(args: &UncordonArgs) -> Result<()> {
-    close(&args.connect, &args.targets, false)
+    set_cordon(&args.connect, &args.targets, false)
 }
 
-fn close(connect: &Connect, targets: &[String], closed: bool) -> Result<()> {
-    let (verb, done) = if closed { ("cordon", "cordoned") } else { ("uncordon", "uncordoned") };
+fn set_cordon(connect: &Connect, targets: &[String], cordoned: bool) -> Result<()> {
+    let (verb, done) = if cordoned { ("cordon", "cordoned") } else { ("uncordon", "uncordoned") };
     block_on(async {
         let backend = connect.backend().await?;
         failure::each(targets, async |target| {
-            let answer = backend.cordon(target, closed).await;
-            answer.with_context(|| format!("cannot {verb} {target}"))?;
+            let result = backend.cordon(target, cordoned).await;
+            result.with_context(|| format!("cannot {verb} {target}"))?;
             output::print(&format!("{target} {done}\n"))
         })
         .await
@@ -65,10 +65,10 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<()> {
         failure::each(&args.targets, async |target| {
             let moved = backend.drain(target).await;
             let moved = moved.with_context(|| format!("cannot drain {target}"))?;
-            let more = if moved.is_empty() { "" } else { ", and this work moves elsewhere:" };
-            output::print(&format!("{target} drains: nothing new goes there{more}\n"))?;
-            for work in moved {
-                output::print(&format!("  {work}\n"))?;
+            let more = if moved.is_empty() { "" } else { "; moving:" };
+            output::print(&format!("{target} draining{more}\n"))?;
+            for job in moved {
+                output::print(&format!("  {job}\n"))?;
             }
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! `agentaflow get`: lists of everything.
+//! `agentaflow get`: lists of jobs, nodes, queues and users.
 
 use agentaflow_api::account::User;
 use agentaflow_api::client::user::JobQuery;
@@ -12,7 +12,7 @@ use crate::amount;
 use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
-use crate::list::{Kind, ListArgs};
+use crate::list::{ListArgs, Listing};
 use crate::listing::{CLUSTER_NODES, JOBS, NODES, ROOT, left, right};
 use crate::nearest::must_exist;
 use crate::output::Column;
@@ -20,15 +20,15 @@ use clap_complete::engine::ArgValueCandidates;
 
 /// List nodes, workloads, queues or users
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Also: workload, jobs, job, gw; node, gn; queue, gq; user.")]
+#[command(after_help = "Aliases: workload, jobs, job, gw; node, gn; queue, gq; user.")]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    resource: Resource,
 }
 
-// Shells complete one name of each only: were the others not hidden, it would be the first in the alphabet.
+// Hidden aliases: shells complete one name per command, and would choose the first in alphabetical order.
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum Resource {
     #[command(aliases = ["workload", "jobs", "job", "gw"])]
     Workloads(JobsArgs),
     #[command(aliases = ["node", "gn"])]
@@ -39,20 +39,20 @@ enum What {
     Users(UsersArgs),
 }
 
-/// Jobs that are looked through for what a selector or an order asks for.
-const LOOKED_THROUGH: u64 = 100_000;
+/// Jobs read for a selector or an order.
+const MAX_JOBS: u64 = 100_000;
 
-/// List your jobs; admins see everybody's
+/// List your jobs; admins see all jobs
 #[derive(Debug, clap::Args)]
 pub(crate) struct JobsArgs {
-    /// Only these, by number or name
+    /// Job numbers or names
     #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     names: Vec<String>,
-    /// Only jobs with one of these statuses
+    /// Filter by status
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',', value_parser = statuses())]
     status: Vec<JobStatus>,
-    /// At most so many: the newest, or the first of what --selector and --sort-by find
-    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = amount::some::<u64>)]
+    /// Maximum number of jobs: the newest, or the first after --selector and --sort-by
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = amount::positive::<u64>)]
     limit: u64,
     #[command(flatten)]
     list: ListArgs,
@@ -60,10 +60,10 @@ pub(crate) struct JobsArgs {
     connect: Connect,
 }
 
-/// List the nodes and their GPUs
+/// List nodes and their GPUs
 #[derive(Debug, clap::Args)]
 pub(crate) struct NodesArgs {
-    /// Only these, by name
+    /// Node names
     #[arg(value_name = "NODE", add = ArgValueCandidates::new(candidates::nodes))]
     names: Vec<String>,
     #[command(flatten)]
@@ -72,10 +72,10 @@ pub(crate) struct NodesArgs {
     connect: Connect,
 }
 
-/// List the queues and what they use
+/// List queues and their usage
 #[derive(Debug, clap::Args)]
 pub(crate) struct QueuesArgs {
-    /// Only these, by name
+    /// Queue names
     #[arg(value_name = "QUEUE", add = ArgValueCandidates::new(candidates::queues))]
     names: Vec<String>,
     #[command(flatten)]
@@ -84,10 +84,10 @@ pub(crate) struct QueuesArgs {
     connect: Connect,
 }
 
-/// List the users of a server; only its admins may
+/// List the users of a server (admins only)
 #[derive(Debug, clap::Args)]
 pub(crate) struct UsersArgs {
-    /// Only these, by name
+    /// User names
     #[arg(value_name = "USER", add = ArgValueCandidates::new(candidates::users))]
     names: Vec<String>,
     #[command(flatten)]
@@ -97,17 +97,17 @@ pub(crate) struct UsersArgs {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    match &args.what {
-        What::Workloads(args) => jobs(args),
-        What::Nodes(args) => nodes(args),
-        What::Queues(args) => queues(args),
-        What::Users(args) => users(args),
+    match &args.resource {
+        Resource::Workloads(args) => jobs(args),
+        Resource::Nodes(args) => nodes(args),
+        Resource::Queues(args) => queues(args),
+        Resource::Users(args) => users(args),
     }
 }
 
 pub(crate) fn jobs(args: &JobsArgs) -> Result<()> {
-    // One more than is shown tells whether there are more.
-    let limit = if args.list.chooses() { LOOKED_THROUGH } else { args.limit.saturating_add(1) };
+    // One more than shown, to detect that there are more.
+    let limit = if args.list.needs_all_rows() { MAX_JOBS } else { args.limit.saturating_add(1) };
     let query = JobQuery { status: args.status.clone(), limit: Some(limit), skip: None };
     let most = if args.names.is_empty() { args.limit as usize } else { usize::MAX };
     block_on(async {
@@ -120,31 +120,33 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<()> {
             for name in &args.names {
                 jobs.push(backend.job(name).await?);
             }
-            if args.list.speaks_of("queue") {
-                backend.name_queues(&mut jobs).await;
+            if args.list.uses_column("queue") {
+                backend.fill_queues(&mut jobs).await;
             }
             Ok(jobs)
         };
-        args.list.show_most(&JOBS, most, fetch).await
+        args.list.show_limited(&JOBS, most, fetch).await
     })
 }
 
 pub(crate) fn nodes(args: &NodesArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        let fetch = async || asked("node", &args.names, backend.nodes().await?, NODES.name);
-        let kind = match &backend {
+        let fetch =
+            async || filter_by_name("node", &args.names, backend.nodes().await?, NODES.name);
+        let listing = match &backend {
             Backend::Server(_) => &NODES,
             Backend::Cluster(_) => &CLUSTER_NODES,
         };
-        args.list.show(kind, fetch).await
+        args.list.show(listing, fetch).await
     })
 }
 
 pub(crate) fn queues(args: &QueuesArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        let fetch = async || asked("queue", &args.names, backend.queues().await?, QUEUES.name);
+        let fetch =
+            async || filter_by_name("queue", &args.names, backend.queues().await?, QUEUES.name);
         args.list.show(&QUEUES, fetch).await
     })
 }
@@ -152,14 +154,15 @@ pub(crate) fn queues(args: &QueuesArgs) -> Result<()> {
 pub(crate) fn users(args: &UsersArgs) -> Result<()> {
     let client = args.connect.client()?;
     block_on(async {
-        let fetch =
-            async || asked("user", &args.names, client.get("/users").json().await?, USERS.name);
+        let fetch = async || {
+            filter_by_name("user", &args.names, client.get("/users").json().await?, USERS.name)
+        };
         args.list.show(&USERS, fetch).await
     })
 }
 
-/// Those that were asked for by name, which must be there; all if nobody names any.
-fn asked<T>(
+/// The rows with these names, which must exist; all rows without names.
+fn filter_by_name<T>(
     kind: &str,
     names: &[String],
     mut all: Vec<T>,
@@ -177,11 +180,10 @@ fn statuses() -> impl clap::builder::TypedValueParser<Value = JobStatus> {
     })
 }
 
-/// Queues.
-const QUEUES: Kind<Queue> = Kind {
+const QUEUES: Listing<Queue> = Listing {
     columns: &QUEUE_COLUMNS,
     name: |queue| queue.spec.name.clone(),
-    none: "There are no queues; `agentaflow queue set NAME` makes one.",
+    empty: "No queues found. Run `agentaflow queue set NAME` to create one.",
 };
 
 const QUEUE_COLUMNS: [Column<Queue>; 9] = [
@@ -190,20 +192,19 @@ const QUEUE_COLUMNS: [Column<Queue>; 9] = [
     right("WEIGHT", 5, |queue| queue.spec.weight.unwrap_or(100).to_string()),
     right("GPUS USED", 0, |queue| queue.gpus_used.to_string()),
     right("GUARANTEED", 1, |queue: &Queue| or_dash(queue.spec.guaranteed.gpus))
-        .plain(|queue| or_nothing(queue.spec.guaranteed.gpus)),
+        .plain(|queue| or_empty(queue.spec.guaranteed.gpus)),
     right("LIMIT", 1, |queue: &Queue| or_dash(queue.spec.limit.gpus))
-        .plain(|queue| or_nothing(queue.spec.limit.gpus)),
+        .plain(|queue| or_empty(queue.spec.limit.gpus)),
     right("RUNNING", 2, |queue| queue.running.to_string()),
-    right("WAITING", 2, |queue| queue.pending.to_string()),
+    right("PENDING", 2, |queue| queue.pending.to_string()),
     right("MEMORY USED", 6, |queue: &Queue| format::memory(queue.memory_used))
         .plain(|queue| queue.memory_used.to_string()),
 ];
 
-/// Users.
-const USERS: Kind<User> = Kind {
+const USERS: Listing<User> = Listing {
     columns: &USER_COLUMNS,
     name: |user| user.username.clone(),
-    none: "There are no users.",
+    empty: "No users found.",
 };
 
 const USER_COLUMNS: [Column<User>; 7] = [
@@ -218,14 +219,14 @@ const USER_COLUMNS: [Column<User>; 7] = [
         .plain(|user| user.spending_limit.map_or_else(String::new, dollars)),
 ];
 
-/// The queue above a queue: all but the root have one.
+/// Parent of a queue; empty for the root.
 pub(crate) fn parent(queue: &Queue) -> String {
     let named = queue.spec.parent.clone().filter(|parent| !parent.is_empty());
     let root = || if queue.spec.name == ROOT { String::new() } else { ROOT.to_owned() };
     named.unwrap_or_else(root)
 }
 
-fn or_nothing(amount: Option<impl ToString>) -> String {
+fn or_empty(amount: Option<impl ToString>) -> String {
     amount.map_or_else(String::new, |amount| amount.to_string())
 }
 

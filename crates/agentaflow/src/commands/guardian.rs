@@ -1,13 +1,13 @@
-//! `agentaflow guardian`: watches over the tasks of one agent and outlives it. Agents start it themselves.
+//! `agentaflow guardian`: supervises the tasks of an agent and survives it. Agents start the guardian.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 
-/// Watch over the tasks of an agent (started by agents)
+/// Supervise the tasks of an agent (started by agents)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The agent's state folder
+    /// State directory of the agent
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! `agentaflow health` and `agentaflow metrics`: how the GPUs are.
+//! `agentaflow health` and `agentaflow metrics`.
 
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::{Job, JobStatus};
@@ -17,28 +17,27 @@ use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
 use crate::output;
 
-/// Degrees from which a GPU is worth a word, and from which it is in danger.
-const WARM: f64 = 85.0;
-const HOT: f64 = 95.0;
+/// Degrees Celsius of a warning and of a critical finding.
+const WARNING_CELSIUS: f64 = 85.0;
+const CRITICAL_CELSIUS: f64 = 95.0;
 
-/// Check nodes and GPUs: heat, errors, what is closed; ends with 1 when something is wrong
+/// Check nodes and GPUs; exits with 1 on a critical finding
 #[derive(Debug, clap::Args)]
 pub(crate) struct HealthArgs {
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Print metrics as Prometheus reads them
+/// Print metrics in Prometheus text format
 #[derive(Debug, clap::Args)]
 pub(crate) struct MetricsArgs {
     #[command(flatten)]
     connect: Connect,
 }
 
-/// How everything is.
 #[derive(Debug, Serialize)]
 struct Report {
     healthy: bool,
@@ -47,7 +46,6 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Something that is worth a word.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     severity: &'static str,
@@ -80,12 +78,12 @@ fn text(report: &Report) -> String {
         let _ = writeln!(text, "{severity:<9} {node}{gpu}: {message}");
     }
     let (gpus, nodes) = (counted(report.gpus, "GPU"), counted(report.nodes, "node"));
-    let verdict = match (report.healthy, report.findings.len()) {
-        (true, 0) => "all well".to_owned(),
-        (true, count) => format!("no danger, {count} worth a look"),
-        (false, _) => "something is wrong".to_owned(),
+    let summary = match (report.healthy, report.findings.len()) {
+        (true, 0) => "healthy".to_owned(),
+        (true, count) => format!("healthy, findings: {count}"),
+        (false, _) => "unhealthy".to_owned(),
     };
-    text + &format!("{gpus} on {nodes}: {verdict}\n")
+    text + &format!("{gpus} on {nodes}: {summary}\n")
 }
 
 fn node_findings(node: &Node) -> Vec<Finding> {
@@ -95,22 +93,22 @@ fn node_findings(node: &Node) -> Vec<Finding> {
         findings.push(Finding { severity, node: name.clone(), gpu, message });
     };
     match node.status {
-        NodeStatus::Inactive => add("critical", None, "is not heard of".to_owned()),
-        NodeStatus::Error => add("critical", None, "says that something is wrong".to_owned()),
-        NodeStatus::Maintenance => add("info", None, "is closed to new work".to_owned()),
+        NodeStatus::Inactive => add("critical", None, "no heartbeat".to_owned()),
+        NodeStatus::Error => add("critical", None, "reports an error".to_owned()),
+        NodeStatus::Maintenance => add("info", None, "cordoned".to_owned()),
         NodeStatus::Active if node.health_status == Health::Unhealthy => {
-            add("critical", None, "is not healthy".to_owned());
+            add("critical", None, "unhealthy".to_owned());
         }
         NodeStatus::Active | NodeStatus::Pending => {}
     }
-    let closed = cordoned_gpus(node);
+    let cordoned = cordoned_gpus(node);
     for (position, gpu) in node.spec.gpu_instances.iter().enumerate() {
         let index = gpu_number(position, gpu);
         for (severity, message) in gpu_findings(gpu) {
             add(severity, Some(index.clone()), message);
         }
-        if closed.contains(&index) {
-            add("info", Some(index), "is closed to new work".to_owned());
+        if cordoned.contains(&index) {
+            add("info", Some(index), "cordoned".to_owned());
         }
     }
     findings
@@ -119,22 +117,22 @@ fn node_findings(node: &Node) -> Vec<Finding> {
 fn gpu_findings(gpu: &GpuInstance) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     if gpu.status == Some(GpuStatus::Error) {
-        found.push(("critical", "does not work".to_owned()));
+        found.push(("critical", "failed".to_owned()));
     }
     match gpu.temperature {
-        Some(celsius) if celsius >= HOT => {
-            found.push(("critical", format!("is at {celsius:.0} °C; {HOT:.0} °C is the limit")));
+        Some(celsius) if celsius >= CRITICAL_CELSIUS => {
+            found.push(("critical", format!("{celsius:.0} °C, limit {CRITICAL_CELSIUS:.0} °C")));
         }
-        Some(celsius) if celsius >= WARM => {
-            found.push(("warning", format!("is at {celsius:.0} °C")));
+        Some(celsius) if celsius >= WARNING_CELSIUS => {
+            found.push(("warning", format!("{celsius:.0} °C")));
         }
         _ => {}
     }
     if let Some(errors) = gpu.ecc_errors.filter(|errors| *errors > 0) {
-        found.push(("warning", format!("had {errors} memory errors that could not be corrected")));
+        found.push(("warning", format!("{errors} uncorrectable ECC errors")));
     }
     if !gpu.throttled.is_empty() {
-        found.push(("warning", format!("runs slower than it could: {}", gpu.throttled.join(", "))));
+        found.push(("warning", format!("throttled: {}", gpu.throttled.join(", "))));
     }
     found
 }
@@ -144,8 +142,8 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
         let text = match args.connect.backend().await? {
             Backend::Cluster(cluster) => cluster.metrics().await?,
             server @ Backend::Server(_) => {
-                let waits = vec![JobStatus::Pending, JobStatus::Scheduled, JobStatus::Running];
-                let query = JobQuery { status: waits, limit: Some(1000), skip: None };
+                let unfinished = vec![JobStatus::Pending, JobStatus::Scheduled, JobStatus::Running];
+                let query = JobQuery { status: unfinished, limit: Some(1000), skip: None };
                 exposition(&server.nodes().await?, &server.jobs(&query).await?)
             }
         };
@@ -153,7 +151,7 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
     })
 }
 
-/// The documented metrics, from what a server tells of its nodes and jobs.
+/// Metrics from the nodes and jobs of a server.
 fn exposition(nodes: &[Node], jobs: &[Job]) -> String {
     let live: Vec<_> = nodes.iter().filter(|node| node.status == NodeStatus::Active).collect();
     let gpus = || live.iter().flat_map(|node| &node.spec.gpu_instances);
@@ -195,28 +193,28 @@ mod tests {
     }
 
     #[test]
-    fn heat_and_errors_are_told_and_only_danger_is_a_failure() {
+    fn only_critical_findings_are_unhealthy() {
         let gpu = |temperature: f64, status: GpuStatus| GpuInstance {
             temperature: Some(temperature),
             status: Some(status),
             ..GpuInstance::default()
         };
         let cases = [
-            (gpu(50.0, GpuStatus::Busy), true, "1 GPU on 1 node: all well\n"),
+            (gpu(50.0, GpuStatus::Busy), true, "1 GPU on 1 node: healthy\n"),
             (
                 gpu(85.0, GpuStatus::Busy),
                 true,
-                "warning   n GPU 0: is at 85 °C\n1 GPU on 1 node: no danger, 1 worth a look\n",
+                "warning   n GPU 0: 85 °C\n1 GPU on 1 node: healthy, findings: 1\n",
             ),
             (
                 gpu(95.0, GpuStatus::Busy),
                 false,
-                "critical  n GPU 0: is at 95 °C; 95 °C is the limit\n1 GPU on 1 node: something is wrong\n",
+                "critical  n GPU 0: 95 °C, limit 95 °C\n1 GPU on 1 node: unhealthy\n",
             ),
             (
                 gpu(40.0, GpuStatus::Error),
                 false,
-                "critical  n GPU 0: does not work\n1 GPU on 1 node: something is wrong\n",
+                "critical  n GPU 0: failed\n1 GPU on 1 node: unhealthy\n",
             ),
         ];
         for (gpu, healthy, expected) in cases {
@@ -226,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_metrics_are_there() {
+    fn metrics_count_gpus_and_jobs() {
         let gpu = GpuInstance { status: Some(GpuStatus::Available), ..GpuInstance::default() };
         let job = |status| Job { status, ..Job::default() };
         let text = exposition(&[node(gpu)], &[job(JobStatus::Pending), job(JobStatus::Scheduled)]);

@@ -1,4 +1,4 @@
-//! `agentaflow logs`: the output of a job.
+//! `agentaflow logs`: logs of a job.
 
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::job::{Job, JobStatus};
@@ -16,54 +16,54 @@ use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::output;
 
-/// Print the output of a job
+/// Print the logs of a job
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number or name of the job
+    /// Job number or name
     #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     job: String,
-    /// Go on until the job is over
+    /// Follow the logs until the job finishes
     #[arg(short, long)]
     follow: bool,
-    /// Only so many lines from the end
+    /// Number of lines from the end
     #[arg(long, value_name = "LINES", value_parser = amount::whole::<u64>)]
     tail: Option<u64>,
-    /// Which of a gang's tasks, from 0
+    /// Task of a gang, from 0
     #[arg(long, value_name = "NUMBER", value_parser = amount::whole::<u32>)]
     task: Option<u32>,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Says of a job that cannot have written anything yet why that is so.
-fn not_started(job: &Job) {
-    let why = match job.status {
+/// Prints the reason for missing logs of an unstarted job.
+fn report_unstarted(job: &Job) {
+    let reason = match job.status {
         JobStatus::Pending => job.wait_reason.as_deref().map(one_line),
-        JobStatus::Scheduled => Some("it is starting".to_owned()),
+        JobStatus::Scheduled => Some("starting".to_owned()),
         _ => return,
     };
-    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-    eprintln!("job {} has not started{why}", job.handle());
+    let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    eprintln!("Job {} has not started{reason}", job.handle());
 }
 
-/// Whether there is nothing to read because the job has not come so far: its pod is not made, or not started.
-fn is_before_output(job: &Job, why: &anyhow::Error) -> bool {
+/// The logs are missing because the pod does not exist or has not started.
+fn is_before_start(job: &Job, error: &anyhow::Error) -> bool {
     let early = matches!(job.status, JobStatus::Pending | JobStatus::Scheduled);
-    let absent = matches!(why.downcast_ref(), Some(Failure::NotFound(_) | Failure::Refused(_)));
+    let absent = matches!(error.downcast_ref(), Some(Failure::NotFound(_) | Failure::Refused(_)));
     early && absent
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let query = LogQuery { follow: args.follow, tail: args.tail, task: args.task, offset: None };
-    let about = || format!("cannot read the output of job {}", args.job);
+    let about = || format!("cannot read the logs of job {}", args.job);
     block_on(async {
         match args.connect.backend().await? {
             Backend::Server(client) if args.follow => {
                 let job = Backend::Server(client.clone()).job(&args.job).await;
                 let job = job.with_context(about)?;
-                // What nobody knows a reason against starts in a moment.
+                // A pending job without a reason is about to start.
                 if job.wait_reason.is_some() {
-                    not_started(&job);
+                    report_unstarted(&job);
                 }
                 let id = job.id;
                 let bytes = client.logs(id, &query).await.with_context(about)?;
@@ -72,18 +72,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             backend => {
                 let job = backend.job(&args.job).await.with_context(about)?;
                 if args.follow && job.wait_reason.is_some() {
-                    not_started(&job);
+                    report_unstarted(&job);
                 }
                 let mut pieces = match backend.logs(&args.job, &query).await {
-                    Err(why) if !args.follow && is_before_output(&job, &why) => {
-                        not_started(&job);
+                    Err(error) if !args.follow && is_before_start(&job, &error) => {
+                        report_unstarted(&job);
                         return Ok(());
                     }
                     pieces => pieces.with_context(about)?,
                 };
                 let task = args.task.unwrap_or(0);
                 let followed = match &backend {
-                    // Which pod it is whose output this is: others may follow.
+                    // The UID distinguishes this pod from its replacements.
                     Backend::Cluster(cluster) if args.follow => {
                         Some((cluster, cluster.pod_uid(&args.job, task).await.ok()))
                     }
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     output::print_bytes(&piece)?;
                 }
                 if silent && followed.is_none() {
-                    not_started(&backend.job(&args.job).await.with_context(about)?);
+                    report_unstarted(&backend.job(&args.job).await.with_context(about)?);
                 }
                 let Some((cluster, pod)) = followed else { return Ok(()) };
                 pods_to_the_end(cluster, &args.job, task, false, pod, output::print_bytes).await

@@ -45,13 +45,12 @@ use crate::failure;
 
 pub(crate) use completion::VARIABLE as COMPLETE_VARIABLE;
 
-/// What `run` ends with when it is not the job that failed, as `docker run` does.
-const OWN_FAILURE: u8 = 125;
+/// Exit code of `run` for a failure of agentaflow itself, as of `docker run`.
+const RUN_FAILURE: u8 = 125;
 
-/// What to do.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    // Work.
+    // Jobs.
     Run(Box<run::Args>),
     Submit(Box<submit::Args>),
     #[command(name = "what-if")]
@@ -70,7 +69,7 @@ pub(crate) enum Command {
     Jobs(get::JobsArgs),
     Nodes(get::NodesArgs),
     Cost(cost::Args),
-    // The fleet.
+    // Nodes, queues and users.
     Health(health::HealthArgs),
     Metrics(health::MetricsArgs),
     Strategy(strategy::Args),
@@ -80,7 +79,7 @@ pub(crate) enum Command {
     Drain(fleet::DrainArgs),
     User(user::Args),
     Token(token::Args),
-    // Where.
+    // Contexts.
     Login(login::Args),
     Whoami(user::WhoAmIArgs),
     // Manifests.
@@ -91,14 +90,14 @@ pub(crate) enum Command {
     Lint(Box<lint::Args>),
     Context(context::Args),
     Doctor(doctor::Args),
-    // The roles of this program.
+    // Daemons.
     Up(Box<up::Args>),
     Server(Box<server::Args>),
     Agent(Box<agent::Args>),
     Scheduler(Box<scheduler::Args>),
     Monitor(Box<monitor::Args>),
     Simulate(Box<simulate::Args>),
-    // About itself.
+    // This program.
     Completion(completion::CompletionArgs),
     Man(completion::ManArgs),
     Version(version::Args),
@@ -112,9 +111,9 @@ pub(crate) enum Command {
 
 impl Command {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let done = match self {
+        let result = match self {
             Self::Run(args) => {
-                return Ok(run::run(&args).unwrap_or_else(|error| own_failure(&error)));
+                return Ok(run::run(&args).unwrap_or_else(|error| report_run_failure(&error)));
             }
             Self::Health(args) => return health::health(&args),
             Self::Doctor(args) => return doctor::run(&args),
@@ -161,12 +160,12 @@ impl Command {
             Self::Guardian(args) => guardian::run(&args),
             Self::Openapi(args) => openapi::run(&args),
         };
-        done.map(|()| ExitCode::SUCCESS)
+        result.map(|()| ExitCode::SUCCESS)
     }
 }
 
-/// A script must be able to tell a job that failed from a job that never ran.
-fn own_failure(error: &anyhow::Error) -> ExitCode {
+/// A script must be able to distinguish a failed job from a job that never ran.
+fn report_run_failure(error: &anyhow::Error) -> ExitCode {
     let code = failure::report(error);
-    if error.is::<failure::Usage>() { code } else { ExitCode::from(OWN_FAILURE) }
+    if error.is::<failure::UsageError>() { code } else { ExitCode::from(RUN_FAILURE) }
 }

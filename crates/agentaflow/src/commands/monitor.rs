@@ -1,4 +1,4 @@
-//! `agentaflow monitor`: publishes the GPUs of this Kubernetes node.
+//! `agentaflow monitor`: the node monitor of a Kubernetes cluster.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use anyhow::Result;
 use tokio_util::sync::CancellationToken;
 
 use super::kubernetes;
-use super::standalone::{self, asked_to_stop};
+use super::standalone::{self, termination_signal};
 use crate::amount;
 use crate::context::variable;
 use crate::failure::usage;
@@ -21,56 +21,55 @@ use crate::logging::LogArgs;
 const EXAMPLES: &str = "\
 Examples:
   agentaflow monitor --node gpu-7
-      As the DaemonSet does it: GPUNode, labels and annotations of node gpu-7, every 15 s
+      Publish GPUNode, labels and annotations of node gpu-7 every 15 s, as the DaemonSet does
   agentaflow monitor --node gpu-7 --gpus simulated:8xA100 --kubeconfig ~/.kube/config --once
-      A pretended machine, once
+      Publish simulated GPUs once
 
-Environment, where the command line does not say: NODE_NAME, KUBERNETES_NAMESPACE, MONITOR_INTERVAL,
+Environment variables, overridden by options: NODE_NAME, KUBERNETES_NAMESPACE, MONITOR_INTERVAL,
 GPU_UTILIZATION_GOAL, LOG_LEVEL.";
 
-/// Publish the GPUs of this Kubernetes node: GPUNode, labels, annotations, metrics
+/// Run the node monitor: publish the GPUs of this Kubernetes node
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
-    /// The node that this machine is [default: NODE_NAME, else the host's name]
+    /// Name of this node [default: NODE_NAME, else the host name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Namespace of the GPUNodes [default: KUBERNETES_NAMESPACE, else agentaflow]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// How often to look at the GPUs, at most 60s [default: MONITOR_INTERVAL, else 15s]
-    #[arg(long, value_name = "TIME", value_parser = amount::some_duration)]
+    /// Sampling interval, at most 60s [default: MONITOR_INTERVAL, else 15s]
+    #[arg(long, value_name = "TIME", value_parser = amount::positive_duration)]
     interval: Option<Duration>,
-    /// Percent of utilisation to aim at [default: GPU_UTILIZATION_GOAL, else 80]
+    /// Target GPU utilization in percent [default: GPU_UTILIZATION_GOAL, else 80]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     utilization_goal: Option<u32>,
-    /// Which GPUs: auto, none, or pretended ones such as simulated:8xA100
+    /// GPUs: auto, none, or simulated ones, such as simulated:8xA100
     #[arg(long, value_name = "GPUS", default_value = "auto", value_parser = gpus)]
     gpus: GpuChoice,
-    /// The kubelet's socket, which tells who has which GPU
+    /// Pod-resources socket of the kubelet
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     pod_resources: PathBuf,
-    /// Where the host's processes are listed
+    /// procfs of the host
     #[arg(long, value_name = "DIR", default_value = "/proc")]
     proc: PathBuf,
-    /// Where to answer /healthz and /readyz
+    /// Listen address for /healthz and /readyz
     #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "0.0.0.0:8080")]
     health: SocketAddr,
-    /// Where to answer /metrics
+    /// Listen address for /metrics
     #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "0.0.0.0:9090")]
     metrics: SocketAddr,
-    /// The cluster [default: KUBECONFIG, else the one that this runs in]
+    /// Kubeconfig [default: KUBECONFIG, else the cluster of the pod]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Publish once and end; opens no ports
+    /// Publish once and exit, without listening
     #[arg(long)]
     once: bool,
     #[command(flatten)]
     log: LogArgs,
 }
 
-/// Where the GPUs come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum GpuChoice {
     Auto,
@@ -88,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         tokio::pin!(monitor);
         tokio::select! {
             ended = &mut monitor => return Ok(ended?),
-            asked = asked_to_stop() => asked?,
+            received = termination_signal() => received?,
         }
         stop.cancel();
         Ok(monitor.await?)
@@ -116,31 +115,31 @@ fn settings(args: &Args) -> Result<Settings> {
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     tracing::warn!(
-        "neither --node nor NODE_NAME names the node: the host's name `{name}` is taken for it, which is only \
-         right where the kubelet does the same"
+        "neither --node nor NODE_NAME is set; using the host name `{name}`, which must be the node name of \
+         the kubelet"
     );
     name
 }
 
-/// The status is written at least once a minute, so it is looked at no less often.
-fn interval(named: Option<Duration>, variable: Option<&str>) -> Result<Duration> {
-    let interval = match (named, variable) {
+/// At most [`REFRESH`], since the status is written at that interval.
+fn interval(option: Option<Duration>, variable: Option<&str>) -> Result<Duration> {
+    let interval = match (option, variable) {
         (Some(interval), _) => interval,
-        (None, Some(text)) => amount::some_duration(text.trim())
+        (None, Some(text)) => amount::positive_duration(text.trim())
             .map_err(|problem| usage(format!("MONITOR_INTERVAL: {problem}")))?,
         (None, None) => Duration::from_secs(15),
     };
     if interval > REFRESH {
-        tracing::warn!("the interval is more than a minute; a minute is used");
+        tracing::warn!("interval exceeds 60s; using 60s");
     }
     Ok(interval.clamp(Duration::from_millis(100), REFRESH))
 }
 
-fn goal(named: Option<u32>, variable: Option<&str>) -> Result<u32> {
-    let (None, Some(text)) = (named, variable) else { return Ok(named.unwrap_or(80)) };
+fn goal(option: Option<u32>, variable: Option<&str>) -> Result<u32> {
+    let (None, Some(text)) = (option, variable) else { return Ok(option.unwrap_or(80)) };
     let number = text.trim().trim_end_matches('%').parse().ok();
     number.filter(|goal| (1..=100).contains(goal)).ok_or_else(|| {
-        usage(format!("GPU_UTILIZATION_GOAL: `{text}` is not a percentage between 1 and 100"))
+        usage(format!("GPU_UTILIZATION_GOAL: `{text}` is not a percentage from 1 to 100"))
     })
 }
 
@@ -159,7 +158,7 @@ fn gpus(text: &str) -> Result<GpuChoice, String> {
     }
 }
 
-/// The same pretended GPUs for the same node, others for another.
+/// Simulated GPUs differ between nodes and stay the same on each.
 fn opener(choice: &GpuChoice, node: &str) -> Result<Opener> {
     Ok(match choice {
         GpuChoice::Auto => Arc::new(detect),
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_are_found_pretended_or_none() {
+    fn gpus_are_detected_simulated_or_none() {
         assert_eq!(gpus("auto"), Ok(GpuChoice::Auto));
         assert_eq!(gpus("none"), Ok(GpuChoice::None));
         let Ok(GpuChoice::Simulated(spec)) = gpus("simulated:4xH100") else { panic!() };
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_and_the_goal_come_from_the_command_line_the_environment_or_the_documents() {
+    fn options_take_precedence_over_the_environment_and_defaults() {
         let seconds = Duration::from_secs;
         assert_eq!(interval(None, None).unwrap(), seconds(15));
         assert_eq!(interval(None, Some("1m0s")).unwrap(), seconds(60));

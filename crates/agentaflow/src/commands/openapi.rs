@@ -1,10 +1,10 @@
-//! `agentaflow openapi`: the API's description, for the committed copy.
+//! `agentaflow openapi`: prints the API description for `docs/openapi.json`.
 
 use anyhow::Result;
 
 use crate::output;
 
-/// Print the description of the API (OpenAPI 3.1)
+/// Print the OpenAPI 3.1 description of the REST API
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 

@@ -1,4 +1,4 @@
-//! `agentaflow queue`: shares of the cluster for some people.
+//! `agentaflow queue`: manages queues.
 
 use std::collections::BTreeMap;
 
@@ -14,58 +14,58 @@ use crate::connect::{Connect, block_on};
 use crate::nearest::must_exist;
 use crate::output;
 
-/// List, make, change or remove queues
+/// Manage queues
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: QueueCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum QueueCommand {
     List(get::QueuesArgs),
     Set(Box<SetArgs>),
     Delete(DeleteArgs),
 }
 
-/// Make a queue, or change what is named of one
+/// Create or update a queue; unset options keep their values
 #[derive(Debug, clap::Args)]
 struct SetArgs {
-    /// Its name
+    /// Queue name
     #[arg(add = ArgValueCandidates::new(candidates::queues))]
     name: String,
-    /// The queue that it is part of [default: root]
+    /// Parent queue [default: root]
     #[arg(long, value_name = "QUEUE")]
     parent: Option<String>,
-    /// Its weight among its siblings when GPUs are short [default: 100]
-    #[arg(long, value_name = "NUMBER", value_parser = amount::some::<u32>)]
+    /// Fair-share weight among its siblings [default: 100]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::positive::<u32>)]
     weight: Option<u32>,
-    /// GPUs that it gets back from borrowers whenever it needs them
+    /// Guaranteed GPUs, reclaimed from borrowers when needed
     #[arg(long, value_name = "GPUS", value_parser = amount::quota)]
     guaranteed: Option<Cores>,
-    /// GPUs that it never exceeds
+    /// Maximum number of GPUs
     #[arg(long, value_name = "GPUS", value_parser = amount::quota)]
     limit: Option<Cores>,
-    /// GPUs of one model that it never exceeds; may be given several times
+    /// Maximum number of GPUs of a model; repeatable
     #[arg(long, value_name = "MODEL=GPUS", value_parser = amount::pair)]
     limit_model: Vec<(String, String)>,
-    /// May use more than guaranteed while others do not need it
+    /// Allow borrowing unused quota of other queues
     #[arg(long, value_name = "true|false")]
     borrow: Option<bool>,
-    /// The highest priority of its jobs
+    /// Maximum priority of its jobs
     #[arg(long, value_name = "NUMBER", value_parser = amount::priority)]
     max_priority: Option<u32>,
-    /// Only these users, or namespaces in Kubernetes, may use it
+    /// Restrict to these users, or namespaces in Kubernetes; repeatable
     #[arg(long = "user", visible_alias = "for-namespace", value_name = "NAME")]
     users: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Remove a queue that nobody uses
+/// Delete an unused queue
 #[derive(Debug, clap::Args)]
 struct DeleteArgs {
-    /// Its name
+    /// Queue name
     #[arg(add = ArgValueCandidates::new(candidates::queues))]
     name: String,
     #[command(flatten)]
@@ -73,24 +73,24 @@ struct DeleteArgs {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    match &args.what {
-        What::List(args) => get::queues(args),
-        What::Set(args) => set(args),
-        What::Delete(args) => block_on(async {
+    match &args.command {
+        QueueCommand::List(args) => get::queues(args),
+        QueueCommand::Set(args) => set(args),
+        QueueCommand::Delete(args) => block_on(async {
             let backend = args.connect.backend().await?;
             let names: Vec<_> =
                 backend.queues().await?.into_iter().map(|queue| queue.spec.name).collect();
             must_exist("queue", std::slice::from_ref(&args.name), &names)?;
-            let removed = backend.delete_queue(&args.name).await;
-            removed.with_context(|| format!("cannot remove queue {}", args.name))?;
-            output::print(&format!("queue {} removed\n", args.name))
+            let deleted = backend.delete_queue(&args.name).await;
+            deleted.with_context(|| format!("cannot delete queue {}", args.name))?;
+            output::print(&format!("queue {} deleted\n", args.name))
         }),
     }
 }
 
 fn set(args: &SetArgs) -> Result<()> {
     if args.name.is_empty() {
-        return Err(crate::failure::usage("the name of the queue is empty"));
+        return Err(crate::failure::usage("the queue name is empty"));
     }
     let mut models = BTreeMap::new();
     for (model, gpus) in &args.limit_model {
@@ -120,7 +120,7 @@ fn set(args: &SetArgs) -> Result<()> {
         };
         let queue = backend.set_queue(&queue).await;
         let queue = queue.with_context(|| format!("cannot set queue {}", args.name))?;
-        let word = if is_new { "made" } else { "changed" };
-        output::print(&format!("queue {} {word}\n", queue.spec.name))
+        let verb = if is_new { "created" } else { "updated" };
+        output::print(&format!("queue {} {verb}\n", queue.spec.name))
     })
 }

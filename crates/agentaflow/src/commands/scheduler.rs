@@ -1,4 +1,4 @@
-//! `agentaflow scheduler`: places the GPU work of a Kubernetes cluster.
+//! `agentaflow scheduler`: the GPU scheduler of a Kubernetes cluster.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use tokio_util::sync::CancellationToken;
 
 use super::kubernetes;
-use super::standalone::{self, asked_to_stop};
+use super::standalone::{self, termination_signal};
 use crate::amount;
 use crate::context::variable;
 use crate::failure::usage;
@@ -21,71 +21,71 @@ Examples:
   agentaflow scheduler
       In a pod, with the service account of deploy/kubernetes
   agentaflow scheduler --kubeconfig ~/.kube/config --webhook off
-      From outside; pods must name the scheduler themselves
+      Outside of the cluster; pods must set schedulerName themselves
   agentaflow scheduler --node-selector pool=gpu --strategy best_fit
-      Only some nodes, and the tightest fit first
+      Selected nodes only, with the best-fit strategy
 
-Environment, where the command line does not say: KUBERNETES_NAMESPACE, SCHEDULING_STRATEGY, SCHEDULING_INTERVAL,
-GPU_UTILIZATION_GOAL, POD_NAME, LOG_LEVEL. The strategy can be changed while it runs: key `strategy` of the ConfigMap.
-Several replicas may run; one leads.";
+Environment variables, overridden by options: KUBERNETES_NAMESPACE, SCHEDULING_STRATEGY, SCHEDULING_INTERVAL,
+GPU_UTILIZATION_GOAL, POD_NAME, LOG_LEVEL. Key `strategy` of the ConfigMap changes the strategy at run time.
+Of several replicas one is the leader.";
 
-/// Place the GPU work of a Kubernetes cluster
+/// Run the GPU scheduler of a Kubernetes cluster
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
-    /// The cluster [default: the pod's own, else KUBECONFIG, else ~/.kube/config]
+    /// Kubeconfig [default: the cluster of the pod, else KUBECONFIG, else ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Namespace of the product: lease, settings, GPUNode objects [default: KUBERNETES_NAMESPACE, else agentaflow]
+    /// Namespace of the lease, the ConfigMap and GPUNodes [default: KUBERNETES_NAMESPACE, else agentaflow]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Pods with this schedulerName are placed
+    /// schedulerName of the pods to schedule
     #[arg(long, value_name = "NAME", default_value = agentaflow_kube_core::names::SCHEDULER_NAME)]
     scheduler_name: String,
-    /// Only nodes with these labels, such as `pool=gpu,zone!=c`
+    /// Restrict to nodes with these labels, such as `pool=gpu,zone!=c`
     #[arg(long, value_name = "SELECTOR", value_parser = selector)]
     node_selector: Option<agentaflow_engine::labels::NodeTerm>,
-    /// How GPUs are chosen for workloads that do not say [default: SCHEDULING_STRATEGY, else least_utilized]
+    /// Default strategy [default: SCHEDULING_STRATEGY, else least_utilized]
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
-    /// The longest time between two passes; changes are acted on at once [default: SCHEDULING_INTERVAL, else 5s]
-    #[arg(long, value_name = "TIME", value_parser = amount::some_duration)]
+    /// Maximum time between scheduling passes; a change starts one at once [default: SCHEDULING_INTERVAL, else 5s]
+    #[arg(long, value_name = "TIME", value_parser = amount::positive_duration)]
     interval: Option<Duration>,
-    /// Shared placements avoid GPUs busier than this percentage [default: GPU_UTILIZATION_GOAL, else 80]
+    /// GPU utilization in percent above which no task shares the GPU [default: GPU_UTILIZATION_GOAL, else 80]
     #[arg(long, value_name = "PERCENT")]
     utilization_goal: Option<String>,
-    /// ConfigMap with settings that can be changed at run time
+    /// ConfigMap with settings that apply at run time
     #[arg(long, value_name = "NAME", default_value = "agentaflow-scheduler-config")]
     config_map: String,
-    /// Lease by which one of several replicas leads
+    /// Lease for leader election
     #[arg(long, value_name = "NAME", default_value = "agentaflow-gpu-scheduler")]
     lease_name: String,
-    /// Name of this replica [default: POD_NAME, else host name and process]
+    /// Identity of this replica [default: POD_NAME, else host name and process id]
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
 
-    /// Where to answer /healthz, /readyz and /explain/NAMESPACE/NAME; `none` for nowhere
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:8080", value_parser = kubernetes::listen, help_heading = "Listening")]
+    /// Listen address for /healthz, /readyz and /explain/NAMESPACE/NAME; `none` disables it
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:8080", value_parser = kubernetes::listen, help_heading = "Endpoints")]
     http: kubernetes::Listen,
-    /// Where to answer /metrics; `none` for nowhere
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9090", value_parser = kubernetes::listen, help_heading = "Listening")]
+    /// Listen address for /metrics; `none` disables it
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9090", value_parser = kubernetes::listen, help_heading = "Endpoints")]
     metrics: kubernetes::Listen,
 
-    /// Where admission answers the API server; `off` for nowhere
+    /// Listen address of the admission webhook; `off` disables it
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9443", value_parser = kubernetes::listen, help_heading = "Admission")]
     webhook: kubernetes::Listen,
-    /// How an API server outside of the cluster's network reaches it, such as https://10.0.0.5:9443; the webhook
-    /// configurations are then made here
+    /// Webhook URL for an API server outside of the cluster network, such as https://10.0.0.5:9443; the scheduler then
+    /// creates the webhook configurations
     #[arg(long, value_name = "URL", help_heading = "Admission")]
     webhook_url: Option<String>,
-    /// PEM file of the certificate that somebody else keeps up to date [default: one of our own making]
+    /// Certificate file in PEM, reloaded on change [default: self-signed]
     #[arg(long, value_name = "FILE", requires = "webhook_key", help_heading = "Admission")]
     webhook_cert: Option<PathBuf>,
-    /// PEM file of its key
+    /// Private key file in PEM
     #[arg(long, value_name = "FILE", requires = "webhook_cert", help_heading = "Admission")]
     webhook_key: Option<PathBuf>,
-    /// PEM file of what the API server is told to trust
+    /// CA bundle file in PEM for the webhook configurations
     #[arg(long, value_name = "FILE", requires = "webhook_cert", help_heading = "Admission")]
     webhook_ca: Option<PathBuf>,
 
@@ -106,18 +106,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         tokio::select! {
             ended = &mut scheduler => return Ok(ended?),
             ended = &mut admission => return ended,
-            asked = asked_to_stop() => asked?,
+            received = termination_signal() => received?,
         }
-        tracing::info!("stopping; the lease is given back");
+        tracing::info!("stopping; releasing the lease");
         stop.cancel();
-        // Questions of the API server that were begun are answered, too.
+        // Admission requests in flight are completed.
         let (scheduler, admission) = tokio::join!(scheduler, admission);
         scheduler?;
         admission
     })
 }
 
-/// Answers the API server's questions until `stop`, if it is to answer any.
+/// Serves admission requests until `stop`, unless disabled.
 async fn admission(
     args: &Args,
     namespace: String,
@@ -152,16 +152,16 @@ fn options(args: &Args) -> Result<Options> {
     let name = args.strategy.clone().or_else(|| variable("SCHEDULING_STRATEGY"));
     if let Some(name) = name {
         settings.policy.strategy =
-            strategy(&name).map_err(said("--strategy or SCHEDULING_STRATEGY"))?;
+            strategy(&name).map_err(setting_error("--strategy or SCHEDULING_STRATEGY"))?;
     }
     let goal = args.utilization_goal.clone().or_else(|| variable("GPU_UTILIZATION_GOAL"));
     let goal = percent(goal.as_deref().unwrap_or("80"));
     settings.policy.utilization_goal =
-        Some(goal.map_err(said("--utilization-goal or GPU_UTILIZATION_GOAL"))?);
+        Some(goal.map_err(setting_error("--utilization-goal or GPU_UTILIZATION_GOAL"))?);
     let interval = match (args.interval, variable("SCHEDULING_INTERVAL")) {
         (Some(interval), _) => interval,
-        (None, Some(text)) => amount::some_duration(&text)
-            .map_err(|why| usage(format!("SCHEDULING_INTERVAL: {why}")))?,
+        (None, Some(text)) => amount::positive_duration(&text)
+            .map_err(|error| usage(format!("SCHEDULING_INTERVAL: {error}")))?,
         (None, None) => Duration::from_secs(5),
     };
     let identity = args.identity.clone().or_else(|| variable("POD_NAME"));
@@ -179,7 +179,7 @@ fn options(args: &Args) -> Result<Options> {
 
 fn own_name() -> Result<String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    let host = host.context("cannot read this machine's name; give --identity")?;
+    let host = host.context("cannot read the host name; use --identity")?;
     Ok(format!("{}-{}", host.trim(), std::process::id()))
 }
 
@@ -187,6 +187,6 @@ fn selector(text: &str) -> Result<agentaflow_engine::labels::NodeTerm, String> {
     node_selector(text).map_err(|error| error.to_string())
 }
 
-fn said(what: &'static str) -> impl Fn(SettingsError) -> anyhow::Error {
-    move |error| usage(format!("{what}: {error}"))
+fn setting_error(setting: &'static str) -> impl Fn(SettingsError) -> anyhow::Error {
+    move |error| usage(format!("{setting}: {error}"))
 }

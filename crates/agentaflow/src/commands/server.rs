@@ -1,4 +1,4 @@
-//! `agentaflow server`: the API, the store and the scheduler, for agents on other machines.
+//! `agentaflow server`: REST API, store and scheduler.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use agentaflow_server::serve;
 use agentaflow_server::settings::Settings;
 use anyhow::{Result, anyhow};
 
-use super::standalone::{self, asked_to_stop};
+use super::standalone::{self, termination_signal};
 use crate::amount;
 use crate::context::variable;
 use crate::failure::usage;
@@ -19,64 +19,63 @@ use crate::logging::LogArgs;
 const EXAMPLES: &str = "\
 Examples:
   agentaflow server --listen 127.0.0.1:8000 --data-dir /var/lib/agentaflow
-      A server on one machine, with its database in a file
+      With an SQLite database
   AGENTAFLOW_DATABASE=postgres://agentaflow:secret@db/agentaflow agentaflow server
-      The same on PostgreSQL, without the password on the command line
+      With PostgreSQL, and no password on the command line
 
-The folder holds `admin-token`, which lets an admin in, and `registration-token`, which agents need.";
+The data directory has `admin-token` for an admin, and `registration-token` for agents.";
 
-/// Why a server ends by itself.
-pub(crate) const TAKEN_OVER: &str = "another server took over the database, so this one must not go on; only one may run on a database";
+pub(crate) const TAKEN_OVER: &str =
+    "another server took over the database; only one server may use a database";
 
-/// Run the API server; agents join it with `agentaflow agent`
+/// Run the API server; agents join with `agentaflow agent`
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
-    /// Where to listen
+    /// Listen address
     #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
-    /// Folder for the database, tokens and logs [default: ~/.local/share/agentaflow]
+    /// Directory of the database, tokens and logs [default: ~/.local/share/agentaflow]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// `postgres://…`, or `none` for a file in the data folder [default: AGENTAFLOW_DATABASE, else none]
+    /// `postgres://…`, or `none` for SQLite in the data directory [default: AGENTAFLOW_DATABASE, else none]
     #[arg(long, value_name = "URL")]
     database: Option<String>,
-    /// How GPUs are chosen for jobs that do not say
+    /// Default strategy
     #[arg(long, value_name = "NAME", value_parser = standalone::strategies())]
     strategy: Option<Strategy>,
-    /// Let anybody sign up; otherwise an admin invites
+    /// Allow sign-up without an invitation
     #[arg(long)]
     open_signup: bool,
-    /// Name under which browsers reach the server; may be given several times
+    /// Public host name of the server; repeatable
     #[arg(long, value_name = "NAME")]
     public_host: Vec<String>,
-    /// Address that agents may name as their push endpoint besides their own; may be given several times
+    /// Host that agents may use as push endpoint besides their own address; repeatable
     #[arg(long, value_name = "HOST")]
     push_allow: Vec<String>,
-    /// Requests a second that each account may make
+    /// Rate limit per account in requests per second
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     rate: u32,
     #[command(flatten)]
-    money: MoneyArgs,
+    billing: BillingArgs,
     #[command(flatten)]
     log: LogArgs,
 }
 
-/// What things cost when nobody says.
 #[derive(Debug, clap::Args)]
-struct MoneyArgs {
-    /// Dollars an hour for a GPU on nodes that name no price and whose model is not known
-    #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars, help_heading = "Money")]
+struct BillingArgs {
+    /// Default price of a GPU hour in dollars, for nodes without a price and with an unknown GPU model
+    #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars, help_heading = "Billing")]
     default_price_gpu_hour: Option<Dollars>,
-    /// Dollars an hour for a CPU core on such nodes
-    #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars, help_heading = "Money")]
+    /// Default price of a CPU core hour in dollars
+    #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars, help_heading = "Billing")]
     default_price_cpu_hour: Option<Dollars>,
-    /// Dollars an hour for a GiB of memory on such nodes
-    #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars, help_heading = "Money")]
+    /// Default price of a GiB hour of memory in dollars
+    #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars, help_heading = "Billing")]
     default_price_memory_gb_hour: Option<Dollars>,
-    /// How long a job goes on after the warning that its owner's money is used up
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = amount::duration, help_heading = "Money")]
+    /// Grace period of running jobs after the budget of their owner is exhausted
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = amount::duration, help_heading = "Billing")]
     budget_grace: Duration,
 }
 
@@ -89,9 +88,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         for warning in &running.warnings {
             tracing::warn!("{warning}");
         }
-        tracing::info!("ready on {}; tokens are in {data}", running.url());
+        tracing::info!("listening on {}; tokens are in {data}", running.url());
         let ended = tokio::select! {
-            asked = asked_to_stop() => asked,
+            received = termination_signal() => received,
             () = running.fatal() => Err(anyhow!(TAKEN_OVER)),
         };
         tracing::info!("stopping; agents keep their jobs running");
@@ -107,31 +106,31 @@ fn settings(args: &Args) -> Result<Settings> {
     settings.push_allow.clone_from(&args.push_allow);
     settings.public_hosts.clone_from(&args.public_host);
     settings.rate = (args.rate, args.rate.saturating_mul(4));
-    settings.budget_grace = Span(args.money.budget_grace.as_millis() as u64);
+    settings.budget_grace = Span(args.billing.budget_grace.as_millis() as u64);
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
     let price = &mut settings.default_price;
-    let set = |asked: Option<Dollars>, price: &mut MicroDollars| {
-        if let Some(asked) = asked {
-            *price = MicroDollars(asked.0.unsigned_abs());
+    let set = |option: Option<Dollars>, price: &mut MicroDollars| {
+        if let Some(option) = option {
+            *price = MicroDollars(option.0.unsigned_abs());
         }
     };
-    set(args.money.default_price_gpu_hour, &mut price.gpu_hour);
-    set(args.money.default_price_cpu_hour, &mut price.cpu_hour);
-    set(args.money.default_price_memory_gb_hour, &mut price.gib_hour);
+    set(args.billing.default_price_gpu_hour, &mut price.gpu_hour);
+    set(args.billing.default_price_cpu_hour, &mut price.cpu_hour);
+    set(args.billing.default_price_memory_gb_hour, &mut price.gib_hour);
     Ok(settings)
 }
 
-/// The database that was named, on the command line or in the environment.
-pub(crate) fn database(named: Option<&str>) -> Result<Option<String>> {
-    let named = named.map(String::from).or_else(|| variable("AGENTAFLOW_DATABASE"));
-    match named.as_deref() {
+/// Database URL of the option or the environment.
+pub(crate) fn database(option: Option<&str>) -> Result<Option<String>> {
+    let url = option.map(String::from).or_else(|| variable("AGENTAFLOW_DATABASE"));
+    match url.as_deref() {
         None | Some("none") => Ok(None),
-        Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-            Ok(named)
+        Some(text) if text.starts_with("postgres://") || text.starts_with("postgresql://") => {
+            Ok(url)
         }
-        // What was given may hold a password, so it is not repeated.
+        // The value may contain a password, so the error does not repeat it.
         Some(_) => Err(usage(
-            "--database is not a `postgres://…` URL; `none` keeps a file in the data folder",
+            "--database must be a `postgres://…` URL, or `none` for SQLite in the data directory",
         )),
     }
 }

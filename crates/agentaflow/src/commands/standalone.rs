@@ -1,4 +1,4 @@
-//! What `up`, `server` and `agent` have in common: how GPUs are found, how strategies are named, when to stop.
+//! Shared by the daemons: simulated GPUs, strategies, signals and the async runtime.
 
 use std::path::PathBuf;
 use std::process::exit;
@@ -15,40 +15,39 @@ use crate::amount;
 use crate::context::default_data_dir;
 use crate::failure::usage;
 
-/// GPUs that do not exist.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_field_names, reason = "the names are the options")]
 pub(crate) struct SimArgs {
-    /// Simulate so many GPUs instead of using real ones; 0 is a machine without GPUs
-    #[arg(long, value_name = "NUMBER", value_parser = amount::whole::<u32>, help_heading = "Simulated GPUs")]
+    /// Simulate N GPUs instead of using real ones; 0 means no GPUs
+    #[arg(long, value_name = "N", value_parser = amount::whole::<u32>, help_heading = "Simulated GPUs")]
     sim_gpus: Option<u32>,
     /// Model of the simulated GPUs [default: NVIDIA A100]
     #[arg(long, value_name = "NAME", requires = "sim_gpus", help_heading = "Simulated GPUs")]
     sim_model: Option<String>,
-    /// Memory of each, in MiB or like 40G [default: the model's]
+    /// Memory per simulated GPU, in MiB or with a unit, such as 40G [default: that of the model]
     #[arg(long, value_name = "MEMORY", value_parser = amount::mib, requires = "sim_gpus", help_heading = "Simulated GPUs")]
     sim_memory: Option<u64>,
 }
 
-/// What is simulated when nobody names a model.
-const MODEL: &str = "NVIDIA A100";
+const DEFAULT_MODEL: &str = "NVIDIA A100";
 
 impl SimArgs {
-    /// The GPUs that were asked for, if simulated ones were. The name makes those of two nodes differ.
-    pub(crate) fn asked(&self, node: &str) -> Result<Option<Box<dyn GpuSource>>> {
+    /// The simulated GPUs of the options. The node name makes GPUs of two nodes differ.
+    pub(crate) fn source(&self, node: &str) -> Result<Option<Box<dyn GpuSource>>> {
         let Some(count) = self.sim_gpus else { return Ok(None) };
         if count == 0 {
             return Ok(Some(Box::new(NoGpus)));
         }
-        let model = self.sim_model.clone().unwrap_or_else(|| MODEL.to_owned());
+        let model = self.sim_model.clone().unwrap_or_else(|| DEFAULT_MODEL.to_owned());
         let spec = SimulatedSpec { count, model, memory: self.sim_memory, seed: seed(node) };
         simulated(&spec).map(Some)
     }
 }
 
-/// Simulated GPUs for a machine that has none.
-pub(crate) fn stand_ins(count: u32, node: &str) -> Result<Box<dyn GpuSource>> {
-    let spec = SimulatedSpec { count, model: MODEL.to_owned(), memory: None, seed: seed(node) };
+/// Simulated GPUs for a machine without GPUs.
+pub(crate) fn simulated_gpus(count: u32, node: &str) -> Result<Box<dyn GpuSource>> {
+    let spec =
+        SimulatedSpec { count, model: DEFAULT_MODEL.to_owned(), memory: None, seed: seed(node) };
     simulated(&spec)
 }
 
@@ -60,7 +59,7 @@ fn simulated(spec: &SimulatedSpec) -> Result<Box<dyn GpuSource>> {
     }
 }
 
-/// The same number for the same name (FNV-1a).
+/// FNV-1a hash of a name.
 pub(crate) fn seed(name: &str) -> u64 {
     use std::hash::Hasher as _;
 
@@ -69,19 +68,19 @@ pub(crate) fn seed(name: &str) -> u64 {
     hasher.finish()
 }
 
-/// Accepts the names of strategies; close misses get a hint.
+/// Parser of strategy names; clap suggests near misses.
 pub(crate) fn strategies() -> impl clap::builder::TypedValueParser<Value = Strategy> {
     let names = Strategy::ALL.iter().map(|(name, _)| *name);
     PossibleValuesParser::new(names).map(|name| name.parse().unwrap_or(Strategy::LeastUtilized))
 }
 
-/// The folder that was named, or the usual one, as an absolute path.
-pub(crate) fn data_dir(named: Option<&PathBuf>) -> Result<PathBuf> {
-    let path = named.map_or_else(default_data_dir, |path| Ok(path.clone()))?;
-    std::path::absolute(&path).with_context(|| format!("cannot find `{}`", path.display()))
+/// The data directory as an absolute path.
+pub(crate) fn data_dir(option: Option<&PathBuf>) -> Result<PathBuf> {
+    let path = option.map_or_else(default_data_dir, |path| Ok(path.clone()))?;
+    std::path::absolute(&path).with_context(|| format!("cannot resolve `{}`", path.display()))
 }
 
-/// Refuses early a user whom processes cannot run as.
+/// Rejects an invalid `--process-user` at start.
 pub(crate) fn check_process_user(allowed: bool, user: Option<&str>) -> Result<()> {
     if allowed && user.is_some() {
         JobUser::choose(user).map_err(|problem| usage(format!("--process-user: {problem}")))?;
@@ -89,8 +88,8 @@ pub(crate) fn check_process_user(allowed: bool, user: Option<&str>) -> Result<()
     Ok(())
 }
 
-/// Waits for SIGINT or SIGTERM. A second one ends the program at once.
-pub(crate) async fn asked_to_stop() -> Result<()> {
+/// Waits for SIGINT or SIGTERM. A second signal exits at once.
+pub(crate) async fn termination_signal() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     tokio::select! {
@@ -107,7 +106,7 @@ pub(crate) async fn asked_to_stop() -> Result<()> {
     Ok(())
 }
 
-/// A runtime with so many threads; with one, everything is done by the thread that waits for it, which saves memory.
+/// An async runtime. With one thread everything runs on the caller's thread, which saves memory.
 pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime> {
     raise_file_limit();
     let mut builder = match threads {
@@ -120,13 +119,13 @@ pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime> {
         .thread_stack_size(1 << 20)
         .enable_all()
         .build()
-        .context("cannot start threads")
+        .context("cannot start the async runtime")
 }
 
-/// Every caller, task and follower of a log needs an open file, and the usual limit is a thousand.
+/// Each connection, task and log follower needs a file descriptor; the usual soft limit is 1024.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Where it cannot be raised, the usual limit has to do.
+    // If this fails, the soft limit stays.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -135,14 +134,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_may_open_as_many_files_as_the_machine_allows() {
+    fn the_runtime_raises_the_file_limit() {
         runtime(1).unwrap();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
     }
 
     #[test]
-    fn a_user_whom_processes_cannot_run_as_is_refused_early() {
+    fn an_invalid_process_user_is_rejected() {
         assert!(check_process_user(true, None).is_ok());
         assert!(check_process_user(false, Some("no such user")).is_ok());
         let problem = check_process_user(true, Some("no such user")).unwrap_err().to_string();

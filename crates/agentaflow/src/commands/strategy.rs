@@ -1,4 +1,4 @@
-//! `agentaflow strategy`: how GPUs are chosen.
+//! `agentaflow strategy`: shows or sets the placement strategy.
 
 use agentaflow_engine::Strategy;
 use anyhow::Result;
@@ -10,10 +10,10 @@ use crate::nearest::nearest;
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
-/// Show how GPUs are chosen, or change it for what is placed from now on
+/// Show or set the placement strategy
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The new strategy: `least_utilized`, `best_fit`, `priority`, `round_robin`, …
+    /// New strategy, such as least_utilized, best_fit, priority or round_robin
     #[arg(value_name = "NAME", add = ArgValueCandidates::new(candidates::strategies))]
     name: Option<String>,
     #[command(flatten)]
@@ -30,13 +30,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             None => output::print(&format!("{}\n", backend.strategy().await?)),
             Some(name) => {
                 backend.set_strategy(name).await?;
-                output::print(&format!("strategy {name}; what runs stays where it is\n"))
+                output::print(&format!("strategy set to {name}; running jobs are not moved\n"))
             }
         }
     })
 }
 
-/// A name that is wrong is told here, whoever is asked.
+/// Rejects an unknown name before the request.
 fn check(name: &str) -> Result<()> {
     let known: Vec<&str> = Strategy::ALL.iter().map(|(name, _)| *name).collect();
     if known.contains(&name) {
@@ -44,5 +44,5 @@ fn check(name: &str) -> Result<()> {
     }
     let near = nearest(name, known.iter().copied());
     let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-    Err(usage(format!("there is no strategy `{name}`; {near}there is {}", known.join(", "))))
+    Err(usage(format!("unknown strategy `{name}`; {near}known strategies: {}", known.join(", "))))
 }

@@ -1,4 +1,4 @@
-//! `agentaflow submit`: hands in a job and leaves it alone.
+//! `agentaflow submit`: submits jobs.
 
 use anyhow::Result;
 
@@ -8,15 +8,15 @@ use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
 use crate::list::OneFormat;
 
-/// Hand in work and print its number or name
+/// Submit jobs and print their numbers or names
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
-    /// How to print it; `json` and `yaml` print the whole job
+    /// Output format; `json` and `yaml` print the whole job
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
-    /// Only say what would become of it; nothing is handed in
+    /// Print the forecast without submitting
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -24,21 +24,23 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let work = args.job.all()?;
+    let submissions = args.job.submissions()?;
     block_on(async {
         let backend = args.connect.backend().await?;
-        // Of several, all or none are handed in, as far as it can be told before.
-        work.iter().try_for_each(|one| backend.understands(one))?;
-        if !args.dry_run && work.len() > 1 {
-            for one in &work {
-                backend.would_take(one).await?;
+        // Validate all jobs before the first is submitted.
+        submissions.iter().try_for_each(|one| backend.check_supported(one))?;
+        if !args.dry_run && submissions.len() > 1 {
+            for one in &submissions {
+                backend.dry_run(one).await?;
             }
         }
-        for one in &work {
+        for one in &submissions {
             if args.dry_run {
-                let said = backend.try_out(one).await?;
-                let text = |said: &_| Ok(explain::named(one, &work) + &explain::words(said));
-                args.output.print(&said, text)?;
+                let forecast = backend.what_if(one).await?;
+                let text = |forecast: &_| {
+                    Ok(explain::named(one, &submissions) + &explain::words(forecast))
+                };
+                args.output.print(&forecast, text)?;
                 continue;
             }
             let job = backend.submit(one).await?;

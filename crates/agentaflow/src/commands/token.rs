@@ -1,4 +1,4 @@
-//! `agentaflow token`: keys for people's programs and for machines that join.
+//! `agentaflow token`: API keys and registration tokens.
 
 use agentaflow_api::Stamp;
 use agentaflow_api::account::{ApiKey, ApiKeyCreate};
@@ -7,43 +7,43 @@ use anyhow::Result;
 
 use crate::amount;
 use crate::connect::{Connect, block_on};
-use crate::list::{Kind, ListArgs};
+use crate::list::{ListArgs, Listing};
 use crate::listing::{left, right};
 use crate::output::{self, Column};
 
-/// Make, list or revoke keys: your own, or --worker tokens with which GPU hosts join
+/// Manage API keys, or registration tokens of GPU hosts with --worker
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: TokenCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum TokenCommand {
     Create(CreateArgs),
     List(ListTokens),
     Revoke(RevokeArgs),
 }
 
-/// Make a key and print it, once
+/// Create a key and print it once
 #[derive(Debug, clap::Args)]
 struct CreateArgs {
-    /// What it is for
+    /// Key name
     name: String,
-    /// Days until it ends [default: never]
-    #[arg(long, value_name = "DAYS", value_parser = amount::some::<u32>)]
+    /// Days until the key expires [default: never]
+    #[arg(long, value_name = "DAYS", value_parser = amount::positive::<u32>)]
     days: Option<u32>,
-    /// A registration token for GPU hosts instead of a key of your own
+    /// Registration token for GPU hosts instead of an API key
     #[arg(long)]
     worker: bool,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// List keys, without the keys themselves
+/// List keys without their secrets
 #[derive(Debug, clap::Args)]
 struct ListTokens {
-    /// Registration tokens for GPU hosts instead of your own keys
+    /// Registration tokens for GPU hosts instead of API keys
     #[arg(long)]
     worker: bool,
     #[command(flatten)]
@@ -52,13 +52,13 @@ struct ListTokens {
     connect: Connect,
 }
 
-/// Make a key void
+/// Revoke a key
 #[derive(Debug, clap::Args)]
 struct RevokeArgs {
-    /// Its number, which `token list` shows
+    /// Key id from `agentaflow token list`
     #[arg(value_parser = number)]
     id: i64,
-    /// A registration token for GPU hosts instead of a key of your own
+    /// Registration token for GPU hosts instead of an API key
     #[arg(long)]
     worker: bool,
     #[command(flatten)]
@@ -66,18 +66,18 @@ struct RevokeArgs {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    match &args.what {
-        What::Create(args) => create(args),
-        What::List(args) => {
+    match &args.command {
+        TokenCommand::Create(args) => create(args),
+        TokenCommand::List(args) => {
             let client = args.connect.client()?;
             let fetch = async || Ok(client.get(path(args.worker)).json().await?);
             block_on(async { args.list.show(&KEYS, fetch).await })
         }
-        What::Revoke(args) => {
+        TokenCommand::Revoke(args) => {
             let client = args.connect.client()?;
             let path = format!("{}/{}", path(args.worker), args.id);
             let key: ApiKey = block_on(async { Ok(client.delete(&path).json().await?) })?;
-            output::print(&format!("`{}` is void\n", key.name))
+            output::print(&format!("key `{}` revoked\n", key.name))
         }
     }
 }
@@ -88,12 +88,12 @@ fn create(args: &CreateArgs) -> Result<()> {
     let key: ApiKey =
         block_on(async { Ok(client.post(path(args.worker)).body(&new).json().await?) })?;
     let text = key.key.as_ref().map(agentaflow_api::Secret::expose).unwrap_or_default();
-    eprintln!("this is shown only once; whoever has it can do what it allows");
+    eprintln!("Store the key now; it is shown only once");
     output::print(&format!("{text}\n"))
 }
 
 fn number(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| "write its number, which `agentaflow token list` shows".to_owned())
+    text.parse().map_err(|_| "use the id from `agentaflow token list`".to_owned())
 }
 
 fn path(worker: bool) -> &'static str {
@@ -108,19 +108,19 @@ fn state(key: &ApiKey, now: Stamp) -> &'static str {
     }
 }
 
-const KEYS: Kind<ApiKey> = Kind {
+const KEYS: Listing<ApiKey> = Listing {
     columns: &KEY_COLUMNS,
     name: |key| key.id.to_string(),
-    none: "There are no keys; `agentaflow token create NAME` makes one.",
+    empty: "No keys found. Run `agentaflow token create NAME` to create one.",
 };
 
 const KEY_COLUMNS: [Column<ApiKey>; 6] = [
     right("ID", 0, |key| key.id.to_string()),
     left("NAME", 0, |key| key.name.clone()),
-    left("BEGINS", 2, |key| format!("{}…", key.prefix)),
+    left("PREFIX", 2, |key| format!("{}…", key.prefix)),
     left("STATE", 1, |key| state(key, Stamp::now()).to_owned()),
-    right("MADE", 3, |key| ago(key.created_at)),
-    right("USED", 2, |key| key.last_used_at.map_or_else(|| "never".to_owned(), ago)),
+    right("CREATED", 3, |key| ago(key.created_at)),
+    right("LAST USED", 2, |key| key.last_used_at.map_or_else(|| "never".to_owned(), ago)),
 ];
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_whose_time_is_over_is_not_called_valid() {
+    fn a_key_expires_at_its_end() {
         let mut key = ApiKey { expires_at: Some(Stamp(1000)), ..ApiKey::default() };
         assert_eq!([999, 1000].map(|now| state(&key, Stamp(now))), ["valid", "expired"]);
         key.revoked = true;

@@ -1,4 +1,4 @@
-//! `agentaflow user`: who may use a server.
+//! `agentaflow user` and `agentaflow whoami`: users of a server.
 
 use agentaflow_api::account::{Role, User, UserCreate, UserUpdate};
 use agentaflow_api::billing::Credit;
@@ -11,18 +11,18 @@ use crate::amount;
 use crate::connect::{Connect, block_on};
 use crate::failure::usage;
 use crate::list::OneFormat;
-use crate::nearest::not_there;
+use crate::nearest::not_found;
 use crate::output;
 
-/// Manage the users of a server; only its admins may
+/// Manage the users of a server (admins only)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: UserCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum UserCommand {
     List(get::UsersArgs),
     Add(AddArgs),
     Set(SetArgs),
@@ -30,82 +30,82 @@ enum What {
     Remove(RemoveArgs),
 }
 
-/// Add a user; without --password-stdin an invitation is printed
+/// Add a user and print an invitation, unless --password-stdin is given
 #[derive(Debug, clap::Args)]
 struct AddArgs {
-    /// The name to log in with
+    /// User name
     name: String,
-    /// What the user may do
+    /// Role
     #[arg(long, value_enum, default_value = "user")]
     role: RoleName,
-    /// Allow jobs that run as plain processes of a node
+    /// Allow jobs without a container
     #[arg(long)]
     allow_processes: bool,
-    /// The queue for jobs that do not name one
+    /// Default queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// The most that may be spent in a calendar month, in dollars
+    /// Spending limit per calendar month in dollars
     #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars)]
     limit: Option<Dollars>,
-    /// Jobs wait when the balance is used up
+    /// Keep jobs pending when the balance is exhausted
     #[arg(long)]
     prepaid: bool,
-    /// Read the password from stdin, where it is not seen and not remembered
+    /// Read the password from stdin
     #[arg(long)]
     password_stdin: bool,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Change what a user may do
+/// Update a user
 #[derive(Debug, clap::Args)]
 struct SetArgs {
-    /// The user's name
+    /// User name
     name: String,
-    /// What the user may do
+    /// Role
     #[arg(long, value_enum)]
     role: Option<RoleName>,
-    /// May log in and use keys
+    /// Allow login and API keys
     #[arg(long, value_name = "true|false")]
     active: Option<bool>,
-    /// The queue for jobs that do not name one
+    /// Default queue
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
-    /// The most that may be spent in a calendar month, in dollars
+    /// Spending limit per calendar month in dollars
     #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars)]
     limit: Option<Dollars>,
-    /// Jobs wait when the balance is used up
+    /// Keep jobs pending when the balance is exhausted
     #[arg(long, value_name = "true|false")]
     prepaid: Option<bool>,
-    /// Give a right beyond the role: `process` allows jobs that run as plain processes of a node
-    #[arg(long, value_name = "RIGHT", value_parser = ["process"])]
+    /// Add a grant; `process` allows jobs without a container
+    #[arg(long, value_name = "GRANT", value_parser = ["process"])]
     grant: Vec<String>,
-    /// Take such a right back
-    #[arg(long, value_name = "RIGHT", value_parser = ["process"])]
+    /// Remove a grant
+    #[arg(long, value_name = "GRANT", value_parser = ["process"])]
     revoke: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Book money that a user paid in
+/// Add credit to the balance of a user
 #[derive(Debug, clap::Args)]
 struct CreditArgs {
-    /// The user's name
+    /// User name
     name: String,
-    /// Dollars
+    /// Amount in dollars
     #[arg(value_parser = amount::dollars)]
     amount: Dollars,
-    /// What for
+    /// Note for the ledger
     #[arg(long)]
     note: Option<String>,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// Lock a user out: what ran and what it cost stays on record
+/// Deactivate a user; jobs and costs stay on record
 #[derive(Debug, clap::Args)]
 struct RemoveArgs {
-    /// The user's name
+    /// User name
     name: String,
     #[command(flatten)]
     connect: Connect,
@@ -113,11 +113,11 @@ struct RemoveArgs {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum RoleName {
-    /// Everything
+    /// Full access
     Admin,
-    /// Own jobs, and look at nodes and queues
+    /// Own jobs; nodes and queues read-only
     User,
-    /// Look at everything, change nothing
+    /// Read-only
     Viewer,
 }
 
@@ -132,12 +132,12 @@ impl RoleName {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    match &args.what {
-        What::List(args) => get::users(args),
-        What::Add(args) => add(args),
-        What::Set(args) => set(args),
-        What::Credit(args) => credit(args),
-        What::Remove(args) => remove(args),
+    match &args.command {
+        UserCommand::List(args) => get::users(args),
+        UserCommand::Add(args) => add(args),
+        UserCommand::Set(args) => set(args),
+        UserCommand::Credit(args) => credit(args),
+        UserCommand::Remove(args) => remove(args),
     }
 }
 
@@ -158,14 +158,12 @@ fn add(args: &AddArgs) -> Result<()> {
     let user: User = block_on(async { Ok(client.post("/users").body(&new).json().await?) })
         .with_context(|| format!("cannot add user {}", args.name))?;
     if user.invite.is_some() {
-        let place = client.base().as_str().trim_end_matches('/');
-        eprintln!(
-            "`agentaflow login {place} --invitation` takes it and lets them choose a password"
-        );
+        let address = client.base().as_str().trim_end_matches('/');
+        eprintln!("To sign up: agentaflow login {address} --invitation");
     }
     output::print(&match &user.invite {
         Some(invite) => format!(
-            "user {} may sign up with this invitation, which is shown only once:\n{}\n",
+            "user {} added; invitation, shown only once:\n{}\n",
             user.username,
             invite.expose()
         ),
@@ -183,13 +181,13 @@ fn set(args: &SetArgs) -> Result<()> {
         prepaid: args.prepaid,
         ..UserUpdate::default()
     };
-    let rights = !args.grant.is_empty() || !args.revoke.is_empty();
-    if update == UserUpdate::default() && !rights {
-        return Err(usage("nothing is changed: say what, such as --limit 50 or --role viewer"));
+    let grants_change = !args.grant.is_empty() || !args.revoke.is_empty();
+    if update == UserUpdate::default() && !grants_change {
+        return Err(usage("nothing to update: use an option such as --limit 50 or --role viewer"));
     }
     block_on(async {
         let User { id, mut grants, .. } = find(&client, &args.name).await?;
-        if rights {
+        if grants_change {
             grants.extend(args.grant.iter().cloned());
             grants.sort();
             grants.dedup();
@@ -197,7 +195,7 @@ fn set(args: &SetArgs) -> Result<()> {
             update.grants = Some(grants);
         }
         let user: User = client.put(&format!("/users/{id}")).body(&update).json().await?;
-        output::print(&format!("user {} changed\n", user.username))
+        output::print(&format!("user {} updated\n", user.username))
     })
 }
 
@@ -207,7 +205,7 @@ fn credit(args: &CreditArgs) -> Result<()> {
     block_on(async {
         let id = find(&client, &args.name).await?.id;
         let user: User = client.post(&format!("/users/{id}/credit")).body(&credit).json().await?;
-        output::print(&format!("user {} has a balance of {}\n", user.username, user.balance))
+        output::print(&format!("user {} updated, balance {}\n", user.username, user.balance))
     })
 }
 
@@ -216,7 +214,7 @@ fn remove(args: &RemoveArgs) -> Result<()> {
     block_on(async {
         let id = find(&client, &args.name).await?.id;
         let user: User = client.delete(&format!("/users/{id}")).json().await?;
-        output::print(&format!("user {} is locked out\n", user.username))
+        output::print(&format!("user {} deactivated\n", user.username))
     })
 }
 
@@ -225,14 +223,14 @@ async fn find(client: &Client, name: &str) -> Result<User> {
     let found = users.iter().find(|user| user.username == name).cloned();
     found.ok_or_else(|| {
         let names: Vec<_> = users.iter().map(|user| user.username.clone()).collect();
-        not_there("user", name, &names).into()
+        not_found("user", name, &names).into()
     })
 }
 
-/// Show who you are to the server
+/// Show the current user
 #[derive(Debug, clap::Args)]
 pub(crate) struct WhoAmIArgs {
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `agentaflow version`: which program this is, and which server it speaks to.
+//! `agentaflow version`: versions of client and server.
 
 use agentaflow_kube_client::Failure;
 use anyhow::Result;
@@ -7,16 +7,16 @@ use serde_json::Value;
 
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
-use crate::failure::{NoServer, Usage, sentence};
+use crate::failure::{NoServer, UsageError, sentence};
 use crate::list::OneFormat;
 
 /// Show the version of this program, and of the server or cluster
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only this program's
+    /// Client version only
     #[arg(long)]
     client: bool,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
     #[command(flatten)]
@@ -31,7 +31,7 @@ struct Versions {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let server = if args.client { None } else { theirs_or_why_not(&args.connect)? };
+    let server = if args.client { None } else { server_version_or_warning(&args.connect)? };
     let versions = Versions { client: env!("CARGO_PKG_VERSION"), server };
     args.output.print(&versions, |versions| {
         let server = versions.server.as_ref().map(|server| format!("server      {server}\n"));
@@ -39,28 +39,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// The version of whoever answers. Nobody need answer, but who is meant and does not is worth a word.
-fn theirs_or_why_not(connect: &Connect) -> Result<Option<String>> {
-    match block_on(theirs(connect)) {
+/// The server version, if a server is configured. An unreachable server is a warning.
+fn server_version_or_warning(connect: &Connect) -> Result<Option<String>> {
+    match block_on(server_version(connect)) {
         Err(error) if error.is::<NoServer>() => Ok(None),
-        Err(error) if error.is::<Usage>() => Err(error),
+        Err(error) if error.is::<UsageError>() => Err(error),
         Err(error) => {
-            eprintln!("the version of the server is not known: {}", sentence(&error));
+            eprintln!("warning: cannot read the server version: {}", sentence(&error));
             Ok(None)
         }
-        known => known,
+        version => version,
     }
 }
 
-async fn theirs(connect: &Connect) -> Result<Option<String>> {
+async fn server_version(connect: &Connect) -> Result<Option<String>> {
     match connect.backend().await? {
         Backend::Server(client) => {
-            let told: Value = client.get("/version").json().await?;
-            Ok(told["version"].as_str().map(str::to_owned))
+            let version: Value = client.get("/version").json().await?;
+            Ok(version["version"].as_str().map(str::to_owned))
         }
         Backend::Cluster(cluster) => {
-            let told = cluster.client.apiserver_version().await.map_err(Failure::from)?;
-            Ok(Some(format!("Kubernetes {}", told.git_version)))
+            let version = cluster.client.apiserver_version().await.map_err(Failure::from)?;
+            Ok(Some(format!("Kubernetes {}", version.git_version)))
         }
     }
 }

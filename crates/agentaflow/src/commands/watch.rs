@@ -1,4 +1,4 @@
-//! `agentaflow watch`: the status, again and again.
+//! `agentaflow watch`: refreshes the overview.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::amount;
 use crate::connect::{Connect, block_on};
 use crate::output;
 
-/// Show the status again and again; `top` shows more
+/// Refresh the status overview; see also `top`
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Time between two looks
-    #[arg(long, value_name = "TIME", value_parser = amount::some_duration, default_value = "2s")]
+    /// Refresh interval
+    #[arg(long, value_name = "TIME", value_parser = amount::positive_duration, default_value = "2s")]
     interval: Duration,
-    /// End after so many looks
-    #[arg(long, value_name = "NUMBER", value_parser = amount::some::<u64>)]
+    /// Exit after N refreshes
+    #[arg(long, value_name = "N", value_parser = amount::positive::<u64>)]
     count: Option<u64>,
     #[command(flatten)]
     connect: Connect,
@@ -27,16 +27,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
         let terminal = io::stdout().is_terminal();
-        let mut looks = 0;
+        let mut refreshes = 0;
         loop {
-            let text = status::overview(&status::glance(&backend).await?);
+            let text = status::overview_text(&status::overview(&backend).await?);
             if terminal {
-                output::print_anew(&text)?;
+                output::redraw(&text)?;
             } else {
                 output::print(&format!("{text}\n"))?;
             }
-            looks += 1;
-            if args.count.is_some_and(|count| looks >= count) {
+            refreshes += 1;
+            if args.count.is_some_and(|count| refreshes >= count) {
                 return Ok(());
             }
             tokio::time::sleep(args.interval).await;

@@ -1,4 +1,4 @@
-//! Work written in files: YAML or JSON, a `GPUWorkload` or the short form, several documents, `-` for stdin.
+//! Job files: YAML or JSON, Kubernetes objects or the short form, several documents per file, `-` for stdin.
 
 mod short;
 
@@ -12,112 +12,112 @@ use anyhow::{Result, anyhow};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::backend::{Said, Work, Written};
-use crate::failure::{bad_file, not_there, usage};
+use crate::backend::{SourceDocument, Submission, SubmissionContent};
+use crate::failure::{bad_file, not_found, usage};
 use short::ShortJob;
 
-/// Whether a word on the command line means a file and not an image: it is called like one, or there is one.
+/// An operand is a file, not an image, if it looks like one or exists.
 pub(crate) fn is_file(word: &str) -> bool {
     let there = || Path::new(word).metadata().is_ok_and(|found| !found.is_dir());
-    is_called_file(word) || there()
+    looks_like_file(word) || there()
 }
 
-/// Whether a word is called as files are and images are not.
-pub(crate) fn is_called_file(word: &str) -> bool {
+/// A path or an extension that no image has.
+pub(crate) fn looks_like_file(word: &str) -> bool {
     let ends = |end: &str| word.to_ascii_lowercase().ends_with(end);
     let begins = |start: &str| word.starts_with(start);
     let path = begins("/") || begins("./") || begins("../");
     word == "-" || path || ends(".yaml") || ends(".yml") || ends(".json")
 }
 
-/// Refuses a word that could be an image but is a folder here: nobody would ever find that image.
-pub(crate) fn not_a_folder(word: &str) -> Result<()> {
+/// Rejects an image operand that is a directory.
+pub(crate) fn reject_directory(word: &str) -> Result<()> {
     if !Path::new(word).is_dir() {
         return Ok(());
     }
     let folder = word.trim_end_matches('/');
     Err(usage(format!(
-        "`{word}` is a folder: name the files in it, such as {folder}/*.yaml; an image of that name is `{folder}:latest`"
+        "`{word}` is a directory: give its files, such as {folder}/*.yaml, or use `{folder}:latest` for the image"
     )))
 }
 
-/// Whether reading what is there comes to an end: a named pipe waits until somebody writes, and a device may have no
-/// end. What the shell puts behind a number, as for `<(…)`, is open already.
-pub(crate) fn comes_to_an_end(path: &Path, about: &Metadata) -> bool {
+/// Reading a named pipe may block, and a device may have no end. File descriptors of the shell, as for `<(…)`, are
+/// open already.
+pub(crate) fn is_finite(path: &Path, about: &Metadata) -> bool {
     about.is_file()
         || path.starts_with("/dev/fd")
         || path.starts_with("/proc/self/fd")
         || path == Path::new("/dev/stdin")
 }
 
-/// All work in a file, with `--set` carried out on each document.
-pub(crate) fn read(path: &str, set: &[(String, String)]) -> Result<Vec<Work>> {
+/// Reads the jobs of a file and applies `--set` to each document.
+pub(crate) fn read(path: &str, set: &[(String, String)]) -> Result<Vec<Submission>> {
     let limits = Limits::default();
     let bytes = bytes(path, limits.bytes)?;
     let shown = if path == "-" { "stdin" } else { path };
     let documents = yaml::read(&bytes, &limits).map_err(|error| {
-        let error = not_json(path, &bytes).unwrap_or_else(|| error.to_string());
+        let error = json_error(path, &bytes).unwrap_or_else(|| error.to_string());
         bad_file(format!("`{shown}`: {error}"))
     })?;
-    let mut work = Vec::with_capacity(documents.len());
-    for written in documents {
-        let mut document = written.clone();
+    let mut submissions = Vec::with_capacity(documents.len());
+    for original in documents {
+        let mut document = original.clone();
         for (field, value) in set {
             assign(&mut document.value, field, value).map_err(usage)?;
         }
-        let said = one(&document).map_err(|error| {
-            blamed(&written, set, &error)
+        let content = content(&document).map_err(|error| {
+            set_error(&original, set, &error)
                 .map_or_else(|| bad_file(format!("`{shown}`, {error}")), usage)
         })?;
-        let written = Written { file: shown.to_owned(), document, set: set.to_vec() };
-        work.push(Work { said, written: Some(written) });
+        let source = SourceDocument { file: shown.to_owned(), document, set: set.to_vec() };
+        submissions.push(Submission { content, source: Some(source) });
     }
-    Ok(work)
+    Ok(submissions)
 }
 
-/// What is wrong with a `--set` and not with the file: the first with which the document is wrong in this way.
-fn blamed(written: &Document, set: &[(String, String)], wrong: &anyhow::Error) -> Option<String> {
-    let wrong = wrong.to_string();
-    let so_wrong = |document: &Document| one(document).is_err_and(|it| it.to_string() == wrong);
-    let mut document = written.clone();
-    if so_wrong(&document) {
+/// The error as that of the first `--set` that causes it; `None` if the file itself is invalid.
+fn set_error(
+    original: &Document,
+    set: &[(String, String)],
+    error: &anyhow::Error,
+) -> Option<String> {
+    let error = error.to_string();
+    let fails = |document: &Document| content(document).is_err_and(|it| it.to_string() == error);
+    let mut document = original.clone();
+    if fails(&document) {
         return None;
     }
     let (field, value) = set.iter().find(|(field, value)| {
-        assign(&mut document.value, field, value).is_ok() && so_wrong(&document)
+        assign(&mut document.value, field, value).is_ok() && fails(&document)
     })?;
-    // The line is the file's, and what is wrong does not stand there.
-    let what = match wrong.split_once(": ") {
-        Some((place, what)) if place.starts_with("line ") => what,
-        _ => &wrong,
+    // The position in the file does not apply to the override.
+    let message = match error.split_once(": ") {
+        Some((position, message)) if position.starts_with("line ") => message,
+        _ => &error,
     };
-    Some(format!("--set {field}={value}: {what}"))
+    Some(format!("--set {field}={value}: {message}"))
 }
 
-/// What is wrong with a file that is called JSON, in the words of JSON: it is read as YAML, which has others.
-fn not_json(path: &str, bytes: &[u8]) -> Option<String> {
+/// The JSON error of a `.json` file. Files are parsed as YAML, whose errors would confuse.
+fn json_error(path: &str, bytes: &[u8]) -> Option<String> {
     if !path.to_ascii_lowercase().ends_with(".json") || bytes.trim_ascii().is_empty() {
         return None;
     }
     let error = serde_json::from_slice::<IgnoredAny>(bytes).err()?;
     let (line, column) = (error.line(), error.column().max(1));
-    let said = error.to_string();
-    let said = said.split(" at line ").next().unwrap_or_default();
-    let said = said.replace("EOF while parsing", "the file ends within");
-    let said = said
-        .strip_prefix("the file ends within a value")
-        .map_or(said.as_str(), |_| "a value is missing");
-    Some(format!("line {line}, column {column}: it is not JSON: {said}"))
+    let message = error.to_string();
+    let message = message.split(" at line ").next().unwrap_or_default();
+    Some(format!("line {line}, column {column}: invalid JSON: {message}"))
 }
 
-/// A file is read to its limit and a byte more: whether it is longer is all that matters then.
+/// Reads at most one byte more than the limit, to detect a longer file.
 fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let about = |error: io::Error| {
         let about = format!("cannot read `{path}`");
         match error.kind() {
-            ErrorKind::NotFound => not_there(format!("{about}: there is no such file or folder")),
-            ErrorKind::IsADirectory => bad_file(format!("{about}: it is a folder, not a file")),
+            ErrorKind::NotFound => not_found(format!("{about}: no such file or directory")),
+            ErrorKind::IsADirectory => bad_file(format!("{about}: is a directory")),
             _ => anyhow::Error::from(error).context(about),
         }
     };
@@ -129,7 +129,7 @@ fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
         if size > most as u64 {
             let size = format::memory(size >> 20);
             return Err(bad_file(format!(
-                "`{path}` has {size}: a manifest has at most {}",
+                "`{path}` is too large: {size}, limit {}",
                 format::memory(most as u64 >> 20)
             )));
         }
@@ -138,55 +138,48 @@ fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
     from.by_ref().take(most as u64 + 1).read_to_end(&mut bytes).map_err(about)?;
     if bytes.len() > most {
         let most = format::memory(most as u64 >> 20);
-        let place = if path == "-" { "on stdin".to_owned() } else { format!("in `{path}`") };
-        return Err(bad_file(format!(
-            "there is more than {most} {place}: a manifest has at most that"
-        )));
+        let name = if path == "-" { "stdin".to_owned() } else { format!("`{path}`") };
+        return Err(bad_file(format!("{name} is too large: limit {most}")));
     }
     Ok(bytes)
 }
 
-/// One document: a Kubernetes object if it says so, else the short form.
-fn one(document: &Document) -> Result<Said> {
+/// A document with `apiVersion` or `kind` is a Kubernetes object, else the short form.
+fn content(document: &Document) -> Result<SubmissionContent> {
     let object = document.value.as_object().ok_or_else(|| {
         let position = document.root.position;
-        anyhow!(
-            "{position}: work is written as fields with values, such as `image: pytorch/pytorch`"
-        )
+        anyhow!("{position}: expected fields, such as `image: pytorch/pytorch`")
     })?;
     if !object.contains_key("apiVersion") && !object.contains_key("kind") {
         let short: ShortJob = document.decode().map_err(|error| anyhow!(error.to_string()))?;
-        return Ok(Said::Job(Box::new(short.job())));
+        return Ok(SubmissionContent::Job(Box::new(short.job())));
     }
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     for key in ["apiVersion", "kind"] {
         if text(key).is_empty() {
             let position = document.root.position;
-            return Err(anyhow!(
-                "{position}: a Kubernetes object needs `{key}`, such as `{}`",
-                sample(key)
-            ));
+            return Err(anyhow!("{position}: missing `{key}`, such as `{}`", sample(key)));
         }
     }
     let ours = text("apiVersion").starts_with("agentaflow.io/");
     if ours && text("kind") != "GPUWorkload" {
         let position = document.position(&["kind"]);
         return Err(anyhow!(
-            "{position}: kind: `{}` is not work; write GPUWorkload, or use `kubectl apply`",
+            "{position}: kind: `{}` cannot be submitted; use GPUWorkload, or `kubectl apply`",
             text("kind")
         ));
     }
     if let Some((position, mistake)) = agentaflow_manifest::lint::first_violation(document) {
         return Err(anyhow!("{position}: {mistake}"));
     }
-    Ok(Said::Object(document.value.clone()))
+    Ok(SubmissionContent::Object(document.value.clone()))
 }
 
 fn sample(key: &str) -> &'static str {
     if key == "kind" { "kind: GPUWorkload" } else { "apiVersion: agentaflow.io/v1" }
 }
 
-/// Carries out `--set a.b.0.c=value`; the value is read as YAML.
+/// Applies `--set a.b.0.c=value`; the value is parsed as YAML.
 fn assign(document: &mut Value, field: &str, value: &str) -> Result<(), String> {
     let value: Value = yaml::read_text(value, &Limits::default())
         .ok()
@@ -195,7 +188,7 @@ fn assign(document: &mut Value, field: &str, value: &str) -> Result<(), String> 
     let mut place = document;
     for step in field.split('.') {
         if step.is_empty() {
-            return Err(format!("--set `{field}`: a name is missing between two dots"));
+            return Err(format!("--set `{field}`: empty name between two dots"));
         }
         if place.is_null() {
             *place = Value::Object(Map::new());
@@ -206,13 +199,11 @@ fn assign(document: &mut Value, field: &str, value: &str) -> Result<(), String> 
                 let count = items.len();
                 let item = step.parse::<usize>().ok().and_then(|index| items.get_mut(index));
                 item.ok_or_else(|| {
-                    format!("--set `{field}`: `{step}` is not one of {count} items")
+                    format!("--set `{field}`: `{step}` is not an index below {count}")
                 })?
             }
             _ => {
-                return Err(format!(
-                    "--set `{field}`: there is nothing below what comes before `{step}`"
-                ));
+                return Err(format!("--set `{field}`: the field before `{step}` has no fields"));
             }
         };
     }
@@ -224,7 +215,7 @@ fn assign(document: &mut Value, field: &str, value: &str) -> Result<(), String> 
 mod tests {
     use super::*;
 
-    fn read_text(text: &str, set: &[(&str, &str)]) -> Result<Vec<Work>> {
+    fn read_text(text: &str, set: &[(&str, &str)]) -> Result<Vec<Submission>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.yaml");
         std::fs::write(&path, text).unwrap();
@@ -233,7 +224,7 @@ mod tests {
         read(&path.display().to_string(), &set)
     }
 
-    fn wrong(text: &str) -> String {
+    fn error_of(text: &str) -> String {
         let error = read_text(text, &[]).unwrap_err();
         format!("{error:#}")
             .rsplit_once("work.yaml`")
@@ -244,11 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form_has_the_words_of_the_options() {
+    fn the_short_form_has_the_names_of_the_options() {
         let text = "name: train\nimage: lab/train:v2\ncommand: [python, train.py]\ngpus: 2\n\
                     gpu_memory: 8G\nmemory: 4096\ncpu: 1.5\nenv: {STEPS: 10, FAST: true}\ntimeout: 1h30m\n";
-        let work = read_text(text, &[("gpus", "4"), ("env.STEPS", "\"20\"")]).unwrap();
-        let [Work { said: Said::Job(job), .. }] = &work[..] else { panic!("{work:?}") };
+        let jobs = read_text(text, &[("gpus", "4"), ("env.STEPS", "\"20\"")]).unwrap();
+        let [Submission { content: SubmissionContent::Job(job), .. }] = &jobs[..] else {
+            panic!("{jobs:?}")
+        };
         let spec = &job.spec;
         assert_eq!(spec.docker_image.as_deref(), Some("lab/train"));
         assert_eq!((spec.docker_tag.as_deref(), spec.gpu_count), (Some("v2"), Some(4)));
@@ -259,28 +252,30 @@ mod tests {
     }
 
     #[test]
-    fn several_documents_of_both_kinds_are_work() {
+    fn a_file_may_mix_objects_and_short_forms() {
         let text = "image: a\n---\napiVersion: agentaflow.io/v1\nkind: GPUWorkload\nmetadata: {name: b}\n\
                     spec: {gpuMemoryRequired: 0, podTemplate: {}}\n---\n";
-        let work = read_text(text, &[]).unwrap();
-        let [first, second] = &work[..] else { panic!("{work:?}") };
-        assert!(matches!(first.said, Said::Job(_)));
-        assert!(matches!(&second.said, Said::Object(object) if object["metadata"]["name"] == "b"));
+        let jobs = read_text(text, &[]).unwrap();
+        let [first, second] = &jobs[..] else { panic!("{jobs:?}") };
+        assert!(matches!(first.content, SubmissionContent::Job(_)));
+        assert!(
+            matches!(&second.content, SubmissionContent::Object(object) if object["metadata"]["name"] == "b")
+        );
     }
 
     #[test]
-    fn bad_files_are_told_by_their_line() {
+    fn errors_have_a_position() {
         for (text, expected) in [
             ("", "empty"),
             ("image: a\ngpusx: 2\n", "line 2, column 1: gpusx: unknown field `gpusx`"),
             ("image: a\nimage: b\n", "line 2"),
             ("env:\n\tA: b\n", "line 2"),
             ("image: a\nmemory: lots\n", "line 2, column 1: memory: "),
-            ("- a\n", "line 1, column 1: work is written as fields"),
-            ("kind: GPUWorkload\n", "line 1, column 1: a Kubernetes object needs `apiVersion`"),
+            ("- a\n", "line 1, column 1: expected fields"),
+            ("kind: GPUWorkload\n", "line 1, column 1: missing `apiVersion`"),
             (
                 "apiVersion: agentaflow.io/v1\nkind: GPUNode\n",
-                "line 2, column 1: kind: `GPUNode` is not work",
+                "line 2, column 1: kind: `GPUNode` cannot be submitted",
             ),
             (
                 "a: &a [x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\n\
@@ -289,17 +284,17 @@ mod tests {
                 "line",
             ),
         ] {
-            let said = wrong(text);
-            assert!(said.contains(expected), "{text:?}: {said}");
+            let error = error_of(text);
+            assert!(error.contains(expected), "{text:?}: {error}");
         }
     }
 
     #[test]
-    fn what_cannot_be_set_says_why() {
+    fn an_invalid_set_is_explained() {
         for (field, expected) in [
-            ("command.9", "`9` is not one of 1 items"),
-            ("image.x", "there is nothing below what comes before `x`"),
-            ("a..b", "a name is missing between two dots"),
+            ("command.9", "`9` is not an index below 1"),
+            ("image.x", "the field before `x` has no fields"),
+            ("a..b", "empty name between two dots"),
         ] {
             let error =
                 read_text("image: a\ncommand: [x]\n", &[(field, "1")]).unwrap_err().to_string();

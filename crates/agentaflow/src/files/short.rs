@@ -1,4 +1,4 @@
-//! The short form of work: a few lines with the words of the command line's options.
+//! Short form of a job file, with the names of the command-line options.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,20 @@ use serde::Deserialize;
 use crate::amount;
 use crate::job_args::image_and_tag;
 
-/// Work in a few lines, with the words of the command line's options.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ShortJob {
     name: Option<String>,
     image: Option<String>,
-    command: Option<Words>,
+    command: Option<CommandLine>,
     gpus: Option<u32>,
-    gpu_memory: Option<Amount>,
+    gpu_memory: Option<Memory>,
     gpu_type: Option<String>,
-    fraction: Option<Share>,
+    fraction: Option<Fraction>,
     mig: Option<String>,
-    cpu: Option<CpuAmount>,
-    memory: Option<Amount>,
-    shm: Option<Amount>,
+    cpu: Option<CpuCores>,
+    memory: Option<Memory>,
+    shm: Option<Memory>,
     replicas: Option<u32>,
     env: BTreeMap<String, Scalar>,
     timeout: Option<Time>,
@@ -36,7 +35,6 @@ pub(super) struct ShortJob {
 }
 
 impl ShortJob {
-    /// The job that it stands for.
     pub(super) fn job(self) -> JobCreate {
         let (docker_image, docker_tag) = match self.image.as_deref().map(image_and_tag) {
             Some((image, tag)) => (Some(image), tag),
@@ -47,11 +45,11 @@ impl ShortJob {
             docker_image,
             docker_tag,
             job_name: self.name,
-            command: self.command.map(Words::list),
+            command: self.command.map(CommandLine::list),
             gpu_count: self.gpus,
             gpu_memory_required: self.gpu_memory.map(|amount| amount.0),
             gpu_type: self.gpu_type,
-            gpu_fraction: self.fraction.map(|share| share.0),
+            gpu_fraction: self.fraction.map(|fraction| fraction.0),
             mig_profile: self.mig,
             cpu_cores_required: self.cpu.map(|amount| amount.0),
             memory_required: self.memory.map(|amount| amount.0),
@@ -72,15 +70,15 @@ impl ShortJob {
     }
 }
 
-/// A list of words, or one line for the shell.
+/// A list of arguments, or a shell command.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "write it as a list of words, or as one line for the shell")]
-enum Words {
+#[serde(untagged, expecting = "use a list of arguments, or one shell command")]
+enum CommandLine {
     List(Vec<String>),
     Line(String),
 }
 
-impl Words {
+impl CommandLine {
     fn list(self) -> Vec<String> {
         match self {
             Self::List(words) => words,
@@ -89,9 +87,8 @@ impl Words {
     }
 }
 
-/// A value that becomes text.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "write a text, a number or true/false")]
+#[serde(untagged, expecting = "use a string, a number or true/false")]
 enum Scalar {
     Text(String),
     Flag(bool),
@@ -108,8 +105,8 @@ impl Scalar {
     }
 }
 
-/// Reads a value through the function that reads the same option of the command line.
-macro_rules! as_on_the_command_line {
+/// A field parsed like the option of the same name.
+macro_rules! parsed_as_option {
     ($name:ident, $of:ty, $read:expr) => {
         #[derive(Debug)]
         struct $name($of);
@@ -123,9 +120,9 @@ macro_rules! as_on_the_command_line {
     };
 }
 
-as_on_the_command_line!(Amount, u64, amount::mib);
-as_on_the_command_line!(Share, f64, amount::share);
-as_on_the_command_line!(CpuAmount, agentaflow_api::Cores, amount::cores);
-as_on_the_command_line!(Time, u64, |text: &str| {
-    amount::some_duration(text).map(|time| time.as_secs_f64().ceil() as u64)
+parsed_as_option!(Memory, u64, amount::mib);
+parsed_as_option!(Fraction, f64, amount::fraction);
+parsed_as_option!(CpuCores, agentaflow_api::Cores, amount::cores);
+parsed_as_option!(Time, u64, |text: &str| {
+    amount::positive_duration(text).map(|time| time.as_secs_f64().ceil() as u64)
 });

@@ -1,4 +1,4 @@
-//! Lists that people look at and programs read: chosen, sorted, printed, and printed again as they change.
+//! List output of commands: selection, order, formats and `--watch`.
 
 mod select;
 
@@ -11,13 +11,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::output::{self, Column};
-use select::{Selector, sort, sorted};
+use select::{Selector, column, sort};
 
-/// Between two looks at a list that is watched.
-const PAUSE: Duration = Duration::from_secs(2);
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Fields that are never the same twice: they are no news.
-const ALWAYS_MOVES: [&str; 8] = [
+/// Fields that change constantly; `--watch` ignores them.
+const VOLATILE_FIELDS: [&str; 8] = [
     "duration_seconds",
     "cost",
     "updated_at",
@@ -28,28 +27,26 @@ const ALWAYS_MOVES: [&str; 8] = [
     "storage_available",
 ];
 
-/// How a list is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ListFormat {
-    /// As many columns as fit the terminal
+    /// Table with the columns that fit the terminal
     #[default]
     Table,
-    /// Every column
+    /// Table with all columns
     Wide,
-    /// One JSON array; with --watch one object a line
+    /// JSON array; with --watch one object per line
     Json,
-    /// One YAML list; with --watch a document for each change
+    /// YAML list; with --watch one document per change
     Yaml,
-    /// Names only, one a line
+    /// Names only, one per line
     Name,
-    /// Comma-separated values with a header line
+    /// Comma-separated values with a header row
     Csv,
 }
 
-/// What to show of a list, and how.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ListArgs {
-    /// How to print the list
+    /// Output format
     #[arg(
         short,
         long,
@@ -59,105 +56,103 @@ pub(crate) struct ListArgs {
         help_heading = "List"
     )]
     pub(crate) output: ListFormat,
-    /// Only what has these labels, columns or fields: key=value, key!=value, key in (a,b) or key, with commas between them
+    /// Filter by labels, columns or fields: key=value, key!=value, key in (a,b) or key, separated by commas
     #[arg(short = 'l', long, value_name = "SELECTOR", help_heading = "List")]
     selector: Option<String>,
-    /// Sort by a column or by a field of the JSON; a minus in front turns it round
+    /// Sort by a column or JSON field. Prefix with `-` for descending order
     #[arg(long, value_name = "FIELD", allow_hyphen_values = true, help_heading = "List")]
     sort_by: Option<String>,
-    /// Leave out the line with the titles
+    /// Omit the header row
     #[arg(long, help_heading = "List")]
     no_headers: bool,
-    /// Go on and show what changes
+    /// Watch for changes
     #[arg(short, long, help_heading = "List")]
     watch: bool,
 }
 
-/// What is listed.
-pub(crate) struct Kind<T: 'static> {
-    /// Its columns.
+/// Presentation of a list of `T`.
+pub(crate) struct Listing<T: 'static> {
     pub(crate) columns: &'static [Column<T>],
-    /// What people type to mean one of it.
+    /// Name of a row for `-o name` and for commands.
     pub(crate) name: fn(&T) -> String,
-    /// What is said when there is none.
-    pub(crate) none: &'static str,
+    /// Message for an empty list.
+    pub(crate) empty: &'static str,
 }
 
 impl ListArgs {
-    /// Everything, in this format.
+    /// All rows in this format.
     pub(crate) fn with(output: ListFormat) -> Self {
         Self { output, ..Self::default() }
     }
 
-    /// Whether a column is printed or selected by that most lists do not show.
-    pub(crate) fn speaks_of(&self, column: &str) -> bool {
+    /// The output or selector uses a column that narrow tables hide.
+    pub(crate) fn uses_column(&self, column: &str) -> bool {
         let selected = self.selector.as_ref().is_some_and(|text| text.contains(column));
         selected || matches!(self.output, ListFormat::Wide | ListFormat::Csv)
     }
 
-    /// Whether what is shown depends on more than what comes first.
-    pub(crate) fn chooses(&self) -> bool {
+    /// The result depends on all rows, not only on the first ones.
+    pub(crate) fn needs_all_rows(&self) -> bool {
         self.selector.is_some() || self.sort_by.is_some()
     }
 
-    /// Prints what `fetch` finds; again and again if it is to be watched.
+    /// Prints the rows of `fetch`; repeatedly with `--watch`.
     pub(crate) async fn show<T: Serialize>(
         &self,
-        kind: &Kind<T>,
+        listing: &Listing<T>,
         fetch: impl AsyncFn() -> Result<Vec<T>>,
     ) -> Result<()> {
-        self.show_most(kind, usize::MAX, fetch).await
+        self.show_limited(listing, usize::MAX, fetch).await
     }
 
-    /// The same, but not more than so many of them; says when there are more.
-    pub(crate) async fn show_most<T: Serialize>(
+    /// [`Self::show`] with at most `most` rows, and a note if there are more.
+    pub(crate) async fn show_limited<T: Serialize>(
         &self,
-        kind: &Kind<T>,
+        listing: &Listing<T>,
         most: usize,
         fetch: impl AsyncFn() -> Result<Vec<T>>,
     ) -> Result<()> {
         let selector = self.selector.as_deref().map(Selector::parse).transpose()?;
-        let chosen = |rows| -> Result<_> {
-            let mut rows = self.choose(kind, rows, selector.as_ref())?;
+        let select = |rows| -> Result<_> {
+            let mut rows = self.select(listing, rows, selector.as_ref())?;
             let more = rows.len() > most;
             rows.truncate(most);
             Ok((rows, more))
         };
         let all = fetch().await?;
         let count = all.len();
-        let (rows, more) = chosen(all)?;
+        let (rows, more) = select(all)?;
         if !self.watch {
             if let (Some(selector), true, 1..) = (&self.selector, rows.is_empty(), count) {
-                let none = match count {
-                    1 => format!("The only one does not match `{selector}`."),
-                    _ => format!("None of {count} matches `{selector}`."),
+                let empty = match count {
+                    1 => format!("The only item does not match `{selector}`."),
+                    _ => format!("None of {count} items matches `{selector}`."),
                 };
-                return output::print(&self.text(kind, &rows, false, &none)?);
+                return output::print(&self.text(listing, &rows, false, &empty)?);
             }
-            self.print(kind, &rows)?;
+            self.print(listing, &rows)?;
             if more {
-                eprintln!("There are more than {most}; `--limit` shows more.");
+                eprintln!("Showing the first {most}; use `--limit` to show more.");
             }
             return Ok(());
         }
-        let mut shown = Shown::default();
+        let mut shown = WatchedRows::default();
         let mut rows = rows;
         loop {
-            shown.print(self, kind, rows)?;
-            tokio::time::sleep(PAUSE).await;
-            (rows, _) = chosen(fetch().await?)?;
+            shown.print(self, listing, rows)?;
+            tokio::time::sleep(WATCH_INTERVAL).await;
+            (rows, _) = select(fetch().await?)?;
         }
     }
 
-    /// Prints what was found already.
-    pub(crate) fn print<T: Serialize>(&self, kind: &Kind<T>, rows: &[T]) -> Result<()> {
-        output::print(&self.text(kind, rows, false, kind.none)?)
+    pub(crate) fn print<T: Serialize>(&self, listing: &Listing<T>, rows: &[T]) -> Result<()> {
+        output::print(&self.text(listing, rows, false, listing.empty)?)
     }
 
-    /// What was asked for, in the order that was asked for.
-    fn choose<T: Serialize>(
+    /// Applies `--selector` and `--sort-by`.
+    fn select<T: Serialize>(
         &self,
-        kind: &Kind<T>,
+        listing: &Listing<T>,
         rows: Vec<T>,
         selector: Option<&Selector>,
     ) -> Result<Vec<T>> {
@@ -167,22 +162,22 @@ impl ListArgs {
             with_values.push((value, row));
         }
         if let Some(selector) = selector {
-            selector.must_be_known(kind, &with_values)?;
-            with_values.retain(|(value, row)| selector.matches(kind, value, row));
+            selector.check_keys(listing, &with_values)?;
+            with_values.retain(|(value, row)| selector.matches(listing, value, row));
         }
         if let Some(field) = &self.sort_by {
-            sort(kind, &mut with_values, field)?;
+            sort(listing, &mut with_values, field)?;
         }
         Ok(with_values.into_iter().map(|(_, row)| row).collect())
     }
 
-    /// The rows as text; piecemeal are those that changed since others were printed.
+    /// Renders the rows. `piecemeal` rows follow rows printed before.
     fn text<T: Serialize>(
         &self,
-        kind: &Kind<T>,
+        listing: &Listing<T>,
         rows: &[T],
         piecemeal: bool,
-        none: &str,
+        empty: &str,
     ) -> Result<String> {
         let headers = !self.no_headers && !piecemeal;
         Ok(match self.output {
@@ -196,23 +191,23 @@ impl ListArgs {
                 rows.iter().map(document).collect::<Result<Vec<_>>>()?.concat()
             }
             ListFormat::Yaml => yaml(&rows)?,
-            ListFormat::Name => rows.iter().map(|row| (kind.name)(row) + "\n").collect(),
-            ListFormat::Csv => csv(kind.columns, rows, headers),
+            ListFormat::Name => rows.iter().map(|row| (listing.name)(row) + "\n").collect(),
+            ListFormat::Csv => csv(listing.columns, rows, headers),
             _ if rows.is_empty() && piecemeal => String::new(),
             _ if rows.is_empty() => {
-                // Programs that read tables must not take a sentence for a row.
+                // A program that reads the table must not see the message as a row.
                 if io::stdout().is_terminal() {
-                    format!("{none}\n")
+                    format!("{empty}\n")
                 } else {
-                    eprintln!("{none}");
+                    eprintln!("{empty}");
                     String::new()
                 }
             }
             ListFormat::Table | ListFormat::Wide => {
                 let room = (self.output == ListFormat::Table).then(output::width);
-                let asked = self.sort_by.as_deref().and_then(|field| sorted(kind, field));
-                let asked = asked.map(|column| column.title);
-                let table = output::table_with(kind.columns, rows, room, asked);
+                let sorted = self.sort_by.as_deref().and_then(|field| column(listing, field));
+                let sorted = sorted.map(|column| column.title);
+                let table = output::table_with(listing.columns, rows, room, sorted);
                 match table.split_once('\n') {
                     Some((_, rest)) if !headers => rest.to_owned(),
                     _ => table,
@@ -222,20 +217,19 @@ impl ListArgs {
     }
 }
 
-/// How one thing is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum OneFormat {
-    /// For people
+    /// Plain text
     #[default]
     Text,
-    /// Everything, as JSON
+    /// JSON
     Json,
-    /// Everything, as YAML
+    /// YAML
     Yaml,
 }
 
 impl OneFormat {
-    /// The thing in this format; `text` is asked for what people read.
+    /// Prints the value; `text` renders the plain text.
     pub(crate) fn print<T: Serialize>(
         self,
         value: &T,
@@ -249,37 +243,40 @@ impl OneFormat {
     }
 }
 
-/// Anything as JSON for people and programs.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
     Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
 }
 
-/// Anything as YAML.
 pub(crate) fn yaml<T: Serialize>(value: &T) -> Result<String> {
     let text = serde_saphyr::to_string(value).context("cannot write YAML")?;
     Ok(if text.ends_with('\n') { text } else { text + "\n" })
 }
 
-/// What was shown last of a list that is watched.
+/// Rows that `--watch` printed last.
 #[derive(Default)]
-struct Shown {
+struct WatchedRows {
     rows: BTreeMap<String, Value>,
     begun: bool,
 }
 
-impl Shown {
-    /// On a terminal the table is drawn anew; elsewhere only what changed is printed.
-    fn print<T: Serialize>(&mut self, args: &ListArgs, kind: &Kind<T>, rows: Vec<T>) -> Result<()> {
+impl WatchedRows {
+    /// Redraws the table on a terminal; elsewhere prints only changed rows.
+    fn print<T: Serialize>(
+        &mut self,
+        args: &ListArgs,
+        listing: &Listing<T>,
+        rows: Vec<T>,
+    ) -> Result<()> {
         let tabular = matches!(args.output, ListFormat::Table | ListFormat::Wide);
         if tabular && io::stdout().is_terminal() {
-            return output::print_anew(&args.text(kind, &rows, false, kind.none)?);
+            return output::redraw(&args.text(listing, &rows, false, listing.empty)?);
         }
         let mut now = BTreeMap::new();
         let mut changed = Vec::new();
         for row in rows {
-            let (name, mut value) = ((kind.name)(&row), serde_json::to_value(&row)?);
+            let (name, mut value) = ((listing.name)(&row), serde_json::to_value(&row)?);
             if let Some(fields) = value.as_object_mut() {
-                fields.retain(|field, _| !ALWAYS_MOVES.contains(&field.as_str()));
+                fields.retain(|field, _| !VOLATILE_FIELDS.contains(&field.as_str()));
             }
             if self.rows.get(&name) != Some(&value) {
                 changed.push(row);
@@ -288,7 +285,7 @@ impl Shown {
         }
         self.rows = now;
         let json = matches!(args.output, ListFormat::Json | ListFormat::Yaml);
-        let text = args.text(kind, &changed, self.begun || json, kind.none)?;
+        let text = args.text(listing, &changed, self.begun || json, listing.empty)?;
         self.begun = true;
         output::print(&text)
     }
@@ -332,8 +329,8 @@ mod tests {
 
     fn check(args: &ListArgs, expected: &str) {
         let selector = args.selector.as_deref().map(Selector::parse).transpose();
-        let chosen = selector.and_then(|selector| args.choose(&JOBS, jobs(), selector.as_ref()));
-        let text = chosen.and_then(|rows| args.text(&JOBS, &rows, false, JOBS.none));
+        let chosen = selector.and_then(|selector| args.select(&JOBS, jobs(), selector.as_ref()));
+        let text = chosen.and_then(|rows| args.text(&JOBS, &rows, false, JOBS.empty));
         assert_eq!(text.unwrap_or_else(|error| error.to_string()), expected);
     }
 
@@ -347,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_selected_and_sorted_is_shown() {
+    fn rows_are_selected_and_sorted() {
         check(&named(None, None), "10\n9\n2\n");
         check(&named(Some("status=running"), None), "10\n2\n");
         check(&named(Some("status!=running, job_name"), None), "9\n");
@@ -362,20 +359,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_says_what_can() {
+    fn an_unknown_key_lists_the_columns() {
         check(
             &named(None, Some("colour")),
-            "there is nothing called `colour` to sort by; there is job, name, status, node, gpus, time, \
-             cost, user, queue, priority, age, why, and every field of `-o json`",
+            "no column or field `colour`; columns: job, name, status, node, gpus, time, cost, user, queue, priority, \
+             age, reason; fields: see `-o json`",
         );
         check(
             &named(Some("stauts=running"), None),
-            "nothing here has `stauts` to select by; did you mean `status`? there is job, name, status, node, gpus, \
-             time, cost, user, queue, priority, age, why, every label, and every field of `-o json`",
+            "no column, label or field `stauts`; did you mean `status`? columns: job, name, status, node, gpus, time, \
+             cost, user, queue, priority, age, reason; fields: see `-o json`",
         );
         check(
             &named(Some("=x"), None),
-            "`=x` is no selector: write key=value, key!=value, key in (a,b), key or !key, with commas between them",
+            "invalid selector `=x`: use key=value, key!=value, key in (a,b), key or !key, separated by commas",
         );
     }
 
@@ -385,14 +382,14 @@ mod tests {
             |output, no_headers| ListArgs { output, no_headers, ..named(Some("id=9"), None) };
         check(
             &with(ListFormat::Csv, false),
-            "job,name,status,node,gpus,time,cost,user,queue,priority,age,why\n9,gpu-2,pending,,0,,0,,root,5,0,\n",
+            "job,name,status,node,gpus,time,cost,user,queue,priority,age,reason\n9,gpu-2,pending,,0,,0,,root,5,0,\n",
         );
         check(&with(ListFormat::Csv, true), "9,gpu-2,pending,,0,,0,,root,5,0,\n");
         check(
             &with(ListFormat::Wide, true),
             "9    gpu-2  pending        -           $0.00        root          5   0s\n",
         );
-        let yaml = with(ListFormat::Yaml, false).text(&JOBS, &jobs(), false, JOBS.none).unwrap();
+        let yaml = with(ListFormat::Yaml, false).text(&JOBS, &jobs(), false, JOBS.empty).unwrap();
         assert!(yaml.starts_with("- id: 10\n"), "{yaml}");
     }
 }

@@ -1,18 +1,18 @@
-//! What is chosen of a list, and in which order.
+//! `--selector` and `--sort-by` of lists.
 
 use anyhow::Result;
 use serde_json::Value;
 
-use super::Kind;
+use super::Listing;
 use crate::failure::usage;
 use crate::nearest::nearest;
 use crate::output::Column;
 
 /// Conditions on labels and fields, all of which must hold.
-pub(super) struct Selector(Vec<(String, Wanted)>);
+pub(super) struct Selector(Vec<(String, Condition)>);
 
-enum Wanted {
-    There,
+enum Condition {
+    Exists,
     Absent,
     In(Vec<String>),
     NotIn(Vec<String>),
@@ -20,56 +20,56 @@ enum Wanted {
 
 impl Selector {
     pub(super) fn parse(text: &str) -> Result<Self> {
-        let condition = |part: &str| {
-            let (key, wanted) = wanted(part.trim());
+        let parse = |part: &str| {
+            let (key, condition) = parse_condition(part.trim());
             let key = key.trim();
-            // What is left of a condition that was not understood would be taken for a name.
+            // The rest of an invalid condition must not become a key.
             if key.is_empty() || key.contains([' ', '(', ')', '!', '=']) {
                 return Err(usage(format!(
-                    "`{text}` is no selector: write key=value, key!=value, key in (a,b), key or !key, with commas between them"
+                    "invalid selector `{text}`: use key=value, key!=value, key in (a,b), key or !key, separated by commas"
                 )));
             }
-            Ok((key.to_owned(), wanted))
+            Ok((key.to_owned(), condition))
         };
-        parts(text).into_iter().map(condition).collect::<Result<_>>().map(Self)
+        parts(text).into_iter().map(parse).collect::<Result<_>>().map(Self)
     }
 
-    /// Refuses a key that nothing has: a slip would choose nothing, or everything, without a word.
-    pub(super) fn must_be_known<T>(&self, kind: &Kind<T>, rows: &[(Value, T)]) -> Result<()> {
-        let column = |key: &str| sorted(kind, key).is_some();
+    /// Rejects a key that no row has, since a typo would silently select nothing or everything.
+    pub(super) fn check_keys<T>(&self, listing: &Listing<T>, rows: &[(Value, T)]) -> Result<()> {
+        let is_column = |key: &str| column(listing, key).is_some();
         let has =
             |value: &Value, key: &str| value.get(key).is_some() || label(value, key).is_some();
-        let known = |key: &str| column(key) || rows.iter().any(|(value, _)| has(value, key));
-        let absent = |wanted: &Wanted| matches!(wanted, Wanted::Absent);
-        let unknown = self.0.iter().find(|(key, wanted)| !absent(wanted) && !known(key));
+        let known = |key: &str| is_column(key) || rows.iter().any(|(value, _)| has(value, key));
+        let absent = |condition: &Condition| matches!(condition, Condition::Absent);
+        let unknown = self.0.iter().find(|(key, condition)| !absent(condition) && !known(key));
         match unknown {
             Some((key, _)) if !rows.is_empty() => Err(usage(format!(
-                "nothing here has `{key}` to select by; {}there is {}, every label, and every field of `-o json`",
-                near(kind, key),
-                titles(kind)
+                "no column, label or field `{key}`; {}columns: {}; fields: see `-o json`",
+                suggestion(listing, key),
+                titles(listing)
             ))),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn matches<T>(&self, kind: &Kind<T>, value: &Value, row: &T) -> bool {
-        self.0.iter().all(|(key, wanted)| {
+    pub(super) fn matches<T>(&self, listing: &Listing<T>, value: &Value, row: &T) -> bool {
+        self.0.iter().all(|(key, condition)| {
             let found = field(value, key).or_else(|| {
-                let shown = sorted(kind, key)?.value(row);
+                let shown = column(listing, key)?.value(row);
                 (!shown.is_empty()).then_some(shown)
             });
             let is = |values: &[String]| found.as_ref().is_some_and(|text| values.contains(text));
-            match wanted {
-                Wanted::There => found.is_some(),
-                Wanted::Absent => found.is_none(),
-                Wanted::In(values) => is(values),
-                Wanted::NotIn(values) => !is(values),
+            match condition {
+                Condition::Exists => found.is_some(),
+                Condition::Absent => found.is_none(),
+                Condition::In(values) => is(values),
+                Condition::NotIn(values) => !is(values),
             }
         })
     }
 }
 
-/// The conditions: a comma between brackets separates values, and not conditions.
+/// Splits conditions at commas outside of parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut within = false;
     text.split(|letter| {
@@ -79,8 +79,8 @@ fn parts(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// The key and what is wanted of it.
-fn wanted(part: &str) -> (&str, Wanted) {
+/// Parses one condition.
+fn parse_condition(part: &str) -> (&str, Condition) {
     let one = |value: &str| vec![value.trim().to_owned()];
     let listed = |word: &str| {
         let (key, rest) = part.split_once(word)?;
@@ -88,17 +88,17 @@ fn wanted(part: &str) -> (&str, Wanted) {
         Some((key, values.split(',').map(|value| value.trim().to_owned()).collect()))
     };
     if let Some((key, values)) = listed(" notin ") {
-        (key, Wanted::NotIn(values))
+        (key, Condition::NotIn(values))
     } else if let Some((key, values)) = listed(" in ") {
-        (key, Wanted::In(values))
+        (key, Condition::In(values))
     } else if let Some((key, value)) = part.split_once("!=") {
-        (key, Wanted::NotIn(one(value)))
+        (key, Condition::NotIn(one(value)))
     } else if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        (key, Wanted::In(one(value)))
+        (key, Condition::In(one(value)))
     } else if let Some(key) = part.strip_prefix('!') {
-        (key, Wanted::Absent)
+        (key, Condition::Absent)
     } else {
-        (part, Wanted::There)
+        (part, Condition::Exists)
     }
 }
 
@@ -106,7 +106,7 @@ fn label<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     value.get("labels").and_then(|labels| labels.get(key))
 }
 
-/// A label or a field as text; what is null or empty is not there.
+/// A label or field as text; null and empty values do not exist.
 fn field(value: &Value, key: &str) -> Option<String> {
     match label(value, key).or_else(|| value.get(key))? {
         Value::Null => None,
@@ -115,25 +115,24 @@ fn field(value: &Value, key: &str) -> Option<String> {
     }
 }
 
-/// The columns, as they are named on the command line.
-fn titles<T>(kind: &Kind<T>) -> String {
-    let titles: Vec<_> = kind.columns.iter().map(|column| slug(column.title)).collect();
+/// Column names for the command line.
+fn titles<T>(listing: &Listing<T>) -> String {
+    let titles: Vec<_> = listing.columns.iter().map(|column| slug(column.title)).collect();
     titles.join(", ")
 }
 
-/// The column that may be meant.
-fn near<T>(kind: &Kind<T>, name: &str) -> String {
-    let titles: Vec<_> = kind.columns.iter().map(|column| slug(column.title)).collect();
+fn suggestion<T>(listing: &Listing<T>, name: &str) -> String {
+    let titles: Vec<_> = listing.columns.iter().map(|column| slug(column.title)).collect();
     let near = nearest(name, titles.iter().map(String::as_str));
     near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default()
 }
 
-pub(super) fn sort<T>(kind: &Kind<T>, rows: &mut [(Value, T)], field: &str) -> Result<()> {
-    let (backwards, name) = match field.strip_prefix('-') {
+pub(super) fn sort<T>(listing: &Listing<T>, rows: &mut [(Value, T)], field: &str) -> Result<()> {
+    let (descending, name) = match field.strip_prefix('-') {
         Some(name) => (true, name),
         None => (false, field),
     };
-    let column = sorted(kind, name);
+    let column = column(listing, name);
     let known = rows.iter().any(|(value, _)| value.get(name).is_some());
     match column {
         _ if known => rows.sort_by(|(a, _), (b, _)| in_order(&a[name], &b[name])),
@@ -141,22 +140,22 @@ pub(super) fn sort<T>(kind: &Kind<T>, rows: &mut [(Value, T)], field: &str) -> R
         None if rows.is_empty() => {}
         None => {
             return Err(usage(format!(
-                "there is nothing called `{name}` to sort by; {}there is {}, and every field of `-o json`",
-                near(kind, name),
-                titles(kind)
+                "no column or field `{name}`; {}columns: {}; fields: see `-o json`",
+                suggestion(listing, name),
+                titles(listing)
             )));
         }
     }
-    if backwards {
+    if descending {
         rows.reverse();
     }
     Ok(())
 }
 
-/// The column of this name, if there is one; a minus in front only turns the order round.
-pub(super) fn sorted<T>(kind: &Kind<T>, field: &str) -> Option<&'static Column<T>> {
+/// The column of this name, with or without the `-` of a descending order.
+pub(super) fn column<T>(listing: &Listing<T>, field: &str) -> Option<&'static Column<T>> {
     let name = slug(field.strip_prefix('-').unwrap_or(field));
-    kind.columns.iter().find(|column| slug(column.title) == name)
+    listing.columns.iter().find(|column| slug(column.title) == name)
 }
 
 fn slug(title: &str) -> String {
@@ -174,7 +173,7 @@ fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Text in which numbers count as numbers: `gpu-2` comes before `gpu-10`.
+/// Natural order: `gpu-2` comes before `gpu-10`.
 #[derive(PartialEq, Eq)]
 struct Natural(String);
 

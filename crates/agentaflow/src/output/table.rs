@@ -1,4 +1,4 @@
-//! Tables: as many columns as fit the terminal, and of what does not fit the part that matters.
+//! Tables that hide less important columns and cut the last one to fit the terminal.
 
 use agentaflow_console::format::shortened;
 use comfy_table::{CellAlignment, Table, presets};
@@ -6,7 +6,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr};
 
 use super::bold;
 
-/// On which side of a column its cells stand.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Left,
@@ -15,60 +15,57 @@ pub(crate) enum Side {
 
 /// A column of a table of `T`.
 pub(crate) struct Column<T> {
-    /// Its heading.
     pub(crate) title: &'static str,
-    /// 0 is always shown; otherwise the highest rank goes first where space is short.
+    /// Columns with the highest rank are hidden first; rank 0 is always shown.
     pub(crate) rank: u8,
-    /// Numbers stand to the right.
+    /// Numbers are right-aligned.
     pub(crate) side: Side,
-    /// The text of a row.
     pub(crate) cell: fn(&T) -> String,
-    /// The same as a program reads it, where that is something else: a number without its unit, a name that is not cut.
+    /// Value for programs, if different: a number without unit, a name that is not cut.
     pub(crate) plain: Option<fn(&T) -> String>,
 }
 
-/// The rank of a column that is shown only where every column is.
+/// Rank of a column that only wide tables show.
 pub(crate) const WIDE: u8 = u8::MAX;
 
 impl<T> Column<T> {
-    /// The same column with what programs read.
+    /// Sets the value for programs.
     pub(crate) const fn plain(self, plain: fn(&T) -> String) -> Self {
         Self { plain: Some(plain), ..self }
     }
 
-    /// What programs read of a row.
+    /// Value of a row for programs.
     pub(crate) fn value(&self, row: &T) -> String {
         self.plain.unwrap_or(self.cell)(row)
     }
 }
 
-/// The least that is shown of a text that closes a table before its column is left out.
+/// Minimum width of the cut last column.
 const CUT_TO: usize = 20;
 
-/// So much more of it must be left by every rank that matters less: what can be read is worth more than they are.
+/// Additional minimum width per less important rank: readable text is worth more than these columns.
 const CUT_LESS: usize = 10;
 
-/// The rows as a table with a bold heading. Columns are left out, highest rank first, until it is
-/// at most `room` wide; without a limit all are shown. A text that would be left out is cut instead where some of
-/// it fits.
+/// A table with a bold header. Columns are hidden, highest rank first, until the table is at most `room` wide; without
+/// a limit all are shown. The last column is cut before it is hidden.
 pub(crate) fn table<T>(columns: &[Column<T>], rows: &[T], room: Option<usize>) -> String {
     table_with(columns, rows, room, None)
 }
 
-/// The same with a column that stays, whatever its rank: somebody asked for it.
+/// [`table`] with one column that is never hidden.
 pub(crate) fn table_with<T>(
     columns: &[Column<T>],
     rows: &[T],
     room: Option<usize>,
     asked: Option<&str>,
 ) -> String {
-    let columns = telling(columns, rows);
+    let columns = distinct_columns(columns, rows);
     let stays = |column: &Column<T>| asked == Some(column.title);
     let fits = |column: &&Column<T>| room.is_none() || column.rank < WIDE;
     let ranks = columns.iter().copied().filter(fits).map(|column| column.rank);
     let closing = columns.last().filter(|last| may_be_cut(last)).map(|last| last.rank);
     let mut rank = ranks.max().unwrap_or(0);
-    // The end of a long name goes before the end of the text that closes the table.
+    // Long names are cut before the last column is.
     let mut whole = true;
     loop {
         let shown: Vec<_> =
@@ -96,10 +93,10 @@ pub(crate) fn table_with<T>(
     }
 }
 
-/// Without columns that only repeat the first: in a cluster a job is called by its name, and so is a node.
-fn telling<'a, T>(columns: &'a [Column<T>], rows: &[T]) -> Vec<&'a Column<T>> {
+/// Columns that do not repeat the first one, as the name of a job in a cluster does.
+fn distinct_columns<'a, T>(columns: &'a [Column<T>], rows: &[T]) -> Vec<&'a Column<T>> {
     let Some((first, rest)) = columns.split_first() else { return Vec::new() };
-    // A pod that belongs to no workload is called `pod/NAME`.
+    // A pod without a workload has the handle `pod/NAME`.
     let same = |cell: String, first: String| first.strip_prefix("pod/").unwrap_or(&first) == cell;
     let repeats = |column: &Column<T>| {
         !rows.is_empty() && rows.iter().all(|row| same((column.cell)(row), (first.cell)(row)))
@@ -107,17 +104,16 @@ fn telling<'a, T>(columns: &'a [Column<T>], rows: &[T]) -> Vec<&'a Column<T>> {
     std::iter::once(first).chain(rest.iter().filter(|column| !repeats(column))).collect()
 }
 
-/// Whether a column is a text that is rather cut than left out where it closes a table.
+/// A text column that is cut rather than hidden in last position.
 fn may_be_cut<T>(column: &Column<T>) -> bool {
     column.rank > 0 && matches!(column.side, Side::Left)
 }
 
-/// The columns of a terminal that a text takes: some letters take two.
+/// Width in terminal columns; some characters take two.
 fn width_of(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 
-/// A text that takes at most so many columns.
 fn cut_to(text: &str, room: usize) -> String {
     if width_of(text) <= room {
         return text.to_owned();
@@ -145,8 +141,8 @@ fn shorten<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], room: usiz
     }
 }
 
-/// Cuts the closing column, if it is a text that may be left out, and the rest leaves it some room: enough to read it
-/// while there are columns that matter less, a little when it is the next to be left out.
+/// Cuts the last column if enough of it remains: more while less important columns are shown, less when the column is
+/// the next to be hidden.
 fn cut<T>(
     lines: &mut [String],
     shown: &[&Column<T>],
@@ -170,7 +166,7 @@ fn cut<T>(
     }
 }
 
-/// The least that is shown of a name.
+/// Width of a cut name.
 const NAME_CUT_TO: usize = 16;
 
 fn lines<T>(columns: &[&Column<T>], rows: &[T], whole: bool) -> Vec<String> {
@@ -204,7 +200,6 @@ mod tests {
     const COLUMNS: [Column<Row>; 2] =
         [left("NAME", 0, |row| row.0.to_owned()), right("COUNT", 1, |row| row.1.to_string())];
 
-    /// A count, what it costs, and a text that closes the table.
     const COUNT_COST_WHY: [Column<Row>; 3] = [
         right("COUNT", 0, |row| row.1.to_string()),
         right("COST", 2, |_| "$0.00".to_owned()),
@@ -212,7 +207,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_text_that_closes_a_table_is_cut_before_it_is_left_out() {
+    fn the_last_column_is_cut_before_it_is_hidden() {
         let [count, _, why] = COUNT_COST_WHY;
         let columns = [count, why];
         let rows = [("there is no node with that many free GPUs", 7)];
@@ -242,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_before_the_text_that_closes_a_table_is_left_out() {
+    fn a_long_name_is_cut_before_the_last_column_is_hidden() {
         let columns = [
             right("COUNT", 0, |row: &Row| row.1.to_string()),
             left("NAME", 0, |_: &Row| "python train.py --epochs 10".to_owned()),
@@ -264,14 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_take_two_columns_are_counted_as_two() {
+    fn wide_characters_count_as_two_columns() {
         assert_eq!(cut_to("训练模型", 8), "训练模型");
         assert_eq!(cut_to("训练模型", 7), "训练模…");
         assert_eq!(cut_to("训练模型", 6), "训练…");
     }
 
     #[test]
-    fn a_column_that_repeats_the_first_is_left_out() {
+    fn a_column_that_repeats_the_first_is_hidden() {
         let name = |title, rank| left(title, rank, |row: &Row| row.0.to_owned());
         let count = left("COUNT", 0, |row: &Row| row.1.to_string());
         let columns = [name("JOB", 0), name("NAME", 1), count];
@@ -283,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_table_leaves_out_what_matters_least() {
+    fn a_narrow_table_hides_less_important_columns() {
         let rows = [("alpha", 7)];
         assert_eq!(table(&COLUMNS, &rows, Some(80)), "NAME   COUNT\nalpha      7\n");
         assert_eq!(table(&COLUMNS, &rows, Some(8)), "NAME\nalpha\n");

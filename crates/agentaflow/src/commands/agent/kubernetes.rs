@@ -1,4 +1,4 @@
-//! `--runtime kubernetes`: the node is one of a cluster.
+//! `--runtime kubernetes`: offers a node of a cluster.
 
 use agentaflow_agent::AgentSettings;
 use agentaflow_kube_worker::{Settings, Worker};
@@ -6,18 +6,18 @@ use anyhow::{Context as _, Result};
 use tokio_util::sync::CancellationToken;
 
 use super::Args;
-use crate::commands::standalone::asked_to_stop;
+use crate::commands::standalone::termination_signal;
 use crate::connect;
 use crate::context::{Kubernetes, variable};
 use crate::failure::usage;
 
-/// Runs agents for the node until told to stop: a new one whenever the node has other things to offer.
+/// Runs an agent until a termination signal, and restarts it when the resources of the node change.
 pub(super) async fn run(args: &Args, mut settings: AgentSettings) -> Result<()> {
-    let asked = asked_to_stop();
-    tokio::pin!(asked);
+    let signal = termination_signal();
+    tokio::pin!(signal);
     let worker = tokio::select! {
         worker = worker(args, &settings) => worker?,
-        asked = &mut asked => return asked,
+        received = &mut signal => return received,
     };
     settings.remote_node = Some(worker.remote_node());
     settings.gpus = worker.gpus();
@@ -25,10 +25,10 @@ pub(super) async fn run(args: &Args, mut settings: AgentSettings) -> Result<()> 
         let stop = CancellationToken::new();
         let agent = agentaflow_agent::run(settings.clone(), stop.clone());
         tokio::pin!(agent);
-        let over = tokio::select! {
+        let terminated = tokio::select! {
             ended = &mut agent => return Ok(ended?),
-            asked = &mut asked => {
-                asked?;
+            received = &mut signal => {
+                received?;
                 tracing::info!("stopping; jobs keep running and are adopted by the next agent");
                 true
             }
@@ -36,7 +36,7 @@ pub(super) async fn run(args: &Args, mut settings: AgentSettings) -> Result<()> 
         };
         stop.cancel();
         agent.await?;
-        if over {
+        if terminated {
             return Ok(());
         }
     }
@@ -45,9 +45,9 @@ pub(super) async fn run(args: &Args, mut settings: AgentSettings) -> Result<()> 
 async fn worker(args: &Args, settings: &AgentSettings) -> Result<Worker> {
     let node = args.node.clone().or_else(|| variable("NODE_NAME"));
     let node = node.ok_or_else(|| {
-        usage("--runtime kubernetes needs the node whose GPUs are offered: add --node NAME, or set NODE_NAME")
+        usage("--runtime kubernetes requires a node: use --node NAME or set NODE_NAME")
     })?;
-    // Only an error when there is one already, which is as good.
+    // Fails only if a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let target = Kubernetes {
         kubeconfig: args.kubeconfig.clone(),
@@ -55,10 +55,11 @@ async fn worker(args: &Args, settings: &AgentSettings) -> Result<Worker> {
         ..Kubernetes::default()
     };
     let mut config = connect::config(&target).await?;
-    // The worker has a patience of its own for each thing.
+    // The worker has its own retry policies.
     config.default_retry = false;
     let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = kube::Client::try_from(config).context("cannot make a client of the cluster")?;
+    let client =
+        kube::Client::try_from(config).context("cannot create a client for the cluster")?;
     let worker = Worker::connect(Settings {
         client,
         cluster: args.kube_context.clone(),

@@ -1,4 +1,4 @@
-//! `agentaflow agent`: makes this machine a node of a server.
+//! `agentaflow agent`: offers this machine as a node of a server.
 
 mod args;
 mod kubernetes;
@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use args::Args;
 
-use super::standalone::{self, asked_to_stop};
+use super::standalone::{self, termination_signal};
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     args.log.start()?;
     let settings = settings::settings(args)?;
-    if args.runtime.contains(&args::Way::Kubernetes) {
+    if args.runtime.contains(&args::RuntimeName::Kubernetes) {
         return standalone::runtime(1)?.block_on(kubernetes::run(args, settings));
     }
     let stop = CancellationToken::new();
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         tokio::pin!(agent);
         tokio::select! {
             ended = &mut agent => return Ok(ended?),
-            asked = asked_to_stop() => asked?,
+            received = termination_signal() => received?,
         }
         tracing::info!("stopping; jobs keep running and are adopted by the next agent");
         stop.cancel();

@@ -1,4 +1,4 @@
-//! From arguments and environment to the settings of an agent.
+//! Builds the settings of an agent from options and environment.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use agentaflow_gpu::{GpuError, GpuSource};
 use anyhow::{Context as _, Result, anyhow};
 
 use super::Args;
-use super::args::Way;
+use super::args::RuntimeName;
 use crate::amount;
 use crate::commands::standalone::check_process_user;
 use crate::context::{default_data_dir, variable};
@@ -21,15 +21,14 @@ use crate::failure::usage;
 pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
     let server = args.server.clone().or_else(|| variable("API_ENDPOINT"));
     let server =
-        server.ok_or_else(|| usage("no server is named: add --server URL, or set API_ENDPOINT"))?;
+        server.ok_or_else(|| usage("missing server: use --server URL or set API_ENDPOINT"))?;
     let name = args.name.clone().or_else(|| args.node.clone());
     let name = name.or_else(|| variable("NODE_NAME"));
     let (docker, allow_process) = runtimes(args)?;
     check_process_user(allow_process, args.process_user.as_deref())?;
     if allow_process && !rustix::process::geteuid().is_root() {
         tracing::warn!(
-            "jobs that are processes run as the same user as the agent and can read its keys; allow this only to \
-             people who may"
+            "process jobs run as the user of the agent and can read its keys; grant `process` only to trusted users"
         );
     }
     let state_dir = state_dir(args)?;
@@ -54,8 +53,8 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
     })
 }
 
-/// The token from the file that was named, else from the environment. Without one the key of an earlier
-/// registration must still do.
+/// The registration token of the file or the environment. Without one the agent needs the key of an earlier
+/// registration.
 fn token(args: &Args) -> Result<Option<Secret>> {
     let Some(path) = &args.token_file else {
         return Ok(variable("REGISTRATION_TOKEN").map(|token| Secret(token.trim().to_owned())));
@@ -64,43 +63,41 @@ fn token(args: &Args) -> Result<Option<Secret>> {
         .with_context(|| format!("cannot read the registration token in `{}`", path.display()))?;
     if text.trim().is_empty() {
         return Err(anyhow!(
-            "`{}` is empty; the server's data folder has the token",
+            "`{}` is empty; the token is in the data directory of the server",
             path.display()
         ));
     }
     Ok(Some(Secret(text.trim().to_owned())))
 }
 
-/// Whether Docker and processes are used.
+/// Enables Docker and processes.
 fn runtimes(args: &Args) -> Result<(bool, bool)> {
     if args.runtime.is_empty() {
         let docker = args.docker_socket.exists();
         if !docker && !args.allow_process {
             return Err(usage(format!(
-                "there is no way to run jobs: no Docker engine at `{}`, and processes are not allowed; start \
-                 Docker, name its socket with --docker-socket, or add --allow-process",
+                "no runtime: Docker socket `{}` not found, and processes are not allowed; start Docker, or use \
+                 --docker-socket or --allow-process",
                 args.docker_socket.display()
             )));
         }
-        // One that is not there yet is looked for again.
+        // The agent retries an unavailable Docker engine.
         return Ok((true, args.allow_process));
     }
-    if args.runtime.contains(&Way::Kubernetes) {
+    if args.runtime.contains(&RuntimeName::Kubernetes) {
         return match args.runtime.len() {
-            1 if args.sim.asked("")?.is_none() => Ok((false, false)),
-            1 => Err(usage("--runtime kubernetes offers the cluster's GPUs: leave out --sim-gpus")),
-            _ => {
-                Err(usage("--runtime kubernetes goes with no other: the node is not this machine"))
-            }
+            1 if args.sim.source("")?.is_none() => Ok((false, false)),
+            1 => Err(usage("--runtime kubernetes cannot be combined with --sim-gpus")),
+            _ => Err(usage("--runtime kubernetes cannot be combined with other runtimes")),
         };
     }
-    let process = args.runtime.contains(&Way::Process);
+    let process = args.runtime.contains(&RuntimeName::Process);
     if process && !args.allow_process {
         return Err(usage(
-            "--runtime process lets users run commands on this machine: add --allow-process if that is meant",
+            "--runtime process requires --allow-process, since users can then run commands on this machine",
         ));
     }
-    Ok((args.runtime.contains(&Way::Docker), process))
+    Ok((args.runtime.contains(&RuntimeName::Docker), process))
 }
 
 fn docker_settings(args: &Args, state_dir: PathBuf) -> DockerSettings {
@@ -113,7 +110,7 @@ fn docker_settings(args: &Args, state_dir: PathBuf) -> DockerSettings {
 fn interval(args: &Args) -> Result<Duration> {
     match (args.heartbeat, variable("HEARTBEAT_INTERVAL")) {
         (Some(interval), _) => Ok(interval),
-        (None, Some(text)) => amount::some_duration(text.trim())
+        (None, Some(text)) => amount::positive_duration(text.trim())
             .map_err(|problem| usage(format!("HEARTBEAT_INTERVAL: {problem}"))),
         (None, None) => Ok(Duration::from_secs(30)),
     }
@@ -125,7 +122,7 @@ fn max_jobs(args: &Args) -> Result<Option<u32>> {
             let wrong = || usage(format!("MAX_CONCURRENT_JOBS: `{text}` is not a number of jobs"));
             text.trim().parse().map(Some).map_err(|_| wrong())
         }
-        (asked, _) => Ok(asked),
+        (option, _) => Ok(option),
     }
 }
 
@@ -134,25 +131,26 @@ fn state_dir(args: &Args) -> Result<PathBuf> {
         Some(path) => path.clone(),
         None => default_data_dir()?.join("agent"),
     };
-    std::path::absolute(&path).with_context(|| format!("cannot find `{}`", path.display()))
+    std::path::absolute(&path).with_context(|| format!("cannot resolve `{}`", path.display()))
 }
 
-/// The machine's GPUs. An agent never simulates unasked: jobs would be sent to GPUs that are not there.
+/// The GPUs of the machine. GPUs are simulated only on request, since jobs would otherwise be sent to missing GPUs.
 fn gpus(args: &Args, node: &str) -> Result<Arc<dyn GpuSource>> {
-    if args.runtime.contains(&Way::Kubernetes) {
-        // The cluster tells of them, when it is connected to.
+    if args.runtime.contains(&RuntimeName::Kubernetes) {
+        // The cluster reports them after the connection.
         return Ok(Arc::new(agentaflow_gpu::NoGpus));
     }
-    if let Some(asked) = args.sim.asked(node)? {
-        return Ok(asked.into());
+    if let Some(simulated) = args.sim.source(node)? {
+        return Ok(simulated.into());
     }
     match agentaflow_gpu::detect() {
         Ok(found) => Ok(found.into()),
         Err(GpuError::NoDriver) => {
-            tracing::warn!("this machine has no NVIDIA driver: it joins as a node without GPUs");
+            tracing::warn!("no NVIDIA driver found; joining as a node without GPUs");
             Ok(Arc::new(agentaflow_gpu::NoGpus))
         }
-        Err(error) => Err(anyhow!(error)
-            .context("cannot use this machine's GPUs (--sim-gpus 0 joins without them)")),
+        Err(error) => Err(anyhow!(error).context(
+            "cannot use the GPUs of this machine (use --sim-gpus 0 to join without GPUs)",
+        )),
     }
 }

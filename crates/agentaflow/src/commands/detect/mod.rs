@@ -1,4 +1,4 @@
-//! `agentaflow detect`: is this ML work, how sure is that, why, and what does it need?
+//! `agentaflow detect`: detects ML workloads and their requirements.
 
 mod collect;
 mod show;
@@ -13,7 +13,7 @@ use self::collect::{Collected, Target};
 use crate::failure::usage;
 use crate::{list, output};
 
-/// Say whether work is ML work, how sure that is, why, and what it needs
+/// Detect an ML workload and its requirements
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,67 +23,65 @@ Examples:
   agentaflow detect . -o recipe | agentaflow generate job --from - --name train --image train:v1
   kubectl get configmap task -o jsonpath='{.data.text}' | agentaflow detect -")]
 pub(crate) struct Args {
-    /// A text, a file, a folder, or `-` for standard input
+    /// Text, files, directories, or `-` for stdin
     #[arg(value_name = "TEXT|FILE|DIR|-", required = true, allow_hyphen_values = false, value_hint = clap::ValueHint::AnyPath)]
     target: Vec<String>,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
-    /// Show every place where something was found
+    /// Show all evidence
     #[arg(long)]
     all: bool,
 }
 
-/// How a detection is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For people
+    /// Plain text
     Text,
-    /// One JSON object
+    /// JSON
     Json,
-    /// One YAML document
+    /// YAML
     Yaml,
-    /// What it needs, as a file for `generate --from`
+    /// Requirements as a file for `generate --from`
     Recipe,
 }
 
-/// The detection, and what was left out of it.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct DetectionOutput {
     #[serde(flatten)]
     report: agentaflow_manifest::detect::Report,
-    /// Files that were not read, or not whole, and why.
+    /// Files that were not read completely, with the reason.
     skipped: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (detection, skipped) = look(&args.target)?;
+    let (detection, skipped) = detect(&args.target)?;
     if args.output == Format::Text {
-        return output::print(&show::words(&detection, &skipped, args.all));
+        return output::print(&show::text(&detection, &skipped, args.all));
     }
     if args.output == Format::Recipe {
-        let recipe = SizingFields::of(size(&detection)?);
+        let recipe = SizingFields::of(sizing(&detection)?);
         return output::print(&serde_saphyr::to_string(&recipe).context("cannot write YAML")?);
     }
-    let answer = Answer { report: detection.report(), skipped };
+    let output = DetectionOutput { report: detection.report(), skipped };
     output::print(&match args.output {
-        Format::Yaml => serde_saphyr::to_string(&answer).context("cannot write YAML")?,
-        _ => list::json(&answer)?,
+        Format::Yaml => serde_saphyr::to_string(&output).context("cannot write YAML")?,
+        _ => list::json(&output)?,
     })
 }
 
-/// Looks at a text, files or folders; and says what was left out.
-pub(crate) fn look(target: &[String]) -> Result<(Detection, Vec<String>)> {
+/// Detects in text, files or directories; also returns notes about skipped files.
+pub(crate) fn detect(target: &[String]) -> Result<(Detection, Vec<String>)> {
     Ok(match collect::target(target)? {
         Target::Text(text) => (Detection::of_text(&text), Vec::new()),
         Target::Files(Collected { files, notes }) => (Detection::of_files(&files), notes),
     })
 }
 
-/// What the work needs; refused where it is no work for a GPU.
-pub(crate) fn size(detection: &Detection) -> Result<&Sizing> {
+/// Requirements; an error if there is no GPU workload.
+pub(crate) fn sizing(detection: &Detection) -> Result<&Sizing> {
     detection.sizing.as_ref().ok_or_else(|| {
-        let why = detection.reasoning.first().map(|why| format!(": {}", one_line(why)));
-        usage(format!("there is no ML work that needs a GPU{}", why.unwrap_or_default()))
+        let reason = detection.reasoning.first().map(|line| format!(": {}", one_line(line)));
+        usage(format!("no ML workload that needs a GPU{}", reason.unwrap_or_default()))
     })
 }

@@ -1,4 +1,4 @@
-//! A detection for people: the verdict, what it needs, why, and the arithmetic.
+//! Plain text of a detection: result, requirements, evidence and arithmetic.
 
 use std::collections::HashMap;
 
@@ -7,60 +7,59 @@ use agentaflow_manifest::detect::{Detection, Evidence, EvidenceKind, Sizing, Siz
 
 use crate::output;
 
-/// How many places are shown unless all are wanted.
-const SHOWN: usize = 12;
+/// Evidence shown without `--all`.
+const SHOWN_EVIDENCE: usize = 12;
 
-/// The text for people.
-pub(super) fn words(detection: &Detection, skipped: &[String], all: bool) -> String {
-    let mut text = verdict(detection);
+pub(super) fn text(detection: &Detection, skipped: &[String], all: bool) -> String {
+    let mut text = summary(detection);
     if let Some(sizing) = &detection.sizing {
-        text += &needs(sizing);
+        text += &requirements(sizing);
     }
-    text += &why(&detection.evidence, all);
+    text += &evidence_section(&detection.evidence, all);
     if let Some(sizing) = &detection.sizing {
         text += &arithmetic(sizing);
     }
     if !skipped.is_empty() {
-        text += &section("Not read", skipped.iter().map(|line| one_line(line)));
+        text += &section("Skipped", skipped.iter().map(|line| one_line(line)));
     }
     text
 }
 
-fn verdict(detection: &Detection) -> String {
-    let sure = format!("{:.0} % sure", detection.confidence * 100.0);
+fn summary(detection: &Detection) -> String {
+    let confidence = format!("{:.0} % confidence", detection.confidence * 100.0);
     let head = if detection.is_ml_workload {
-        format!("ML work ({}), {sure}", detection.workload_type)
+        format!("ML workload ({}), {confidence}", detection.workload_type)
     } else {
-        format!("No ML work that needs a GPU, {sure}")
+        format!("No ML workload that needs a GPU, {confidence}")
     };
     let mut text = output::bold(&head) + "\n";
-    let why = usize::from(detection.confidence < 0.5 && detection.is_ml_workload) + 1;
-    for line in detection.reasoning.iter().take(why) {
+    let lines = usize::from(detection.confidence < 0.5 && detection.is_ml_workload) + 1;
+    for line in detection.reasoning.iter().take(lines) {
         text += &output::wrapped(&one_line(line), "  ", "    ");
     }
     text
 }
 
-fn needs(sizing: &Sizing) -> String {
+fn requirements(sizing: &Sizing) -> String {
     let mib = format::grouped(sizing.gpu_memory_mib);
     let mut lines = vec![
         format!("GPUs           {} × {}", sizing.gpu_count, sizing.gpu_type.name()),
-        format!("GPU memory     {mib} MiB on each"),
+        format!("GPU memory     {mib} MiB per GPU"),
         format!("memory         {}", sizing.memory()),
         format!("CPU            {}", sizing.cpu()),
         format!("shared memory  {}", sizing.shm()),
     ];
     if sizing.nodes() > 1 {
-        lines.push(format!("machines       {}, the amounts above are for each", sizing.nodes()));
+        lines.push(format!("nodes          {}; amounts are per node", sizing.nodes()));
     }
-    section("Needs", lines.into_iter())
+    section("Requirements", lines.into_iter())
 }
 
-fn why(evidence: &[Evidence], all: bool) -> String {
+fn evidence_section(evidence: &[Evidence], all: bool) -> String {
     if evidence.is_empty() {
         return String::new();
     }
-    let shown = if all { evidence.len() } else { SHOWN };
+    let shown = if all { evidence.len() } else { SHOWN_EVIDENCE };
     let mut seen: HashMap<&str, usize> = HashMap::new();
     let mut best: Vec<_> = evidence
         .iter()
@@ -70,22 +69,22 @@ fn why(evidence: &[Evidence], all: bool) -> String {
             (*times, found)
         })
         .collect();
-    // Every word once before any word twice.
+    // Different words come before repetitions.
     best.sort_by(|(one, first), (other, second)| {
         one.cmp(other).then(second.weight.total_cmp(&first.weight))
     });
     let mut lines: Vec<_> = best.iter().take(shown).map(|(_, found)| line(found)).collect();
     if evidence.len() > shown {
-        lines.push(format!("{} more: --all shows them", evidence.len() - shown));
+        lines.push(format!("{} more; use --all to show them", evidence.len() - shown));
     }
-    section("Found", lines.into_iter())
+    section("Evidence", lines.into_iter())
 }
 
 fn line(found: &Evidence) -> String {
     let times = if found.times > 1 { format!(", {} times", found.times) } else { String::new() };
     let sense = match (found.kind, found.negated) {
         (EvidenceKind::Negation, _) => " (no GPU needed)",
-        (_, true) => " (denied)",
+        (_, true) => " (negated)",
         (_, false) => "",
     };
     one_line(&format!("\"{}\"{sense} at {}{times}", found.found, found.location))

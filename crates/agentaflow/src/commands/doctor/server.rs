@@ -1,4 +1,4 @@
-//! A server: whether it answers, who we are to it, and what of it does not work.
+//! Checks of a server: connection, token, nodes and pending jobs.
 
 use agentaflow_api::Stamp;
 use agentaflow_api::account::User;
@@ -10,28 +10,29 @@ use agentaflow_console::format::one_line;
 use serde_json::Value;
 
 use super::{Check, clock_check};
-use crate::failure::numberless;
+use crate::failure::without_os_code;
 use crate::listing::node_name;
 
-/// Jobs and nodes that are named one by one.
-const NAMED: usize = 5;
+/// Jobs and nodes listed by name.
+const MAX_LISTED: usize = 5;
 
 pub(super) async fn checks(client: &Client) -> Vec<Check> {
-    let place = client.base().as_str().trim_end_matches('/').to_owned();
+    let address = client.base().as_str().trim_end_matches('/').to_owned();
     let version: Value = match client.get("/version").json().await {
         Ok(version) => version,
         Err(error) => {
             return vec![Check::fail(
                 "server",
-                numberless(&one_line(&error.to_string())),
+                without_os_code(&one_line(&error.to_string())),
                 format!(
-                    "is it running? `agentaflow up` starts one here; from a GPU host, `curl {place}/healthz` must answer: \
-                     look at the address, the firewall and the certificate"
+                    "run `curl {address}/healthz` and check address, firewall and certificate; start a local server with \
+                     `agentaflow up`"
                 ),
             )];
         }
     };
-    let mut checks = vec![version_check(&place, version["version"].as_str().unwrap_or("unknown"))];
+    let mut checks =
+        vec![version_check(&address, version["version"].as_str().unwrap_or("unknown"))];
     checks.extend(clock(&version));
     match client.get("/auth/me").json::<User>().await {
         Ok(me) => {
@@ -45,39 +46,39 @@ pub(super) async fn checks(client: &Client) -> Vec<Check> {
     }
     checks.extend(client.nodes().await.map(|nodes| nodes_check(&nodes)).unwrap_or_default());
     let query = JobQuery { status: vec![JobStatus::Pending], limit: Some(1000), skip: None };
-    checks.extend(client.jobs(&query).await.map(|jobs| waiting(&jobs)).ok());
+    checks.extend(client.jobs(&query).await.map(|jobs| pending(&jobs)).ok());
     checks
 }
 
-fn version_check(place: &str, theirs: &str) -> Check {
-    let ours = env!("CARGO_PKG_VERSION");
-    if theirs == ours {
-        return Check::ok("server", format!("{place}, version {theirs}"));
+fn version_check(address: &str, server: &str) -> Check {
+    let client = env!("CARGO_PKG_VERSION");
+    if server == client {
+        return Check::ok("server", format!("{address}, version {server}"));
     }
     Check::warn(
         "server",
-        format!("{place} has version {theirs}, this program {ours}"),
-        "use the same version on both sides; newer ones only add things",
+        format!("{address} has version {server}, this client {client}"),
+        "use the same version of client and server",
     )
 }
 
-/// Compares clocks, where the server says what time it is.
+/// Compares clocks, if the server reports its time.
 fn clock(version: &Value) -> Option<Check> {
-    let theirs: Stamp = serde_json::from_value(version.get("time")?.clone()).ok()?;
-    Some(clock_check(theirs.0.saturating_sub(Stamp::now().0), "the server", "tokens and logs"))
+    let server: Stamp = serde_json::from_value(version.get("time")?.clone()).ok()?;
+    Some(clock_check(server.0.saturating_sub(Stamp::now().0), "the server", "tokens and logs"))
 }
 
 fn token(error: &ClientError) -> Check {
     match error.status() {
         Some(401 | 403) => Check::fail(
             "token",
-            "the server does not know it, or it has ended",
-            "`agentaflow login URL --user NAME` makes a new one; the one of a local server is in its data folder",
+            "unknown or expired",
+            "run `agentaflow login URL --user NAME`; the token of a local server is in its data directory",
         ),
         _ => Check::fail(
             "token",
-            numberless(&one_line(&error.to_string())),
-            "try again; if it stays so, look at the server's log",
+            without_os_code(&one_line(&error.to_string())),
+            "retry, and check the log of the server",
         ),
     }
 }
@@ -86,57 +87,65 @@ fn nodes_check(nodes: &[Node]) -> Vec<Check> {
     if nodes.is_empty() {
         return vec![Check::fail(
             "nodes",
-            "none has registered",
-            "on a GPU host: `agentaflow agent --server URL` with REGISTRATION_TOKEN from `agentaflow token create --worker NAME`; \
-             a wrong token is told in the agent's log as 401",
+            "no node registered",
+            "on a GPU host, run `agentaflow agent --server URL` with REGISTRATION_TOKEN from `agentaflow token create --worker NAME`; \
+             a wrong token is a 401 in the log of the agent",
         )];
     }
-    let taking = nodes.iter().filter(|node| node.status == NodeStatus::Active && node.reachable);
+    let ready = nodes.iter().filter(|node| node.status == NodeStatus::Active && node.reachable);
     let mut checks =
-        vec![Check::ok("nodes", format!("{} of {} take work", taking.count(), nodes.len()))];
-    for node in
-        nodes.iter().filter(|node| node.status != NodeStatus::Active || !node.reachable).take(NAMED)
+        vec![Check::ok("nodes", format!("{} of {} ready", ready.count(), nodes.len()))];
+    for node in nodes
+        .iter()
+        .filter(|node| node.status != NodeStatus::Active || !node.reachable)
+        .take(MAX_LISTED)
     {
         let name = node_name(node);
         checks.push(match node.status {
             NodeStatus::Inactive => Check::fail(
                 "node",
-                format!("{name} is not heard of"),
-                "look at the agent there (`systemctl status`, its log) and at the network between the two",
+                format!("{name}: no heartbeat"),
+                "check the agent (`systemctl status`, its log) and the network",
             ),
-            NodeStatus::Maintenance => {
-                Check::warn("node", format!("{name} is closed"), format!("`agentaflow uncordon {name}` opens it"))
-            }
-            NodeStatus::Error => Check::fail("node", format!("{name} says that something is wrong"), "its agent's log says what"),
+            NodeStatus::Maintenance => Check::warn(
+                "node",
+                format!("{name} is cordoned"),
+                format!("run `agentaflow uncordon {name}`"),
+            ),
+            NodeStatus::Error => Check::fail(
+                "node",
+                format!("{name} reports an error"),
+                "check the log of its agent",
+            ),
             NodeStatus::Pending | NodeStatus::Active => Check::warn(
                 "node",
-                format!("{name} is registered, and no work can reach it"),
-                "start an agent there, or let its push endpoint answer",
+                format!("{name} is registered but unreachable"),
+                "start its agent, or make its push endpoint reachable",
             ),
         });
     }
     if nodes.iter().any(|node| node.spec.simulated) {
         checks.push(Check::warn(
             "gpus",
-            "some are SIMULATED",
+            "some GPUs are SIMULATED",
             "jobs on them get no device; run an agent on a GPU host",
         ));
     }
     checks
 }
 
-fn waiting(jobs: &[Job]) -> Check {
+fn pending(jobs: &[Job]) -> Check {
     if jobs.is_empty() {
-        return Check::ok("queue", "nothing waits");
+        return Check::ok("queue", "no pending jobs");
     }
     let reason = |job: &Job| {
-        let why = job.wait_reason.as_deref().map(one_line).unwrap_or_default();
-        format!("job {}: {why}", job.handle())
+        let reason = job.wait_reason.as_deref().map(one_line).unwrap_or_default();
+        format!("job {}: {reason}", job.handle())
     };
-    let reasons: Vec<_> = jobs.iter().take(NAMED).map(reason).collect();
+    let reasons: Vec<_> = jobs.iter().take(MAX_LISTED).map(reason).collect();
     Check::warn(
         "queue",
-        format!("{} waiting: {}", jobs.len(), reasons.join("; ")),
-        "`agentaflow explain JOB` says what would start now",
+        format!("{} pending: {}", jobs.len(), reasons.join("; ")),
+        "run `agentaflow explain JOB` for details",
     )
 }

@@ -1,4 +1,4 @@
-//! Sends objects to the cluster: server-side apply under one name, all or none.
+//! Server-side apply of several objects, all or none.
 
 use agentaflow_kube_client::Failure;
 use agentaflow_kube_core::names::FIELD_MANAGER;
@@ -9,35 +9,37 @@ use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, Client};
 use serde_json::Value;
 
-/// How objects are sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
-    /// Only ask whether they would be taken.
+pub(crate) struct ApplyOptions {
+    /// Validate without changing the cluster.
     pub(crate) dry_run: bool,
-    /// Take over fields that others manage.
+    /// Take over fields of other field managers.
     pub(crate) force: bool,
 }
 
-/// Applies objects, and names them. Each is tried by the API server first, so that one that is refused leaves the others
-/// undone.
-pub(crate) async fn apply(client: &Client, objects: &[Value], how: How) -> Result<Vec<String>> {
+/// Applies objects and returns their names. A dry run of all objects first prevents a partial apply.
+pub(crate) async fn apply(
+    client: &Client,
+    objects: &[Value],
+    options: ApplyOptions,
+) -> Result<Vec<String>> {
     let mut sent = Vec::new();
     for object in objects {
         let api = api(client, object).await?;
-        patch(&api, object, How { dry_run: true, ..how }).await?;
+        patch(&api, object, ApplyOptions { dry_run: true, ..options }).await?;
         sent.push((api, object));
     }
     let mut names = Vec::new();
     for (api, object) in sent {
-        if !how.dry_run {
-            patch(&api, object, how).await?;
+        if !options.dry_run {
+            patch(&api, object, options).await?;
         }
         names.push(name(object));
     }
     Ok(names)
 }
 
-/// Kind and name, as `kubectl` prints them.
+/// Kind and name in `kubectl` format.
 pub(crate) fn name(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let kind = text(&object["kind"]).to_lowercase();
@@ -53,13 +55,13 @@ async fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     let kind = GroupVersionKind::gvk(group, version, &text(&object["kind"]));
     let found = pinned_kind(client, &kind).await.map_err(Failure::from);
     let (resource, capabilities) = found.map_err(|failure| {
-        let named = format!("{} of {}", kind.kind, kind.api_version());
-        // Who cannot be asked, or does not answer such a question, has said nothing about the kind.
+        let kind_name = format!("{} of {}", kind.kind, kind.api_version());
+        // Other failures do not mean that the kind is missing.
         match failure {
             Failure::NotFound(_) | Failure::Other(_) => anyhow::Error::new(failure)
-                .context(format!("cannot find the kind {named}: is what defines it installed?")),
+                .context(format!("kind {kind_name} not found: is its CRD installed?")),
             failure => {
-                anyhow::Error::new(failure).context(format!("cannot ask for the kind {named}"))
+                anyhow::Error::new(failure).context(format!("cannot look up kind {kind_name}"))
             }
         }
     })?;
@@ -73,15 +75,15 @@ async fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     })
 }
 
-async fn patch(api: &Api<DynamicObject>, object: &Value, how: How) -> Result<()> {
+async fn patch(api: &Api<DynamicObject>, object: &Value, options: ApplyOptions) -> Result<()> {
     let mut parameters = PatchParams::apply(FIELD_MANAGER);
-    parameters.dry_run = how.dry_run;
-    parameters.force = how.force;
-    // A field that the kind does not have is an error, not a warning that nobody reads.
+    parameters.dry_run = options.dry_run;
+    parameters.force = options.force;
+    // Unknown fields are errors, not warnings.
     parameters.field_validation = Some(ValidationDirective::Strict);
     let own = object["metadata"]["name"].as_str().unwrap_or_default();
-    let answer = api.patch(own, &parameters, &Patch::Apply(object)).await;
-    answer
+    let result = api.patch(own, &parameters, &Patch::Apply(object)).await;
+    result
         .map_err(Failure::from)
         .map(drop)
         .with_context(|| format!("cannot apply {}", name(object)))

@@ -1,4 +1,4 @@
-//! `agentaflow generate`: GPU manifests for people who do not want to remember twenty fields.
+//! `agentaflow generate`: generates GPU manifests.
 
 mod apply;
 mod sized;
@@ -12,7 +12,7 @@ use agentaflow_manifest::catalogue::{BUILT_IN, Catalogue};
 use agentaflow_manifest::yaml;
 use anyhow::{Context as _, Result};
 
-use self::apply::How;
+use self::apply::ApplyOptions;
 use super::kubernetes;
 use crate::connect::block_on;
 use crate::failure::usage;
@@ -23,90 +23,88 @@ pub(crate) use template::{Args as TemplateArgs, run as run_template};
 const EXAMPLES: &str = "\
 Examples:
   agentaflow generate job --task-id ml_task_123 --image train:v1 --gpu a100 -- python train.py
-      A job with limits, shared memory, a deadline and all that a GPU node wants
+      A Job with limits, shared memory, a deadline, and tolerations of GPU nodes
   agentaflow generate job --name train --image train:v1 --cloud eks --gpu a100 --gpus 8 --spot --apply
-      The same on the cheapest machine that has 8 of them, sent to the cluster
+      The same on the cheapest instance with 8 GPUs, applied to the cluster
   agentaflow generate model-server --name llm --image vllm/vllm-openai:v0.11.0 --gpu l4 --output-file llm.yaml
-      Servers with a claim for models, into a file
+      Model servers with a volume claim, written to a file
   agentaflow generate job --name tune --image tune:v1 --detect \"fine-tune Llama-3 8B in bf16\"
-      GPUs, memory and cores by what the work needs
+      GPUs, memory and CPU from detected requirements
   agentaflow generate mig-config --gpu h100 --slices 3g.40gb=2
-      GPUs cut in half
+      GPUs split in half
 
-A file for --from has the names of the flags as its fields: `gpus: 8`, `env: {EPOCHS: 10}`.";
+Fields of a --from file have the names of the options: `gpus: 8`, `env: {EPOCHS: 10}`.";
 
-/// Write GPU manifests: jobs, servers, claims, sharing, scaling
+/// Generate GPU manifests: jobs, servers, claims, sharing, scaling
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: GenerateCommand,
     #[command(flatten)]
     out: Out,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum GenerateCommand {
     #[command(flatten)]
     Recipe(Box<Recipe>),
-    /// Print the instance types and prices that are built in, as a file for --catalogue
+    /// Print the built-in instance types and prices as a file for --catalogue
     Catalogue,
 }
 
-/// Where recipes come from and objects go.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Input and output")]
 struct Out {
-    /// YAML file with what the flags do not say; `-` is stdin
+    /// YAML file with defaults for the options; `-` for stdin
     #[arg(long, value_name = "FILE", global = true)]
     from: Option<PathBuf>,
-    /// Text, file or folder about the work: GPUs, memory and cores are those that it needs; flags go before
+    /// Detect GPUs, memory and CPU from a text, file or directory; options take precedence
     #[arg(long, value_name = "TEXT|FILE|DIR", global = true)]
     detect: Option<String>,
-    /// YAML file with instance types and prices that go before the built-in ones
+    /// YAML file with instance types and prices; takes precedence over the built-in ones
     #[arg(long, value_name = "FILE", global = true)]
     catalogue: Option<PathBuf>,
-    /// How to print the objects
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "yaml", global = true)]
     output: Format,
-    /// File to write instead of stdout; it must not be there
+    /// File to write instead of stdout; must not exist
     #[arg(long, value_name = "FILE", global = true)]
     output_file: Option<PathBuf>,
-    /// Overwrite the file; with --apply, take over fields that others manage
+    /// Overwrite the file; with --apply, take over fields of other field managers
     #[arg(long, global = true)]
     force: bool,
-    /// Send the objects to the cluster instead of printing them
+    /// Apply the objects to the cluster instead of printing them
     #[arg(long, global = true)]
     apply: bool,
-    /// With --apply: only ask the API server whether it would take them
+    /// With --apply, validate without changing the cluster
     #[arg(long, global = true)]
     dry_run: bool,
-    /// The cluster [default: KUBECONFIG, else the one that this runs in]
+    /// Kubeconfig [default: KUBECONFIG, else the cluster of the pod]
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<PathBuf>,
 }
 
-/// How objects are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// Documents of YAML
+    /// YAML documents
     Yaml,
-    /// One object, or one list of several
+    /// JSON object, or a list of several
     Json,
-    /// Kind and name of each
+    /// Kind and name, one per line
     Name,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let Args { what, out } = args;
-    let What::Recipe(recipe) = what else {
+    let Args { command, out } = args;
+    let GenerateCommand::Recipe(recipe) = command else {
         return write::write(&built_in(out.output)?, out.target(), out.force);
     };
     if out.dry_run && !out.apply {
-        return Err(usage("--dry-run goes with --apply: without it nothing is sent anyway"));
+        return Err(usage("--dry-run requires --apply"));
     }
     if out.apply && out.output_file.is_some() {
-        return Err(usage("--apply and --output-file: choose one"));
+        return Err(usage("--apply cannot be combined with --output-file"));
     }
     if out.from.as_deref() == Some(Path::new("-")) && out.detect.as_deref() == Some("-") {
         return Err(usage("--from and --detect cannot both read stdin"));
@@ -126,7 +124,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     write::write(&text, out.target(), out.force)
 }
 
-/// The catalogue that comes with the program; as YAML with its comments.
+/// The built-in catalogue; the YAML format keeps its comments.
 fn built_in(format: Format) -> Result<String> {
     Ok(match format {
         Format::Yaml => BUILT_IN.to_owned(),
@@ -141,13 +139,13 @@ fn built_in(format: Format) -> Result<String> {
     })
 }
 
-/// The objects of the flags, over what the file says.
+/// Objects of the options and the file; options take precedence.
 fn make(recipe: Recipe, out: &Out) -> Result<BuildOutput> {
     let recipe = match &out.from {
         None => recipe,
         Some(file) => {
             let text = write::read(file)?;
-            recipe.over(&text).map_err(|error| about(file, &error))?
+            recipe.over(&text).map_err(|error| file_error(file, &error))?
         }
     };
     let catalogue = catalogue(out.catalogue.as_deref())?;
@@ -162,26 +160,26 @@ fn make(recipe: Recipe, out: &Out) -> Result<BuildOutput> {
 }
 
 pub(crate) fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
-    let built_in = Catalogue::built_in().context("the built-in catalogue cannot be read")?;
+    let built_in = Catalogue::built_in().context("cannot read the built-in catalogue")?;
     let Some(file) = file else { return Ok(built_in) };
-    let own = Catalogue::parse(&write::read(file)?).map_err(|error| about(file, &error))?;
+    let own = Catalogue::parse(&write::read(file)?).map_err(|error| file_error(file, &error))?;
     Ok(own.over(built_in))
 }
 
-/// What is wrong with a file: it was written as little as a flag was meant.
-fn about(file: &Path, error: &dyn std::error::Error) -> anyhow::Error {
-    let said = error.to_string();
-    let separator = if said.starts_with("line ") { "," } else { ":" };
-    usage(format!("{}{separator} {said}", write::name(file)))
+/// The error of a file as a usage error.
+fn file_error(file: &Path, error: &dyn std::error::Error) -> anyhow::Error {
+    let message = error.to_string();
+    let separator = if message.starts_with("line ") { "," } else { ":" };
+    usage(format!("{}{separator} {message}", write::name(file)))
 }
 
 fn send(made: &BuildOutput, out: &Out) -> Result<()> {
-    let how = How { dry_run: out.dry_run, force: out.force };
+    let options = ApplyOptions { dry_run: out.dry_run, force: out.force };
     let applied = block_on(async {
         let client = kubernetes::client(out.kubeconfig.as_deref()).await?;
-        apply::apply(&client, &made.objects, how).await
+        apply::apply(&client, &made.objects, options).await
     })?;
-    let end = if out.dry_run { "would be applied" } else { "applied" };
+    let end = if out.dry_run { "applied (dry run)" } else { "applied" };
     let lines: Vec<_> = applied.iter().map(|name| format!("{name} {end}\n")).collect();
     output::print(&lines.concat())
 }

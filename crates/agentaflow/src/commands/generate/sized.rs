@@ -1,4 +1,4 @@
-//! A recipe by what the work needs.
+//! Fills a recipe with detected requirements.
 
 use agentaflow_console::format::one_line;
 use agentaflow_manifest::build::{Recipe, SizedRecipe};
@@ -9,14 +9,15 @@ use anyhow::Result;
 use crate::commands::detect;
 use crate::failure::usage;
 
-/// The recipe with what was detected, where flags and file say nothing. What was decided, and why, goes to stderr.
+/// Fills in detected requirements where options and file have no value. Prints the decision to stderr.
 pub(super) fn sized(recipe: Recipe, target: &str, catalogue: &Catalogue) -> Result<Recipe> {
-    let (detection, skipped) = detect::look(&[target.to_owned()])?;
-    let found = detect::size(&detection).map_err(|none| usage(format!("--detect: {none}")))?;
+    let (detection, skipped) = detect::detect(&[target.to_owned()])?;
+    let found = detect::sizing(&detection).map_err(|none| usage(format!("--detect: {none}")))?;
     let sized = recipe.sized(found, catalogue).map_err(|refused| usage(refused.to_string()))?;
     let SizedRecipe { recipe, sizing, kept } = sized;
-    let why = reasons(&detection, found, &sizing);
-    let lines = [decided(&detection, &sizing)].into_iter().chain(why).chain(kept).chain(skipped);
+    let reasons = reasons(&detection, found, &sizing);
+    let lines =
+        [decided(&detection, &sizing)].into_iter().chain(reasons).chain(kept).chain(skipped);
     for line in lines {
         eprintln!("note: {}", one_line(&line));
     }
@@ -25,7 +26,7 @@ pub(super) fn sized(recipe: Recipe, target: &str, catalogue: &Catalogue) -> Resu
 
 fn decided(detection: &Detection, sizing: &Sizing) -> String {
     format!(
-        "ML work ({}), {:.0} % sure: {} × {}, {} of memory, {} of CPU, {} of shared memory",
+        "ML workload ({}), {:.0} % confidence: {} × {}, {} of memory, {} CPU, {} of shared memory",
         detection.workload_type,
         detection.confidence * 100.0,
         sizing.gpu_count,
@@ -36,7 +37,7 @@ fn decided(detection: &Detection, sizing: &Sizing) -> String {
     )
 }
 
-/// Why, with the sentence about the GPUs that were chosen in place of that about those that were found.
+/// Reasons, with the sentence about the chosen GPUs in place of the detected ones.
 fn reasons(detection: &Detection, found: &Sizing, chosen: &Sizing) -> Vec<String> {
     let sentence = |line: &String| match (found.reasons.first(), chosen.reasons.first()) {
         (Some(before), Some(after)) if line == before => after.clone(),

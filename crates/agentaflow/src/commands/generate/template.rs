@@ -1,4 +1,4 @@
-//! `agentaflow generate-template`: a commented `GPUWorkload` to begin with.
+//! `agentaflow generate-template`: writes a commented `GPUWorkload`.
 
 use std::path::PathBuf;
 
@@ -6,17 +6,16 @@ use anyhow::Result;
 
 use super::write;
 
-/// The example that the repository has, which the API server takes.
 const TEMPLATE: &str = include_str!("../../../../../examples/kubernetes/gpuworkload.yaml");
 
-/// Write a commented GPUWorkload to begin with
+/// Write a commented GPUWorkload template
 #[derive(Debug, clap::Args)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
-    /// File to write; `-` is stdout
+    /// File to write; `-` for stdout
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Overwrite the file if it is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }

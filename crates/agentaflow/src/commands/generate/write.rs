@@ -1,4 +1,4 @@
-//! Small files in, text out; nothing is overwritten by accident.
+//! Reads small files, and writes files without overwriting by accident.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write as _};
@@ -7,13 +7,13 @@ use std::path::Path;
 use agentaflow_manifest::yaml::{self, Limits};
 use anyhow::{Context as _, Result};
 
-use crate::failure::{not_there, usage};
+use crate::failure::{not_found, usage};
 use crate::output;
 
-/// No recipe and no catalogue is longer.
-const MOST: u64 = 1 << 20;
+/// Maximum size of a recipe or catalogue.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// Writes to stdout, or to a file that must not be there.
+/// Writes to stdout or to a file, which must not exist unless `force` is set.
 pub(super) fn write(text: &str, file: Option<&Path>, force: bool) -> Result<()> {
     let Some(file) = file.filter(|file| *file != Path::new("-")) else {
         return output::print(text);
@@ -27,10 +27,7 @@ pub(super) fn write(text: &str, file: Option<&Path>, force: bool) -> Result<()> 
     };
     let opened = match options.open(file) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            return Err(usage(format!(
-                "`{}` is there already: --force overwrites it",
-                file.display()
-            )));
+            return Err(usage(format!("`{}` exists; use --force to overwrite it", file.display())));
         }
         opened => opened,
     };
@@ -39,27 +36,26 @@ pub(super) fn write(text: &str, file: Option<&Path>, force: bool) -> Result<()> 
     written.with_context(|| format!("cannot write `{}`", file.display()))
 }
 
-/// Reads a small file, or stdin.
 pub(super) fn read(file: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     let read = if is_stdin(file) {
-        io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes)
+        io::stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut bytes)
     } else {
-        File::open(file).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes))
+        File::open(file).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
     };
     let name = name(file);
     if read.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-        return Err(not_there(format!("cannot read {name}: there is no such file")));
+        return Err(not_found(format!("cannot read {name}: no such file or directory")));
     }
     read.with_context(|| format!("cannot read {name}"))?;
-    if bytes.len() as u64 > MOST {
-        return Err(usage(format!("{name} is longer than a MiB: is it the right file?")));
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(usage(format!("{name} is too large: limit 1 MiB")));
     }
     let text = yaml::text(&bytes, &Limits::default());
     text.map(str::to_owned).map_err(|error| usage(format!("{name}: {error}")))
 }
 
-/// A file as messages name it.
+/// Name of a file in messages.
 pub(super) fn name(file: &Path) -> String {
     if is_stdin(file) { "stdin".to_owned() } else { format!("`{}`", file.display()) }
 }

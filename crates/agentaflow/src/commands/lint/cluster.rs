@@ -1,4 +1,4 @@
-//! What is in a cluster: what people wrote, not what controllers made of it.
+//! Objects of a cluster that no controller owns.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use crate::commands::kubernetes;
 use crate::connect::block_on;
 use crate::failure;
 
-/// How many objects are asked for at once.
-const PAGE: u32 = 500;
+/// Objects per list request.
+const PAGE_SIZE: u32 = 500;
 
-/// Most of these are somebody else's; only the device plugin's configuration is looked at.
+/// Of ConfigMaps only the configuration of the device plugin is checked.
 const CONFIG_MAP: &str = "ConfigMap";
 
-/// Group, version and kind of what is looked at.
+/// Group, version and kind of checked objects.
 const KINDS: [(&str, &str, &str); 9] = [
     ("apps", "v1", "Deployment"),
     ("apps", "v1", "StatefulSet"),
@@ -33,21 +33,22 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("agentaflow.io", "v1", "GPUWorkload"),
 ];
 
-/// What a cluster holds.
+/// Objects of a cluster or namespace.
 #[derive(Debug)]
-pub(super) struct Live {
-    /// What people call the cluster.
+pub(super) struct ClusterObjects {
+    /// Name in findings.
     pub(super) name: String,
-    /// Objects that no other object owns.
+    /// Objects without a controller.
     pub(super) objects: Vec<Value>,
-    /// What could not be looked at, and why.
     pub(super) notes: Vec<Skipped>,
 }
 
-/// Everything to check in a cluster, or in one namespace of it.
-pub(super) fn objects(kubeconfig: Option<&Path>, namespace: Option<&str>) -> Result<Live> {
+pub(super) fn objects(
+    kubeconfig: Option<&Path>,
+    namespace: Option<&str>,
+) -> Result<ClusterObjects> {
     let name = namespace.map_or("cluster".to_owned(), |name| format!("namespace {name}"));
-    let mut live = Live { name, objects: Vec::new(), notes: Vec::new() };
+    let mut live = ClusterObjects { name, objects: Vec::new(), notes: Vec::new() };
     block_on(async {
         let client = kubernetes::client(kubeconfig).await?;
         for (group, version, kind) in KINDS {
@@ -55,38 +56,37 @@ pub(super) fn objects(kubeconfig: Option<&Path>, namespace: Option<&str>) -> Res
             let listed = list(client.clone(), &resource, namespace).await;
             match listed {
                 Ok(objects) => live.objects.extend(objects),
-                // A cluster need not have our kinds, nor let everybody see everything.
-                Err(kube::Error::Api(said)) if said.code == 404 => {}
-                Err(kube::Error::Api(said)) if said.code == 403 => {
-                    live.notes.push(Skipped::new(kind, said.message));
+                // The CRDs may be missing, and the user may lack permissions.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(kube::Error::Api(status)) if status.code == 403 => {
+                    live.notes.push(Skipped::new(kind, status.message));
                 }
                 Err(error) => {
-                    return Err(error)
-                        .with_context(|| format!("cannot list each {kind} of the cluster"));
+                    return Err(error).with_context(|| format!("cannot list {kind} objects"));
                 }
             }
         }
         match namespace {
-            Some(namespace) if live.objects.is_empty() => exists(client, namespace).await,
+            Some(namespace) if live.objects.is_empty() => check_namespace(client, namespace).await,
             _ => Ok(()),
         }
     })?;
     Ok(live)
 }
 
-/// Nothing is found in a namespace that is misspelt, either. Who may not look at namespaces is not told.
-async fn exists(client: Client, namespace: &str) -> Result<()> {
+/// Reports a missing namespace, if the user may read namespaces.
+async fn check_namespace(client: Client, namespace: &str) -> Result<()> {
     let found = Api::<Namespace>::all(client).get_opt(namespace).await;
     if matches!(found, Ok(None)) {
-        return Err(failure::not_there(format!("there is no namespace `{namespace}`")));
+        return Err(failure::not_found(format!("namespace `{namespace}` not found")));
     }
     Ok(())
 }
 
-/// The exit code for a cluster that does not answer, or not us.
+/// Exit code for an error of the cluster.
 pub(super) fn code(error: &anyhow::Error) -> u8 {
     match error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>()) {
-        Some(kube::Error::Api(said)) if matches!(said.code, 401 | 403) => 4,
+        Some(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => 4,
         Some(kube::Error::Api(_)) => 1,
         None => failure::code(error),
         Some(_) => 5,
@@ -103,7 +103,7 @@ async fn list(
         None => Api::all_with(client, resource),
     };
     let mut all = Vec::new();
-    let mut page = ListParams::default().limit(PAGE);
+    let mut page = ListParams::default().limit(PAGE_SIZE);
     loop {
         let listed = api.list(&page).await?;
         let next = listed.metadata.continue_.clone().filter(|next| !next.is_empty());
@@ -111,7 +111,7 @@ async fn list(
             listed
                 .items
                 .into_iter()
-                .filter(|object| !is_owned(object) && is_ours(object, resource))
+                .filter(|object| !is_owned(object) && is_relevant(object, resource))
                 .map(|object| value(object, resource)),
         );
         let Some(next) = next else { return Ok(all) };
@@ -123,14 +123,14 @@ fn is_owned(object: &DynamicObject) -> bool {
     object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
 }
 
-/// Whether it can have anything to do with GPUs.
-fn is_ours(object: &DynamicObject, resource: &ApiResource) -> bool {
+/// The object can concern GPUs.
+fn is_relevant(object: &DynamicObject, resource: &ApiResource) -> bool {
     let mut texts = object.data["data"].as_object().into_iter().flatten();
     resource.kind != CONFIG_MAP
         || texts.any(|(_, text)| text.as_str().is_some_and(|text| text.contains("timeSlicing")))
 }
 
-/// The object with its kind, which lists leave out, and without the book-keeping of the API server.
+/// The object with its kind, which lists omit, and without managed fields.
 fn value(mut object: DynamicObject, resource: &ApiResource) -> Value {
     object.metadata.managed_fields = None;
     let mut value = serde_json::to_value(object).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Finds the files to check, reads them, and writes them back.
+//! Finds, reads and rewrites the files to check.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,6 +6,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use agentaflow_console::format::counted;
 use agentaflow_manifest::lint::{self, Input, Unreadable};
 use agentaflow_manifest::yaml::{self, Limits, Problem, YamlError};
 use anyhow::{Context as _, Result};
@@ -14,44 +15,42 @@ use super::kustomize;
 use crate::output;
 use crate::{failure, files};
 
-/// Exit code for a file that is not there.
+/// Exit code for a missing file.
 const NOT_FOUND: u8 = 3;
 
-/// What was found and read.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// Names and texts.
+    /// Names and contents.
     pub(super) texts: Vec<(String, String)>,
-    /// What was asked for by name and is no text.
+    /// Operands that are not text.
     pub(super) unreadable: Vec<Unreadable>,
-    /// What was asked for by name, and so must hold something to check.
+    /// Operands, which must contain an object.
     pub(super) named: HashSet<String>,
-    /// What was left out, and why.
+    /// Skipped files.
     pub(super) notes: Vec<Skipped>,
 }
 
-/// Something that was not checked.
 #[derive(Clone, Debug)]
 pub(super) struct Skipped {
     pub(super) name: String,
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
 impl Skipped {
-    pub(super) fn new(name: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { name: name.into(), why: why.into() }
+    pub(super) fn new(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { name: name.into(), reason: reason.into() }
     }
 }
 
-/// A file that cannot be had.
+/// A file that cannot be read.
 #[derive(Debug)]
-pub(super) struct Missing {
+pub(super) struct ReadError {
     error: anyhow::Error,
     absent: bool,
 }
 
-impl Missing {
-    /// Says so, and with which code to end.
+impl ReadError {
+    /// Prints the error and returns the exit code.
     pub(super) fn report(&self) -> ExitCode {
         let code = failure::report(&self.error);
         if self.absent { ExitCode::from(NOT_FOUND) } else { code }
@@ -64,39 +63,38 @@ impl Missing {
     }
 }
 
-/// Reads all files that are named, and those in the folders that are named.
-pub(super) fn gather(paths: &[PathBuf]) -> Result<Gathered, Missing> {
+/// Reads files, and the manifests of directories.
+pub(super) fn gather(paths: &[PathBuf]) -> Result<Gathered, ReadError> {
     let mut gathered = Gathered::default();
     for path in paths {
         if path.as_os_str() == "-" {
-            let bytes = bounded(io::stdin().lock()).map_err(|error| Missing::new(path, error))?;
-            gathered.take_named("-".to_owned(), &bytes);
+            let bytes = bounded(io::stdin().lock()).map_err(|error| ReadError::new(path, error))?;
+            gathered.add_operand("-".to_owned(), &bytes);
         } else if path.is_dir() {
             let mut files = Vec::new();
-            walk(path, &mut files).map_err(|error| Missing::new(path, error))?;
+            walk(path, &mut files).map_err(|error| ReadError::new(path, error))?;
             let patches = kustomize::patches(&files);
             for file in files {
                 if kustomize::is_patch(&file, &patches) {
                     let name = file.strip_prefix(".").unwrap_or(&file).display().to_string();
                     gathered.notes.push(Skipped::new(name, kustomize::PATCH));
                 } else {
-                    gathered.take_from_folder(&file)?;
+                    gathered.add_from_directory(&file)?;
                 }
             }
         } else {
-            gathered.take_named(path.display().to_string(), &read(path)?);
+            gathered.add_operand(path.display().to_string(), &read(path)?);
         }
     }
     gathered.texts.dedup_by(|one, other| one.0 == other.0);
     Ok(gathered)
 }
 
-/// What to do about a text that cannot be read as YAML. A file of a folder that has nothing in it has nothing wrong
-/// in it; who names a file, or pipes one in, means it to be checked.
-pub(super) fn unread(gathered: &mut Gathered, name: &str, text: &str, error: &YamlError) {
+/// Handles a text that is not valid YAML. An empty file of a directory is skipped; an empty operand is an error.
+pub(super) fn add_unreadable(gathered: &mut Gathered, name: &str, text: &str, error: &YamlError) {
     let message = match error.problem {
         Problem::Empty if name == "-" => {
-            "nothing came through the pipe: the command before it may have failed".to_owned()
+            "stdin is empty: the command before the pipe may have failed".to_owned()
         }
         Problem::Empty | Problem::OnlyComments if !gathered.named.contains(name) => {
             gathered.notes.push(Skipped::new(name, error.problem.to_string()));
@@ -108,23 +106,22 @@ pub(super) fn unread(gathered: &mut Gathered, name: &str, text: &str, error: &Ya
     gathered.unreadable.push(Unreadable { name, position: error.position, message });
 }
 
-/// Notes what was read and is nothing to check: a failure where it was asked for by name.
-pub(super) fn without_objects(gathered: &mut Gathered, input: &Input) {
+/// Notes documents without a Kubernetes object; an operand without any object is an error.
+pub(super) fn check_objects(gathered: &mut Gathered, input: &Input) {
     let others = input.documents.iter().filter(|document| !lint::is_kubernetes(document)).count();
     if others == 0 {
         return;
     }
     if others == input.documents.len() && gathered.named.contains(&input.name) {
-        let message = "there is no Kubernetes object in it".to_owned();
+        let message = "no Kubernetes object".to_owned();
         gathered.unreadable.push(Unreadable { name: input.name.clone(), position: None, message });
         return;
     }
-    let what = if others == 1 { "a document that is" } else { "documents that are" };
-    let why = format!("{what} no Kubernetes object was not checked");
-    gathered.notes.push(Skipped::new(&input.name, why));
+    let reason = format!("skipped {} without a Kubernetes object", counted(others, "document"));
+    gathered.notes.push(Skipped::new(&input.name, reason));
 }
 
-/// Writes mended texts to where they came from; what came through a pipe goes on to the output.
+/// Writes fixed texts to their files, and stdin to stdout.
 pub(super) fn write(texts: &mut [(String, String)], new: Vec<String>) -> Result<()> {
     for ((name, text), new) in texts.iter_mut().zip(new) {
         if name == "-" {
@@ -137,7 +134,7 @@ pub(super) fn write(texts: &mut [(String, String)], new: Vec<String>) -> Result<
     Ok(())
 }
 
-/// Swaps a file in whole, so that nobody ever sees half of it. Its rights stay, and a link stays a link.
+/// Replaces a file atomically. Permissions and symbolic links are preserved.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let path = fs::canonicalize(path)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -153,7 +150,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 impl Gathered {
-    fn take_named(&mut self, name: String, bytes: &[u8]) {
+    fn add_operand(&mut self, name: String, bytes: &[u8]) {
         self.named.insert(name.clone());
         match yaml::text(bytes, &Limits::default()) {
             Ok(text) => self.texts.push((name, text.to_owned())),
@@ -165,18 +162,18 @@ impl Gathered {
         }
     }
 
-    /// Folders hold many things; only what is surely meant to be a manifest may be wrong.
-    fn take_from_folder(&mut self, path: &Path) -> Result<(), Missing> {
+    /// Files of a directory that are no manifests are skipped.
+    fn add_from_directory(&mut self, path: &Path) -> Result<(), ReadError> {
         let path = path.strip_prefix(".").unwrap_or(path);
         let name = path.display().to_string();
         if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
-            self.notes.push(Skipped::new(name, "it is neither a file nor a folder"));
+            self.notes.push(Skipped::new(name, "neither a file nor a directory"));
             return Ok(());
         }
         let bytes = read(path)?;
         let readable = yaml::text(&bytes, &Limits::default());
         let Ok(text) = readable else {
-            self.notes.push(Skipped::new(name, "it is no text"));
+            self.notes.push(Skipped::new(name, "not text"));
             return Ok(());
         };
         match yaml::read_text(text, &Limits::default()) {
@@ -184,8 +181,8 @@ impl Gathered {
                 self.notes.push(Skipped::new(name, lint::unreadable(text, &error)));
             }
             Err(error) if !text.contains("apiVersion") => {
-                let why = format!("it is no manifest ({})", error.problem);
-                self.notes.push(Skipped::new(name, why));
+                let reason = format!("not a manifest ({})", error.problem);
+                self.notes.push(Skipped::new(name, reason));
             }
             _ => self.texts.push((name, text.to_owned())),
         }
@@ -193,24 +190,23 @@ impl Gathered {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Missing> {
-    let about = fs::metadata(path).map_err(|error| Missing::new(path, error))?;
-    if !files::comes_to_an_end(path, &about) {
-        let why = "it is neither a file nor a folder: name one, or write `-` for what comes through a pipe";
-        return Err(Missing::new(path, io::Error::other(why)));
+fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let about = fs::metadata(path).map_err(|error| ReadError::new(path, error))?;
+    if !files::is_finite(path, &about) {
+        return Err(ReadError::new(path, io::Error::other("neither a file nor a directory")));
     }
-    let file = fs::File::open(path).map_err(|error| Missing::new(path, error))?;
-    bounded(file).map_err(|error| Missing::new(path, error))
+    let file = fs::File::open(path).map_err(|error| ReadError::new(path, error))?;
+    bounded(file).map_err(|error| ReadError::new(path, error))
 }
 
-/// One byte more than may be, so that what is too long is seen to be.
+/// Reads at most one byte more than the limit, to detect a longer file.
 fn bounded(reader: impl io::Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(Limits::default().bytes as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Every manifest below a folder, in order. Hidden folders and links to folders are left out.
+/// Manifests of a directory tree in order of names, without hidden directories and linked directories.
 fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);

@@ -1,4 +1,4 @@
-//! Patches of Kustomize: parts of objects, which are whole only where they are applied.
+//! Kustomize patches, which are not complete objects.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use agentaflow_manifest::yaml::{self, Limits};
 use serde_json::Value;
 
-/// Why a patch is not checked.
-pub(super) const PATCH: &str = "it is a patch, and no whole object; check what it makes: kustomize build DIR | agentaflow lint -";
+pub(super) const PATCH: &str =
+    "Kustomize patch; check the result instead: kustomize build DIR | agentaflow lint -";
 
-/// The files among others that kustomizations among them name as patches.
+/// Patch files of the kustomizations among the files.
 pub(super) fn patches(files: &[PathBuf]) -> HashSet<PathBuf> {
     let named = |file: &&PathBuf| {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -19,7 +19,6 @@ pub(super) fn patches(files: &[PathBuf]) -> HashSet<PathBuf> {
     files.iter().filter(named).flat_map(|file| patches_of(file)).collect()
 }
 
-/// Whether a file is one of them.
 pub(super) fn is_patch(file: &Path, patches: &HashSet<PathBuf>) -> bool {
     !patches.is_empty() && fs::canonicalize(file).is_ok_and(|file| patches.contains(&file))
 }
@@ -34,7 +33,7 @@ fn patches_of(kustomization: &Path) -> Vec<PathBuf> {
         for patch in ["patches", "patchesJson6902"].iter().flat_map(|key| list(key)) {
             paths.extend(patch["path"].as_str().map(str::to_owned));
         }
-        // These may also be written out.
+        // An item may also be an inline patch.
         let named = list("patchesStrategicMerge").into_iter().filter_map(|item| match item {
             Value::String(name) if !name.contains('\n') => Some(name),
             _ => None,

@@ -1,4 +1,4 @@
-//! `agentaflow lint`: checks GPU manifests, in files, from a pipe or in a cluster, and mends them.
+//! `agentaflow lint`: checks and fixes GPU manifests in files, on stdin or in a cluster.
 
 mod cluster;
 mod gather;
@@ -25,67 +25,67 @@ use gather::{Gathered, Skipped};
 const EXAMPLES: &str = "\
 Examples:
   agentaflow lint train.yaml deploy/
-      Files, and every manifest in a folder
+      Check files, and all manifests of a directory
   helm template app ./chart | agentaflow lint -
-      What Helm renders
+      Check rendered Helm templates
   agentaflow lint --fix train.yaml
-      Mend what can be mended; comments and layout stay. --diff only shows it
+      Fix findings; comments and layout are preserved. --diff prints the changes only
   agentaflow lint --cluster -n research
-      What runs in a cluster: Deployments, Jobs, CronJobs, GPUWorkloads, pods without an owner
+      Check objects of a cluster: Deployments, Jobs, CronJobs, GPUWorkloads, pods without an owner
   agentaflow lint -o sarif . > lint.sarif
-      For code scanning
+      Write SARIF for code scanning
   agentaflow lint --explain AF102
-      What a rule is about
+      Explain a rule
 
-Ends with 1 if there is an error, with --strict also for a warning, and if a file that is named or a pipe holds nothing
-to check. A comment `# agentaflow-lint: ignore=AF301` silences
-a rule on its line or below it, before the first line in the whole document.";
+Exits with 1 on an error, on a warning with --strict, and if an operand has no object to check. A comment
+`# agentaflow-lint: ignore=AF301` disables a rule on its line or the next, or in the whole document if the comment is
+before the first line.";
 
-/// Check GPU manifests, and mend them
+/// Check and fix GPU manifests
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Args {
-    /// Files, folders, or `-` for what comes through a pipe
+    /// Files, directories, or `-` for stdin
     #[arg(value_name = "FILE|DIR|-")]
     files: Vec<PathBuf>,
-    /// Mend what can be mended
+    /// Fix findings
     #[arg(long)]
     fix: bool,
-    /// Show what --fix would change, and change nothing
+    /// Print the changes of --fix without writing
     #[arg(long, visible_alias = "dry-run")]
     diff: bool,
-    /// Only this rule, by id or name; may be repeated
+    /// Check only this rule, by id or name; repeatable
     #[arg(long = "rule", value_name = "ID", value_parser = rule)]
     rules: Vec<&'static Rule>,
-    /// Not this rule; may be repeated
+    /// Skip this rule; repeatable
     #[arg(long, value_name = "ID", value_parser = rule)]
     ignore: Vec<&'static Rule>,
-    /// What GPU nodes are, where manifests do not choose a machine type, such as g4dn.xlarge
+    /// Machine type of GPU nodes for manifests without one, such as g4dn.xlarge
     #[arg(long, value_name = "TYPE")]
     machine: Option<String>,
-    /// YAML file with machine types that go before the built-in ones, as for `generate`
+    /// YAML file with machine types; takes precedence over the built-in ones
     #[arg(long, value_name = "FILE")]
     catalogue: Option<PathBuf>,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
-    /// Warnings count as errors
+    /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
-    /// Say what was not checked, and why
+    /// Print skipped files with the reason
     #[arg(short, long)]
     verbose: bool,
-    /// Check what is in a cluster
+    /// Check the objects of a cluster
     #[arg(long)]
     cluster: bool,
-    /// Only this namespace of the cluster [default: all]
+    /// Namespace [default: all]
     #[arg(short, long, value_name = "NAME", requires = "cluster")]
     namespace: Option<String>,
-    /// The cluster [default: KUBECONFIG, else the one that this runs in]
+    /// Kubeconfig [default: KUBECONFIG, else the cluster of the pod]
     #[arg(long, value_name = "FILE", requires = "cluster")]
     kubeconfig: Option<PathBuf>,
-    /// Print the page of a rule
+    /// Explain a rule
     #[arg(long, value_name = "ID", value_parser = rule, conflicts_with_all = ["files", "cluster", "fix", "diff"])]
     explain: Option<&'static Rule>,
     /// List all rules
@@ -93,14 +93,13 @@ pub(crate) struct Args {
     list: bool,
 }
 
-/// How findings are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// Lines for people
+    /// Plain text
     Text,
-    /// One JSON object
+    /// JSON
     Json,
-    /// SARIF 2.1.0, for code scanning
+    /// SARIF 2.1.0 for code scanning
     Sarif,
 }
 
@@ -114,15 +113,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.files.is_empty() && !args.cluster {
-        return Err(usage(
-            "name files or folders, `-` for what comes through a pipe, or --cluster",
-        ));
+        return Err(usage("missing input: give files, directories, `-` for stdin, or --cluster"));
     }
     if (args.fix || args.diff) && args.files.is_empty() {
         let flag = if args.fix { "--fix" } else { "--diff" };
-        return Err(usage(format!(
-            "{flag}: files are mended, not a cluster: name those that it was made from"
-        )));
+        return Err(usage(format!("{flag} requires files; objects of a cluster cannot be fixed")));
     }
     let gathered = match gather::gather(&args.files) {
         Ok(gathered) => gathered,
@@ -142,11 +137,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     lint(args, gathered, live)
 }
 
-fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Result<ExitCode> {
+fn lint(
+    args: &Args,
+    mut gathered: Gathered,
+    live: Option<cluster::ClusterObjects>,
+) -> Result<ExitCode> {
     let catalogue = generate::catalogue(args.catalogue.as_deref())?;
     let options = options(args, &catalogue)?;
     let piped = gathered.texts.iter().any(|(name, _)| name == "-");
-    let mut mended = None;
+    let mut fixed_count = None;
     if args.fix || args.diff {
         let fixed = fix(&gathered.texts, &options);
         if args.diff {
@@ -154,7 +153,7 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
                 output::print(&print::coloured(&lint::diff(name, old, new)))?;
             }
         } else {
-            mended = Some(fixed.applied.len());
+            fixed_count = Some(fixed.applied.len());
             gather::write(&mut gathered.texts, fixed.texts)?;
         }
     }
@@ -162,11 +161,11 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
     for (name, text) in std::mem::take(&mut gathered.texts) {
         match read_text(&text, &Limits::default()) {
             Ok(documents) => inputs.push(Input::text(name, documents)),
-            Err(error) => gather::unread(&mut gathered, &name, &text, &error),
+            Err(error) => gather::add_unreadable(&mut gathered, &name, &text, &error),
         }
     }
     for input in &inputs {
-        gather::without_objects(&mut gathered, input);
+        gather::check_objects(&mut gathered, input);
     }
     if let Some(live) = live {
         gathered.notes.extend(live.notes);
@@ -175,14 +174,14 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
     let findings = lint::check(&inputs, &options);
     let report =
         LintReport { inputs: &inputs, findings: &findings, unreadable: &gathered.unreadable };
-    say(args, &report, &gathered.notes, mended, piped && args.fix)?;
-    Ok(verdict(args, &findings, &gathered.unreadable))
+    print(args, &report, &gathered.notes, fixed_count, piped && args.fix)?;
+    Ok(exit_code(args, &findings, &gathered.unreadable))
 }
 
 fn options<'a>(args: &Args, catalogue: &'a Catalogue) -> Result<Options<'a>> {
     if let Some(name) = args.machine.as_ref().filter(|name| catalogue.machine(name).is_none()) {
         return Err(usage(format!(
-            "--machine: nothing is known about the machine type `{}`; --catalogue takes a file with others",
+            "--machine: unknown machine type `{}`; add it with --catalogue",
             one_line(name)
         )));
     }
@@ -195,16 +194,16 @@ fn options<'a>(args: &Args, catalogue: &'a Catalogue) -> Result<Options<'a>> {
     })
 }
 
-fn say(
+fn print(
     args: &Args,
     report: &LintReport<'_>,
     notes: &[Skipped],
-    mended: Option<usize>,
+    fixed: Option<usize>,
     to_stderr: bool,
 ) -> Result<()> {
     if args.verbose {
-        for Skipped { name, why } in notes {
-            eprintln!("note: {}", one_line(&format!("{name}: {why}")));
+        for Skipped { name, reason } in notes {
+            eprintln!("note: {}", one_line(&format!("{name}: {reason}")));
         }
     } else if let Some(line) = print::skipped(notes) {
         eprintln!("note: {line}");
@@ -212,9 +211,9 @@ fn say(
     let text = match args.output {
         Format::Json => list::json(&lint::json(report))?,
         Format::Sarif => list::json(&lint::sarif(report))?,
-        Format::Text => print::findings(report, mended),
+        Format::Text => print::findings(report, fixed),
     };
-    // What comes through a pipe and is mended goes on through the pipe; people still see what was found.
+    // Fixed stdin goes to stdout, so findings go to stderr.
     if to_stderr || args.diff {
         eprint!("{text}");
         return Ok(());
@@ -222,7 +221,7 @@ fn say(
     output::print(&text)
 }
 
-fn verdict(args: &Args, findings: &[Finding], unreadable: &[Unreadable]) -> ExitCode {
+fn exit_code(args: &Args, findings: &[Finding], unreadable: &[Unreadable]) -> ExitCode {
     let worst = findings.iter().map(|finding| finding.severity).max();
     let limit = if args.strict { lint::Severity::Warning } else { lint::Severity::Error };
     let failed = !unreadable.is_empty() || worst.is_some_and(|worst| worst >= limit);
@@ -234,6 +233,6 @@ fn rule(name: &str) -> Result<&'static Rule, String> {
         let known = lint::RULES.iter().flat_map(|rule| [rule.id, rule.name]);
         let near = crate::nearest::nearest(name, known);
         let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        format!("there is no such rule{near} `agentaflow lint --list` lists them")
+        format!("unknown rule{near} run `agentaflow lint --list` to list rules")
     })
 }

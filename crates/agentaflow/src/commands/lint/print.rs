@@ -1,4 +1,4 @@
-//! Findings for people.
+//! Plain text of findings.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use agentaflow_manifest::lint::{
 use super::gather::Skipped;
 use crate::output;
 
-/// One line for each finding, with advice the first time a rule speaks, and how many there are.
-pub(super) fn findings(report: &LintReport<'_>, mended: Option<usize>) -> String {
+/// One line per finding, advice with the first finding of each rule, and a summary.
+pub(super) fn findings(report: &LintReport<'_>, fixed: Option<usize>) -> String {
     let mut text = String::new();
     for unreadable in report.unreadable {
         let position =
@@ -45,23 +45,23 @@ pub(super) fn findings(report: &LintReport<'_>, mended: Option<usize>) -> String
     }
     for kind in unchecked_kinds(report.inputs) {
         let kind = one_line(&kind);
-        let _ = writeln!(text, "not checked: what {kind} runs, for it is not written as a pod is");
+        let _ = writeln!(text, "not checked: pods of {kind}, which has no pod template");
     }
-    text + &summary(report, mended)
+    text + &summary(report, fixed)
 }
 
-/// One line about everything that was not checked, by name.
+/// One line with the names of skipped files.
 pub(super) fn skipped(notes: &[Skipped]) -> Option<String> {
-    const NAMED: usize = 3;
+    const MAX_LISTED: usize = 3;
     let mut names: Vec<_> = notes.iter().map(|note| one_line(&note.name)).collect();
     names.dedup();
-    let more = names.len().saturating_sub(NAMED);
-    names.truncate(NAMED);
+    let more = names.len().saturating_sub(MAX_LISTED);
+    names.truncate(MAX_LISTED);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    (!names.is_empty()).then(|| format!("not checked: {}{more}; -v says why", names.join(", ")))
+    (!names.is_empty())
+        .then(|| format!("not checked: {}{more}; use -v for the reasons", names.join(", ")))
 }
 
-/// All rules, one a line.
 pub(super) fn rules() -> String {
     let mut text = String::new();
     for rule in RULES.iter().copied() {
@@ -78,7 +78,7 @@ pub(super) fn rules() -> String {
     text
 }
 
-/// A difference with what goes in red and what comes in green, where there are colours.
+/// A diff with removed lines in red and added lines in green, if colours are enabled.
 pub(super) fn coloured(diff: &str) -> String {
     if !output::stdout_colour() {
         return diff.to_owned();
@@ -112,33 +112,33 @@ fn paint(severity: Severity) -> String {
     }
 }
 
-fn summary(report: &LintReport<'_>, mended: Option<usize>) -> String {
+fn summary(report: &LintReport<'_>, fixed: Option<usize>) -> String {
     let summary = report.summary();
     let mut parts = Vec::new();
     for (count, one, many) in [
         (summary.errors, "error", "errors"),
         (summary.warnings, "warning", "warnings"),
-        (summary.infos, "for information", "for information"),
+        (summary.infos, "note", "notes"),
     ] {
         if count > 0 {
             parts.push(format!("{count} {}", if count == 1 { one } else { many }));
         }
     }
-    let found = if parts.is_empty() { "nothing found".to_owned() } else { parts.join(", ") };
+    let found = if parts.is_empty() { "no findings".to_owned() } else { parts.join(", ") };
     let documents = report.inputs.iter().flat_map(|input| &input.documents);
     let objects = match documents.filter(|document| is_kubernetes(document)).count() {
         0 if report.unreadable.is_empty() => {
-            return "there is no Kubernetes object to check\n".to_owned();
+            return "No Kubernetes object to check\n".to_owned();
         }
         1 => "1 object".to_owned(),
         count => format!("{count} objects"),
     };
-    // What --fix left it cannot mend: what an anchor gives to others that are right, for one.
-    let fixable = match (summary.fixable, mended) {
+    // Remaining fixable findings cannot be fixed in place, such as values of a shared YAML anchor.
+    let fixable = match (summary.fixable, fixed) {
         (0, _) => String::new(),
-        (count, None) => format!("; --fix mends {count}"),
-        (count, Some(_)) => format!("; {count} that --fix cannot mend there"),
+        (count, None) => format!("; {count} fixable with --fix"),
+        (count, Some(_)) => format!("; {count} not fixable in place"),
     };
-    let mended = mended.filter(|count| *count > 0).map(|count| format!("{count} mended, "));
-    format!("{}{found} in {objects}{fixable}\n", mended.unwrap_or_default())
+    let fixed = fixed.filter(|count| *count > 0).map(|count| format!("{count} fixed, "));
+    format!("{}{found} in {objects}{fixable}\n", fixed.unwrap_or_default())
 }

@@ -1,4 +1,5 @@
-//! Ctrl-C while a job runs: on a terminal the first lets go, the second stops the job; elsewhere a signal stops it.
+//! Signals during `run`: on a terminal the first Ctrl-C detaches and the second cancels the job; elsewhere a signal
+//! cancels the job.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
@@ -10,34 +11,32 @@ use tokio::time::{Instant, timeout};
 use super::follow::patiently;
 use crate::backend::Backend;
 
-/// What a shell reports for a program that Ctrl-C ended.
+/// Exit code of a program that SIGINT ended.
 pub(super) const INTERRUPTED: u8 = 128 + 2;
 
-/// How long a second Ctrl-C is waited for.
-const SECOND: Duration = Duration::from_secs(3);
+/// Time for the second Ctrl-C.
+const CANCEL_WINDOW: Duration = Duration::from_secs(3);
 
-/// Signals that come so soon after the first mean the same: `timeout` sends one to the program and one to its group.
-const SAME: Duration = Duration::from_secs(5);
+/// Signals within this time count as one: `timeout` signals the program and its process group.
+const COALESCE_WINDOW: Duration = Duration::from_secs(5);
 
-/// What follows from a signal.
+/// Effect of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// The job goes on without us.
-    LetGo,
-    /// The job is being stopped; its end is worth waiting for.
-    Stopping,
+pub(super) enum SignalEffect {
+    /// The job keeps running.
+    Detached,
+    /// The job is being cancelled; `run` waits for its end.
+    Cancelling,
 }
 
-/// The signals that people and supervisors send.
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// Somebody sits there; their Ctrl-C shows.
     pub(super) terminal: bool,
-    /// When it was acknowledged that the job is stopped.
-    stopping: Option<Instant>,
-    /// One came that was not answered yet.
-    unanswered: bool,
+    /// Time of the accepted cancellation.
+    cancelled_at: Option<Instant>,
+    /// A signal arrived during the submission.
+    pending: bool,
 }
 
 impl Signals {
@@ -46,14 +45,13 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
             terminate: signal(SignalKind::terminate()).context("cannot listen for signals")?,
             terminal: io::stdin().is_terminal() && io::stderr().is_terminal(),
-            stopping: None,
-            unanswered: false,
+            cancelled_at: None,
+            pending: false,
         })
     }
 
-    /// Waits for the next one.
     pub(super) async fn next(&mut self) {
-        if std::mem::take(&mut self.unanswered) {
+        if std::mem::take(&mut self.pending) {
             return;
         }
         tokio::select! {
@@ -62,55 +60,54 @@ impl Signals {
         }
     }
 
-    /// Waits to hear whether a job was taken: only then can a signal be answered. Who sends another does not want
-    /// to know.
-    pub(super) async fn during<T>(&mut self, taken: impl Future<Output = T>) -> Option<T> {
-        tokio::pin!(taken);
+    /// Completes a submission before a signal takes effect; a second signal aborts.
+    pub(super) async fn during<T>(&mut self, submission: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(submission);
         let mut first: Option<Instant> = None;
         loop {
             tokio::select! {
                 biased;
-                taken = &mut taken => {
-                    self.unanswered = first.is_some();
-                    return Some(taken);
+                result = &mut submission => {
+                    self.pending = first.is_some();
+                    return Some(result);
                 }
                 () = self.next() => match first {
                     None => {
                         first = Some(Instant::now());
-                        eprintln!("waiting to hear whether the job was taken; Ctrl-C again ends at once");
+                        eprintln!("Waiting for the submission; press Ctrl-C again to exit now");
                     }
-                    Some(since) if self.terminal || since.elapsed() >= SAME => return None,
+                    Some(since) if self.terminal || since.elapsed() >= COALESCE_WINDOW => return None,
                     Some(_) => {}
                 }
             }
         }
     }
 
-    /// Does what the signal asks for.
-    pub(super) async fn answer(&mut self, backend: &Backend, job: &str) -> Result<Answer> {
-        if let Some(since) = self.stopping {
-            if !self.terminal && since.elapsed() < SAME {
-                return Ok(Answer::Stopping);
+    /// Detaches from the job or cancels it.
+    pub(super) async fn handle(&mut self, backend: &Backend, job: &str) -> Result<SignalEffect> {
+        if let Some(since) = self.cancelled_at {
+            if !self.terminal && since.elapsed() < COALESCE_WINDOW {
+                return Ok(SignalEffect::Cancelling);
             }
-            eprintln!("job {job} is being stopped; no longer waiting for it");
-            return Ok(Answer::LetGo);
+            eprintln!("Job {job} is being cancelled; not waiting for its end");
+            return Ok(SignalEffect::Detached);
         }
         if self.terminal {
             eprintln!(
-                "let go of job {job}, which goes on; `agentaflow logs -f {job}` comes back to it.\n\
-                 Ctrl-C again within {} seconds stops it.",
-                SECOND.as_secs()
+                "Detached; job {job} keeps running. To reattach: agentaflow logs -f {job}\n\
+                 Press Ctrl-C again within {} seconds to cancel the job.",
+                CANCEL_WINDOW.as_secs()
             );
-            if timeout(SECOND, self.next()).await.is_err() {
-                return Ok(Answer::LetGo);
+            if timeout(CANCEL_WINDOW, self.next()).await.is_err() {
+                return Ok(SignalEffect::Detached);
             }
         }
-        eprintln!("stopping job {job}");
+        eprintln!("Cancelling job {job}");
         patiently(|| backend.cancel(job))
             .await
-            .with_context(|| format!("cannot stop job {job}"))?;
-        // What came meanwhile is looked at next, and came for the same reason.
-        self.stopping = Some(Instant::now());
-        Ok(Answer::Stopping)
+            .with_context(|| format!("cannot cancel job {job}"))?;
+        // A signal that arrived meanwhile has the same cause.
+        self.cancelled_at = Some(Instant::now());
+        Ok(SignalEffect::Cancelling)
     }
 }

@@ -1,9 +1,9 @@
-//! `agentaflow run`: hands in a job, shows its output as if it ran here, and ends as it ended.
+//! `agentaflow run`: submits a job, prints its logs, and exits with its exit code.
 
 pub(super) mod follow;
 mod interrupt;
-mod line;
-pub(super) mod place;
+pub(super) mod progress;
+mod status_line;
 
 use std::process::ExitCode;
 
@@ -13,101 +13,95 @@ use agentaflow_console::format::one_line;
 use agentaflow_kube_client::Failure;
 use anyhow::{Context as _, Result};
 
-use super::{OWN_FAILURE, explain};
+use super::{RUN_FAILURE, explain};
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::failure;
 use crate::job_args::JobArgs;
 use crate::output;
 
-/// What a shell reports for a program whose reader went away.
+/// Exit code of a program that SIGPIPE ended.
 const CLOSED_PIPE: u8 = 128 + 13;
 
 const EXAMPLES: &str = "\
 Examples:
   agentaflow run -- echo hello
-      A command as a plain process on any node that allows it
+      Run a process on a node that allows processes
   agentaflow run --gpus 1 --memory 8G pytorch/pytorch:latest -- python train.py
-      A container with one GPU
+      Run a container with one GPU
   agentaflow run --fraction 0.5 --timeout 1h -d my/model -- python serve.py
-      Half a GPU, an hour at most, in the background
+      Run in the background with half a GPU, for at most one hour
 
-Ctrl-C lets go of the job, which goes on; Ctrl-C again within three seconds stops it.
-Without a terminal SIGINT and SIGTERM stop it. A job has no standard input: it reads an
-empty one, whatever is piped into `run`.
+Ctrl-C detaches; the job keeps running. A second Ctrl-C within three seconds cancels the job.
+Without a terminal, SIGINT and SIGTERM cancel the job. The standard input of a job is empty.
 
-Exit codes: the job's own; 128 and the number of the signal that ended it; 125 when it
-could not be run.";
+Exit codes: the exit code of the job; 128 + N if signal N ended the job; 125 if the job could
+not run.";
 
-/// Run a job: show its output, end with its exit code
+/// Run a job, print its logs and exit with its exit code
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
-    /// Print the job's number or name and leave it alone
+    /// Print the job number or name and exit
     #[arg(short, long)]
     detach: bool,
-    /// Only say where it would go and what it would cost; nothing is handed in
+    /// Print placement and cost without submitting
     #[arg(long)]
     dry_run: bool,
-    /// Say nothing but what the job says
+    /// Print only the logs of the job
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
     connect: Connect,
 }
 
-/// What became of watching a job.
-enum Watched {
-    /// It is over.
-    Ended(Box<Job>),
-    /// It goes on without us.
-    LetGo,
+enum WatchResult {
+    Finished(Box<Job>),
+    Detached,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let work = args.job.work()?;
+    let submission = args.job.submission()?;
     block_on(async {
         let backend = args.connect.backend().await?;
         if args.dry_run {
-            let said = backend.try_out(&work).await?;
-            output::print(&explain::words(&said))?;
+            let forecast = backend.what_if(&submission).await?;
+            output::print(&explain::words(&forecast))?;
             return Ok(ExitCode::SUCCESS);
         }
-        // From here on a signal is ours to answer: a job that was handed in must not be forgotten.
+        // From here on signals are handled: a submitted job must not be lost.
         let mut signals = interrupt::Signals::new()?;
         if !args.quiet && !args.detach {
             tokio::select! {
-                () = place::foretell(&backend, &work) => {}
-                // Nothing was handed in yet.
+                () = progress::print_forecast(&backend, &submission) => {}
+                // Nothing is submitted yet.
                 () = signals.next() => return Ok(ExitCode::from(interrupt::INTERRUPTED)),
             }
         }
-        let Some(job) = signals.during(backend.submit(&work)).await else {
-            eprintln!(
-                "it is not known whether the job was taken; `agentaflow get workloads` tells"
-            );
+        let Some(job) = signals.during(backend.submit(&submission)).await else {
+            eprintln!("The job may have been submitted; check with `agentaflow get workloads`");
             return Ok(ExitCode::from(interrupt::INTERRUPTED));
         };
-        let job = job.context("cannot hand in the job")?;
+        let job = job.context("cannot submit the job")?;
         let name = job.handle();
         if args.detach {
             output::print(&format!("{name}\n"))?;
             if !args.quiet {
-                place::warn_if_never(&backend, &work).await;
+                progress::warn_if_unschedulable(&backend, &submission).await;
             }
             return Ok(ExitCode::SUCCESS);
         }
         match Box::pin(watch(&backend, &job, &mut signals, args.quiet)).await {
-            Ok(Watched::Ended(job)) => Ok(ended(&job)),
-            Ok(Watched::LetGo) => Ok(ExitCode::from(interrupt::INTERRUPTED)),
+            Ok(WatchResult::Finished(job)) => Ok(report_end(&job)),
+            Ok(WatchResult::Detached) => Ok(ExitCode::from(interrupt::INTERRUPTED)),
             Err(error) if failure::is_closed_pipe(&error) => {
-                backend.cancel(&name).await.with_context(|| format!("cannot stop job {name}"))?;
+                backend.cancel(&name).await.with_context(|| format!("cannot cancel job {name}"))?;
                 Ok(ExitCode::from(CLOSED_PIPE))
             }
             Err(error) => Err(error.context(format!(
-                "lost touch with job {name}, which goes on; `agentaflow logs -f {name}` comes back to it"
+                "connection lost; job {name} keeps running, reattach with `agentaflow logs -f {name}`"
             ))),
         }
     })
@@ -115,41 +109,45 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 async fn watch(
     backend: &Backend,
-    job_handed_in: &Job,
+    submitted: &Job,
     signals: &mut interrupt::Signals,
     quiet: bool,
-) -> Result<Watched> {
-    let name = job_handed_in.handle();
-    let line = line::Line::new();
-    let output = follow::to_the_end(backend, job_handed_in, &line);
-    let place = async {
-        if quiet { std::future::pending().await } else { place::tell(backend, &name, &line).await }
+) -> Result<WatchResult> {
+    let name = submitted.handle();
+    let line = status_line::StatusLine::new();
+    let output = follow::follow_job(backend, submitted, &line);
+    let progress = async {
+        if quiet {
+            std::future::pending().await
+        } else {
+            progress::print_progress(backend, &name, &line).await
+        }
     };
-    tokio::pin!(output, place);
-    let mut stopping = false;
+    tokio::pin!(output, progress);
+    let mut cancelling = false;
     loop {
         tokio::select! {
-            // Output first: what a job wrote before it was stopped is shown.
+            // Logs first: print all lines written before the cancellation.
             biased;
             job = &mut output => {
                 line.clear();
-                let job = job.or_else(|error| if_deleted(error, job_handed_in))?;
-                return Ok(Watched::Ended(Box::new(job)));
+                let job = job.or_else(|error| if_deleted(error, submitted))?;
+                return Ok(WatchResult::Finished(Box::new(job)));
             }
-            // Why a job waits that is being stopped concerns nobody.
-            () = &mut place, if !stopping => {}
+            // No progress during a cancellation.
+            () = &mut progress, if !cancelling => {}
             () = signals.next() => {
-                line.leave(signals.terminal);
-                match signals.answer(backend, &name).await? {
-                    interrupt::Answer::LetGo => return Ok(Watched::LetGo),
-                    interrupt::Answer::Stopping => stopping = true,
+                line.finish(signals.terminal);
+                match signals.handle(backend, &name).await? {
+                    interrupt::SignalEffect::Detached => return Ok(WatchResult::Detached),
+                    interrupt::SignalEffect::Cancelling => cancelling = true,
                 }
             }
         }
     }
 }
 
-/// A cluster forgets what is cancelled: a workload that is gone was deleted, by us or by somebody else.
+/// In a cluster cancelling deletes the workload, so a missing workload counts as cancelled.
 fn if_deleted(error: anyhow::Error, job: &Job) -> Result<Job> {
     if !matches!(error.downcast_ref(), Some(Failure::NotFound(_))) {
         return Err(error);
@@ -157,12 +155,12 @@ fn if_deleted(error: anyhow::Error, job: &Job) -> Result<Job> {
     Ok(follow::deleted(job))
 }
 
-/// The exit code for a job that is over, with a word where the code alone does not tell.
-fn ended(job: &Job) -> ExitCode {
+/// Prints the end reason if the exit code does not tell it, and returns the exit code.
+fn report_end(job: &Job) -> ExitCode {
     if job.status != JobStatus::Completed && job.end_reason != Some(EndReason::Exited) {
         let reason = job.end_reason.map_or("no reason reported", EndReason::as_str);
         let message = job.error_message.as_deref().map_or_else(|| reason.to_owned(), one_line);
-        eprintln!("job {} {}: {message}", job.handle(), job.status.as_str());
+        eprintln!("Job {} {}: {message}", job.handle(), job.status.as_str());
     }
     ExitCode::from(code(job))
 }
@@ -170,11 +168,11 @@ fn ended(job: &Job) -> ExitCode {
 fn code(job: &Job) -> u8 {
     match (job.status, job.exit_code) {
         (JobStatus::Completed, _) => 0,
-        // Stopped, and it took that well; for a script it failed all the same.
+        // Stopped with exit code 0: a script must still see a failure.
         (_, Some(0)) => 1,
         (_, Some(code)) => (code & 0xff) as u8,
         (JobStatus::Cancelled, None) => interrupt::INTERRUPTED,
-        (_, None) => OWN_FAILURE,
+        (_, None) => RUN_FAILURE,
     }
 }
 
@@ -183,13 +181,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_code_is_the_jobs_own_and_never_0_for_a_job_that_failed() {
+    fn the_exit_code_is_that_of_the_job_and_not_0_after_a_failure() {
         let job = |status, exit_code| Job { status, exit_code, ..Job::default() };
         assert_eq!(code(&job(JobStatus::Completed, Some(0))), 0);
         assert_eq!(code(&job(JobStatus::Failed, Some(3))), 3);
         assert_eq!(code(&job(JobStatus::Failed, Some(137))), 137);
         assert_eq!(code(&job(JobStatus::Cancelled, Some(0))), 1);
         assert_eq!(code(&job(JobStatus::Cancelled, None)), 130);
-        assert_eq!(code(&job(JobStatus::Failed, None)), OWN_FAILURE);
+        assert_eq!(code(&job(JobStatus::Failed, None)), RUN_FAILURE);
     }
 }

@@ -1,4 +1,4 @@
-//! The arguments of `simulate`, and how their values are written.
+//! Options of `simulate`.
 
 use std::path::PathBuf;
 
@@ -11,103 +11,96 @@ use crate::output::Format;
 const EXAMPLES: &str = "\
 Examples:
   agentaflow simulate --demo
-      A small cluster under four strategies: the first thing to look at
+      A small cluster with four strategies; start here
   agentaflow simulate lab.yaml --strategy all --html report.html
-      A scenario of your own under every strategy, with its curves as a page
+      Your own scenario with all strategies, and an HTML report
   agentaflow simulate --trace jobs.csv --cluster 8x8:V100 --order fifo,least_service
-      A public trace on 8 nodes of 8 GPUs, comparing two queue orders
+      A public trace on 8 nodes with 8 GPUs each, with two queue orders
   agentaflow simulate --synthetic --cluster 32x8 --hours 48 --load 1.2 --seed 7
-      A made-up load; the same seed makes the same load
+      A synthetic load, reproducible by its seed
   agentaflow simulate --experiment fgd --nodes nodes.csv --pods pods.csv \\
       --seed 42 --inflate 1.3 --strategy fgd,bestfit,least_fragmented -o json
       The packing experiment of the ATC '23 paper on fragmentation
 
-Exit codes: 0 done, 1 failed, 2 the command line or a file cannot be meant, 3 a file is missing.
-docs/simulator.md explains the numbers, the file formats and the scenario language.";
+Exit codes: 0 success, 1 failure, 2 invalid command line or file, 3 file not found.
+docs/simulator.md explains the metrics, the file formats and the scenario language.";
 
 /// Replay a workload in virtual time and compare strategies
 ///
-/// The simulator feeds jobs to the same engine that schedules real GPUs, lets the clock jump from
-/// event to event, and reports how well the cluster was used and how long people waited. Nothing
-/// is executed and no GPU is needed.
+/// The simulator drives the engine of the real schedulers with a virtual clock, and reports
+/// utilization and waiting times. No job is executed and no GPU is needed.
 ///
-/// Say what to simulate in one of five ways: a SCENARIO file, --trace, --synthetic,
-/// --experiment or --demo.
+/// The input is one of: a SCENARIO file, --trace, --synthetic, --experiment or --demo.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
-    /// Scenario file, YAML or JSON (docs/simulator.md has the language)
+    /// Scenario file in YAML or JSON; see docs/simulator.md
     #[arg(value_name = "SCENARIO")]
     pub(super) scenario: Option<PathBuf>,
-    /// Job trace: ElasticFlow, Philly or Alibaba pods, told apart by its header
-    #[arg(long, value_name = "FILE", help_heading = "What to simulate")]
+    /// Job trace: ElasticFlow, Philly or Alibaba pods, detected by its header
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub(super) trace: Option<PathBuf>,
-    /// BuildOutput-up load; see --cluster, --hours, --load and --seed
-    #[arg(long, help_heading = "What to simulate")]
+    /// Synthetic load; see --cluster, --hours, --load and --seed
+    #[arg(long, help_heading = "Input")]
     pub(super) synthetic: bool,
     /// Packing experiment: pods arrive one by one and never leave
-    #[arg(long, value_enum, value_name = "NAME", help_heading = "What to simulate")]
+    #[arg(long, value_enum, value_name = "NAME", help_heading = "Input")]
     pub(super) experiment: Option<ExperimentName>,
-    /// Small example, explained
-    #[arg(long, help_heading = "What to simulate")]
+    /// Small example with explanations
+    #[arg(long, help_heading = "Input")]
     pub(super) demo: bool,
 
-    /// Machines of a trace or experiment, as an Alibaba node list
+    /// Nodes of a trace or experiment, as an Alibaba node list
     #[arg(long, value_name = "CSV", help_heading = "Input")]
     pub(super) nodes: Option<PathBuf>,
-    /// Equal machines: NODESxGPUS, or NODESxGPUS:MODEL [default: 8x8 for a trace, 32x8 for --synthetic]
+    /// Uniform nodes: NODESxGPUS or NODESxGPUS:MODEL [default: 8x8 for a trace, 32x8 for --synthetic]
     #[arg(long, value_name = "SHAPE", help_heading = "Input")]
     pub(super) cluster: Option<Cluster>,
     /// Pods of the experiment, as an Alibaba pod list
     #[arg(long, value_name = "CSV", help_heading = "Input")]
     pub(super) pods: Option<PathBuf>,
-    /// Order in which pods arrive: one pod name a line, repeats allowed
+    /// Arrival order of pods: one pod name per line, repeatable
     #[arg(long, value_name = "TXT", help_heading = "Input")]
     pub(super) arrivals: Option<PathBuf>,
-    /// Order in which equally good nodes are taken: lines of NODE,RANK
+    /// Tie-breaking order of nodes: lines of NODE,RANK
     #[arg(long, value_name = "CSV", help_heading = "Input")]
     pub(super) ranks: Option<PathBuf>,
-    /// Seed of a made-up load [default: 42], or of the experiment's arrivals [default: file order]
+    /// Seed of the synthetic load [default: 42], or of the arrivals of an experiment [default: file order]
     #[arg(long, value_name = "NUMBER", help_heading = "Input", allow_negative_numbers = true)]
     pub(super) seed: Option<u64>,
-    /// With --experiment and --seed: demand that arrives, as a multiple of the capacity [default: 1.3]
+    /// With --experiment and --seed: total demand as a multiple of the capacity [default: 1.3]
     #[arg(long, value_name = "FACTOR", help_heading = "Input", allow_negative_numbers = true)]
     pub(super) inflate: Option<f64>,
-    /// With --synthetic: hours during which jobs arrive [default: 24]
+    /// With --synthetic: hours of arrivals [default: 24]
     #[arg(long, value_name = "HOURS", help_heading = "Input", allow_negative_numbers = true)]
     pub(super) hours: Option<f64>,
-    /// With --synthetic: GPU time asked for, as a multiple of what there is [default: 0.9]
+    /// With --synthetic: requested GPU time as a multiple of the capacity [default: 0.9]
     #[arg(long, value_name = "FACTOR", help_heading = "Input", allow_negative_numbers = true)]
     pub(super) load: Option<f64>,
 
-    /// Strategies to compare, separated by commas, or `all`
-    #[arg(short, long, value_name = "NAME,…", value_delimiter = ',', value_parser = strategies(), help_heading = "How to simulate")]
+    /// Strategies to compare, comma-separated, or `all`
+    #[arg(short, long, value_name = "NAME,…", value_delimiter = ',', value_parser = strategies(), help_heading = "Simulation")]
     pub(super) strategy: Vec<StrategyChoice>,
-    /// Who is served first; several, separated by commas, are compared
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = orders(), help_heading = "How to simulate")]
+    /// Queue orders to compare, comma-separated
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = orders(), help_heading = "Simulation")]
     pub(super) order: Vec<QueueOrder>,
-    /// Let preempted work go on where it was stopped instead of starting again
-    #[arg(long, help_heading = "How to simulate")]
+    /// Resume preempted jobs instead of restarting them
+    #[arg(long, help_heading = "Simulation")]
     pub(super) resume: bool,
-    /// Plan all running work anew at every event, as if stopping cost nothing: with --order
-    /// least_service the literature's SRSF, with shortest its SRTF
-    #[arg(long, help_heading = "How to simulate")]
+    /// Replan all running jobs at every event, with free preemption: SRSF with --order least_service,
+    /// SRTF with --order shortest
+    #[arg(long, help_heading = "Simulation")]
     pub(super) replan: bool,
-    /// Stop after so many virtual hours
-    #[arg(
-        long,
-        value_name = "HOURS",
-        help_heading = "How to simulate",
-        allow_negative_numbers = true
-    )]
+    /// Stop after this many virtual hours
+    #[arg(long, value_name = "HOURS", help_heading = "Simulation", allow_negative_numbers = true)]
     pub(super) until: Option<f64>,
-    /// Check every invariant after every decision; slow
-    #[arg(long, help_heading = "How to simulate")]
+    /// Check all invariants after every decision; slow
+    #[arg(long, help_heading = "Simulation")]
     pub(super) check: bool,
 
-    /// How to print the numbers
+    /// Output format
     #[arg(
         short,
         long,
@@ -117,7 +110,7 @@ pub(crate) struct Args {
         help_heading = "Output"
     )]
     pub(super) output: Format,
-    /// Write the curves over time as one self-contained page
+    /// Write the curves over time as a self-contained HTML page
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) html: Option<PathBuf>,
     /// With -o json: add the curve over time to each object
@@ -125,21 +118,19 @@ pub(crate) struct Args {
     pub(super) curve: bool,
 }
 
-/// A packing experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExperimentName {
     /// Weng et al., "Beware of Fragmentation", USENIX ATC '23
     Fgd,
 }
 
-/// A strategy, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StrategyChoice {
     All,
     One(Strategy),
 }
 
-/// Equal machines, as `--cluster` says them.
+/// Uniform nodes of `--cluster`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cluster {
     pub(super) nodes: u32,
@@ -165,55 +156,51 @@ impl std::str::FromStr for Cluster {
             {
                 Ok(Self { nodes, gpus_per_node, model })
             }
-            _ => {
-                Err("write it as NODESxGPUS or NODESxGPUS:MODEL, such as 8x8 or 4x8:H100"
-                    .to_owned())
-            }
+            _ => Err("use NODESxGPUS or NODESxGPUS:MODEL, such as 8x8 or 4x8:H100".to_owned()),
         }
     }
 }
 
-/// Accepts the names of strategies; close misses get a hint.
+/// Parser of strategy names; clap suggests near misses.
 fn strategies() -> impl clap::builder::TypedValueParser<Value = StrategyChoice> {
-    let all = PossibleValue::new("all").help("Every one of these");
+    let all = PossibleValue::new("all").help("All strategies");
     let names = Strategy::ALL
         .iter()
-        .map(|(name, strategy)| PossibleValue::new(name).help(meaning(*strategy)));
+        .map(|(name, strategy)| PossibleValue::new(name).help(strategy_help(*strategy)));
     PossibleValuesParser::new(names.chain([all])).map(|name| match name.parse() {
         Ok(strategy) => StrategyChoice::One(strategy),
         Err(_) => StrategyChoice::All,
     })
 }
 
-fn meaning(strategy: Strategy) -> &'static str {
+fn strategy_help(strategy: Strategy) -> &'static str {
     match strategy {
-        Strategy::LeastUtilized => "The least busy GPU, then the least allocated",
-        Strategy::BestFit => "The GPU with the tightest memory that fits",
-        Strategy::Priority => "GPUs as least_utilized, work strictly by priority",
-        Strategy::RoundRobin => "The next GPU after the last one given out",
-        Strategy::LeastFragmented => "Where the work to expect loses the least",
-        Strategy::Cheapest => "The cheapest node",
-        Strategy::Pack => "The fullest node, keeping NVLink groups together",
+        Strategy::LeastUtilized => "Least utilized GPU, then least allocated",
+        Strategy::BestFit => "GPU with the least sufficient memory",
+        Strategy::Priority => "GPUs as least_utilized, jobs strictly by priority",
+        Strategy::RoundRobin => "Next GPU after the last allocated one",
+        Strategy::LeastFragmented => "Least loss of capacity for the expected demand",
+        Strategy::Cheapest => "Cheapest node",
+        Strategy::Pack => "Fullest node, keeping NVLink groups together",
         Strategy::Fgd => "Fragmentation gradient descent as published at ATC '23",
-        Strategy::PaperBestFit => "The best-fit baseline of the same paper",
+        Strategy::PaperBestFit => "Best-fit baseline of the same paper",
     }
 }
 
-/// Accepts the names of queue orders; close misses get a hint.
+/// Parser of queue orders; clap suggests near misses.
 fn orders() -> impl clap::builder::TypedValueParser<Value = QueueOrder> {
-    let names =
-        QueueOrder::ALL.iter().map(|(name, order)| PossibleValue::new(name).help(turn(*order)));
+    let names = QueueOrder::ALL
+        .iter()
+        .map(|(name, order)| PossibleValue::new(name).help(order_help(*order)));
     PossibleValuesParser::new(names).map(|name| {
         let known = QueueOrder::ALL.iter().find(|(known, _)| *known == name);
         known.map_or(QueueOrder::FairShare, |(_, order)| *order)
     })
 }
 
-fn turn(order: QueueOrder) -> &'static str {
+fn order_help(order: QueueOrder) -> &'static str {
     match order {
-        QueueOrder::FairShare => {
-            "The queue with the smallest share first, then priority with ageing"
-        }
+        QueueOrder::FairShare => "Queue with the smallest share first, then priority with ageing",
         QueueOrder::Priority => "Strictly by priority, then oldest",
         QueueOrder::Fifo => "Oldest first",
         QueueOrder::Shortest => "Shortest expected run first",
@@ -226,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_is_written_as_nodes_by_gpus() {
+    fn a_cluster_is_nodes_by_gpus() {
         let cluster = |nodes, gpus_per_node, model: Option<&str>| Cluster {
             nodes,
             gpus_per_node,

@@ -1,28 +1,26 @@
-//! What a newcomer sees first: one screen that shows what the scheduler does and how it explains
-//! itself.
+//! Output of `--demo`: a comparison, curves, and one explained pending job.
 
 use std::path::Path;
 
 use agentaflow_console::format::short_time;
 use agentaflow_engine::{GpuRequest, QueueOrder, Strategy, Time, Workload};
-use agentaflow_sim::{Load, Outcome, html};
+use agentaflow_sim::{Load, Outcome, html, pending_example};
 
 use super::subject::{Prepared, Subject, short_model};
-use super::{notes, show, spark, waiting};
+use super::{notes, show, spark};
 use crate::output::{self, bold};
 use agentaflow_explain as words;
 
-/// Wide enough to see the day; with the names, narrow enough for 80 columns.
+/// With the strategy names this fits 80 columns.
 const SPARK_WIDTH: usize = 60;
 
-/// The whole demonstration.
 pub(super) fn text(subject: &Subject, outcomes: &[Outcome], html: Option<&Path>) -> String {
     let mut text = format!(
-        "{}.\nNothing runs; time is virtual. WAIT: mean time to the start, DONE: to the end.\n\n{}",
+        "{}.\nVirtual time; no job runs. WAIT: mean time to the first start, DONE: mean time to the end.\n\n{}",
         subject.about,
         show::table(subject, outcomes, Some(output::width().min(100))),
     );
-    text.push_str(&notes::under(outcomes));
+    text.push_str(&notes::text(outcomes));
     text.push_str(&sparks(outcomes));
     if let Prepared::Replay(load) = &subject.prepared {
         text.push_str(&explained(load, outcomes).unwrap_or_default());
@@ -34,7 +32,7 @@ fn sparks(outcomes: &[Outcome]) -> String {
     let end = outcomes.iter().map(|outcome| outcome.makespan_seconds).fold(0.0, f64::max);
     let mut text = format!(
         "\n{}\n",
-        bold(&format!("GPUs in use, from the start to {} (full block: 100 %)", short_time(end)))
+        bold(&format!("Allocated GPUs from the start to {} (full block: 100 %)", short_time(end)))
     );
     let names = html::names(outcomes);
     let indent = names.iter().map(|name| name.chars().count() + 2).max().unwrap_or(0);
@@ -48,29 +46,29 @@ fn sparks(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// One wait under the first strategy, in the scheduler's own words.
+/// One pending job of the first strategy with its explanation.
 fn explained(load: &Load, outcomes: &[Outcome]) -> Option<String> {
     let first = outcomes.first()?;
     let strategy: Strategy = first.strategy.parse().ok()?;
     let order =
         QueueOrder::ALL.iter().find(|(name, _)| *name == first.order).map(|(_, order)| *order);
-    let waiting = waiting::example(load, strategy, order)?;
-    let workload = &waiting.job.workload;
+    let example = pending_example(load, strategy, order)?;
+    let workload = &example.job.workload;
     let heading = format!(
-        "{} into {strategy}, `{}` ({}) waits, and is told why",
-        words::span(waiting.at.since(Time(0))),
+        "{strategy}, after {}: `{}` ({}) is pending",
+        words::span(example.at.since(Time(0))),
         workload.id,
-        asked(workload),
+        requested(workload),
     );
     let mut text = format!("\n{}\n", bold(&heading));
-    for line in words::explanation(&waiting.explanation, waiting.at) {
+    for line in words::explanation(&example.explanation, example.at) {
         text.push_str(&output::wrapped(&line, "  ", "    "));
     }
     Some(text)
 }
 
-/// What a workload asks for, in a few words.
-fn asked(workload: &Workload) -> String {
+/// Requested resources.
+fn requested(workload: &Workload) -> String {
     let gpu = match workload.request.gpu {
         GpuRequest::None => "no GPU".to_owned(),
         GpuRequest::Whole(count) => words::count(count, "GPU"),
@@ -90,11 +88,13 @@ fn asked(workload: &Workload) -> String {
 
 fn next(html: Option<&Path>) -> String {
     let page = match html {
-        Some(path) => format!("the curves are in {}", path.display()),
-        None => "agentaflow simulate --demo --html report.html    the curves as a page".to_owned(),
+        Some(path) => format!("curves in {}", path.display()),
+        None => {
+            "agentaflow simulate --demo --html report.html    curves as an HTML page".to_owned()
+        }
     };
     format!(
-        "\n{} {page}\n      agentaflow simulate --help                       your own cluster and jobs\n      docs/simulator.md                                what the numbers mean\n",
+        "\n{} {page}\n      agentaflow simulate --help                       your own cluster and jobs\n      docs/simulator.md                                metrics explained\n",
         bold("Next:"),
     )
 }

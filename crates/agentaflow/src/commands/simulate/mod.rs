@@ -1,4 +1,4 @@
-//! `agentaflow simulate`: the same jobs under several strategies, in virtual time.
+//! `agentaflow simulate`: compares strategies on the same jobs in virtual time.
 
 mod args;
 mod demo;
@@ -9,7 +9,6 @@ mod rules;
 mod show;
 mod spark;
 mod subject;
-mod waiting;
 
 use agentaflow_engine::{QueueOrder, Span, Strategy};
 use agentaflow_sim::{Load, Options, Outcome, replay};
@@ -18,45 +17,49 @@ use anyhow::{Context as _, Result};
 pub(crate) use args::Args;
 use args::StrategyChoice;
 use progress::Bar;
-use rules::Kind;
+use rules::InputKind;
 use subject::{Prepared, Subject};
 
 use crate::output::{self, Format};
 
-/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let kind = rules::kind(args)?;
+    let input = rules::input_kind(args)?;
     if let Some(path) = &args.html {
         report::check(path)?;
     }
-    let subject = Subject::read(kind, args)?;
-    let outcomes = outcomes(&subject, kind, args)?;
+    let subject = Subject::read(input, args)?;
+    let outcomes = outcomes(&subject, input, args)?;
     if let Some(path) = &args.html {
         report::write(path, &subject, &outcomes)?;
     }
-    output::print(&printed(&subject, kind, args, &outcomes)?)
+    output::print(&render(&subject, input, args, &outcomes)?)
 }
 
-fn printed(subject: &Subject, kind: Kind, args: &Args, outcomes: &[Outcome]) -> Result<String> {
+fn render(
+    subject: &Subject,
+    input: InputKind,
+    args: &Args,
+    outcomes: &[Outcome],
+) -> Result<String> {
     let html = args.html.as_deref();
     match args.output {
         Format::Json => show::json(outcomes, args.curve),
         Format::Csv => Ok(show::csv(outcomes)),
-        Format::Table if kind == Kind::Demo => Ok(demo::text(subject, outcomes, html)),
+        Format::Table if input == InputKind::Demo => Ok(demo::text(subject, outcomes, html)),
         Format::Table => Ok(show::text(subject, outcomes, Some(output::width()), html)),
         Format::Wide => Ok(show::text(subject, outcomes, None, html)),
     }
 }
 
-/// One outcome for each strategy and order, in the order in which they were asked for.
-fn outcomes(subject: &Subject, kind: Kind, args: &Args) -> Result<Vec<Outcome>> {
-    let strategies = strategies(subject, kind, args);
+/// One outcome per order and strategy, in the order of the options.
+fn outcomes(subject: &Subject, input: InputKind, args: &Args) -> Result<Vec<Outcome>> {
+    let strategies = strategies(subject, input, args);
     let orders = orders(args);
     let bar = Bar::new(strategies.len() * orders.len());
     let mut outcomes = Vec::new();
     for order in orders {
         for strategy in &strategies {
-            let mut run = bar.begin(strategy.name(), outcomes.len(), subject.arrivals());
+            let mut run = bar.start_run(strategy.name(), outcomes.len(), subject.arrivals());
             let outcome = match &subject.prepared {
                 Prepared::Replay(load) => {
                     replay(load, &options(load, *strategy, order, args), &mut run)
@@ -71,7 +74,7 @@ fn outcomes(subject: &Subject, kind: Kind, args: &Args) -> Result<Vec<Outcome>> 
 }
 
 fn options(load: &Load, strategy: Strategy, order: Option<QueueOrder>, args: &Args) -> Options {
-    // A trace may begin at any time; people count from the first arrival.
+    // `--until` counts from the first arrival.
     let first = load.jobs.iter().map(|job| job.at).min().unwrap_or_default();
     let mut options = Options::new(strategy);
     options.order = order;
@@ -82,28 +85,28 @@ fn options(load: &Load, strategy: Strategy, order: Option<QueueOrder>, args: &Ar
     options
 }
 
-/// What was asked for, each once; without a wish, those that make sense for the input.
-fn strategies(subject: &Subject, kind: Kind, args: &Args) -> Vec<Strategy> {
-    let asked = args.strategy.iter().flat_map(|choice| match choice {
+/// Strategies of the options without duplicates, or defaults for the input.
+fn strategies(subject: &Subject, input: InputKind, args: &Args) -> Vec<Strategy> {
+    let requested = args.strategy.iter().flat_map(|choice| match choice {
         StrategyChoice::All => Strategy::ALL.map(|(_, strategy)| strategy).to_vec(),
         StrategyChoice::One(strategy) => vec![*strategy],
     });
     let mut strategies = Vec::new();
-    for strategy in asked {
+    for strategy in requested {
         if !strategies.contains(&strategy) {
             strategies.push(strategy);
         }
     }
-    if strategies.is_empty() { usual(subject, kind) } else { strategies }
+    if strategies.is_empty() { default_strategies(subject, input) } else { strategies }
 }
 
-fn usual(subject: &Subject, kind: Kind) -> Vec<Strategy> {
-    match (kind, &subject.prepared) {
-        (Kind::Scenario, Prepared::Replay(load)) => vec![load.policy.strategy],
-        (Kind::Experiment, _) => {
+fn default_strategies(subject: &Subject, input: InputKind) -> Vec<Strategy> {
+    match (input, &subject.prepared) {
+        (InputKind::Scenario, Prepared::Replay(load)) => vec![load.policy.strategy],
+        (InputKind::Experiment, _) => {
             vec![Strategy::Fgd, Strategy::PaperBestFit, Strategy::LeastFragmented]
         }
-        (Kind::Demo, _) => vec![
+        (InputKind::Demo, _) => vec![
             Strategy::LeastUtilized,
             Strategy::RoundRobin,
             Strategy::BestFit,
@@ -113,7 +116,7 @@ fn usual(subject: &Subject, kind: Kind) -> Vec<Strategy> {
     }
 }
 
-/// The orders to compare; none stands for the one that the input or the strategy asks for.
+/// Orders to compare; `None` is the order of the input or strategy.
 fn orders(args: &Args) -> Vec<Option<QueueOrder>> {
     let mut orders = Vec::new();
     for order in &args.order {

@@ -1,4 +1,4 @@
-//! What a table cannot say: work that was cut off, and why work was never placed.
+//! Notes below the table: jobs cut off by `--until`, and jobs never placed.
 
 use agentaflow_console::format::grouped;
 use agentaflow_engine::Time;
@@ -7,48 +7,48 @@ use agentaflow_sim::{CutOff, Outcome, html};
 use crate::output;
 use agentaflow_explain as words;
 
-/// Reasons told before the rest is left to `-o json`.
-const REASONS: usize = 3;
+/// Reasons shown; `-o json` has all.
+const MAX_REASONS: usize = 3;
 
-/// Sentences for under the table; empty when all went to its end.
-pub(super) fn under(outcomes: &[Outcome]) -> String {
+/// Empty if all jobs finished.
+pub(super) fn text(outcomes: &[Outcome]) -> String {
     cut_off(outcomes) + &dropped(outcomes)
 }
 
 fn cut_off(outcomes: &[Outcome]) -> String {
     let left = |(outcome, name): (&Outcome, String)| {
         let cut = outcome.cut_off?;
-        let whose = if outcomes.len() > 1 { format!("{name} ") } else { String::new() };
-        Some(format!("{whose}{}", still(cut)))
+        let prefix = if outcomes.len() > 1 { format!("{name} ") } else { String::new() };
+        Some(format!("{prefix}{}", unfinished(cut)))
     };
     let runs: Vec<_> = outcomes.iter().zip(html::names(outcomes)).filter_map(left).collect();
     if runs.is_empty() {
         return String::new();
     }
-    output::wrapped(&format!("Cut off by --until with work left: {}.", runs.join("; ")), "", "")
+    output::wrapped(&format!("Cut off by --until: {}.", runs.join("; ")), "", "")
 }
 
-fn still(cut: CutOff) -> String {
-    let [running, waiting, to_come] = [cut.running, cut.waiting, cut.to_come].map(grouped);
-    format!("{running} running, {waiting} waiting, {to_come} still to arrive")
+fn unfinished(cut: CutOff) -> String {
+    let [running, pending, to_come] = [cut.running, cut.waiting, cut.to_come].map(grouped);
+    format!("{running} running, {pending} pending, {to_come} not yet arrived")
 }
 
-/// Who was never placed and why, each reason once whatever the number of runs.
+/// Workloads never placed; each reason once over all runs.
 fn dropped(outcomes: &[Outcome]) -> String {
-    let mut told = Vec::new();
+    let mut reasons = Vec::new();
     let mut text = String::new();
     for dropped in outcomes.iter().flat_map(|outcome| &outcome.dropped_because) {
-        // A replay is over when this is read: nothing lies in the future.
-        let why = words::reason(&dropped.reason, Time(u64::MAX));
-        if told.len() == REASONS || told.contains(&why) {
+        // After the replay no time is in the future.
+        let reason = words::reason(&dropped.reason, Time(u64::MAX));
+        if reasons.len() == MAX_REASONS || reasons.contains(&reason) {
             continue;
         }
-        let who = match dropped.others {
+        let subject = match dropped.others {
             0 => format!("`{}` was", dropped.workload),
             others => format!("`{}` and {} more were", dropped.workload, grouped(others)),
         };
-        text.push_str(&output::wrapped(&format!("{who} never placed: {why}."), "", ""));
-        told.push(why);
+        text.push_str(&output::wrapped(&format!("{subject} never placed: {reason}."), "", ""));
+        reasons.push(reason);
     }
     text
 }

@@ -1,4 +1,4 @@
-//! The page with the curves.
+//! HTML report.
 
 use std::path::Path;
 
@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result, bail};
 
 use super::subject::{Prepared, Subject};
 
-/// Writes the page.
 pub(super) fn write(path: &Path, subject: &Subject, outcomes: &[Outcome]) -> Result<()> {
     let page = html::page(&Report {
         title: &subject.title,
@@ -22,15 +21,19 @@ pub(super) fn write(path: &Path, subject: &Subject, outcomes: &[Outcome]) -> Res
     std::fs::write(path, page).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
-/// Refuses a path that cannot be written before a long simulation, not after it.
+/// Rejects an unwritable path before a long simulation.
 pub(super) fn check(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match folder {
         Some(folder) if !folder.is_dir() => {
-            bail!("cannot write `{}`: make the folder `{}` first", path.display(), folder.display())
+            bail!(
+                "cannot write `{}`: directory `{}` does not exist",
+                path.display(),
+                folder.display()
+            )
         }
         _ if path.is_dir() => {
-            bail!("cannot write `{}`: it is a folder; name a file in it", path.display())
+            bail!("cannot write `{}`: is a directory", path.display())
         }
         _ => Ok(()),
     }

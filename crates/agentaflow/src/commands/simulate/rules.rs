@@ -1,13 +1,12 @@
-//! Which options go together. Every refusal says what to do.
+//! Valid combinations of options.
 
 use anyhow::Result;
 
 use super::args::Args;
 use crate::failure::usage;
 
-/// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum InputKind {
     Scenario,
     Trace,
     Synthetic,
@@ -15,8 +14,7 @@ pub(super) enum Kind {
     Demo,
 }
 
-impl Kind {
-    /// As it is written on the command line.
+impl InputKind {
     fn option(self) -> &'static str {
         match self {
             Self::Scenario => "a SCENARIO file",
@@ -28,112 +26,118 @@ impl Kind {
     }
 }
 
-/// An option that makes sense with some kinds only.
+/// An option that is valid only with some inputs.
 struct Rule {
     option: &'static str,
     given: fn(&Args) -> bool,
-    kinds: &'static [Kind],
+    inputs: &'static [InputKind],
 }
 
-const REPLAYS: &[Kind] = &[Kind::Scenario, Kind::Trace, Kind::Synthetic, Kind::Demo];
+const REPLAYS: &[InputKind] =
+    &[InputKind::Scenario, InputKind::Trace, InputKind::Synthetic, InputKind::Demo];
 
 const RULES: [Rule; 14] = [
     Rule {
         option: "--nodes",
         given: |args| args.nodes.is_some(),
-        kinds: &[Kind::Trace, Kind::Experiment],
+        inputs: &[InputKind::Trace, InputKind::Experiment],
     },
     Rule {
         option: "--cluster",
         given: |args| args.cluster.is_some(),
-        kinds: &[Kind::Trace, Kind::Synthetic],
+        inputs: &[InputKind::Trace, InputKind::Synthetic],
     },
-    Rule { option: "--pods", given: |args| args.pods.is_some(), kinds: &[Kind::Experiment] },
+    Rule { option: "--pods", given: |args| args.pods.is_some(), inputs: &[InputKind::Experiment] },
     Rule {
         option: "--arrivals",
         given: |args| args.arrivals.is_some(),
-        kinds: &[Kind::Experiment],
+        inputs: &[InputKind::Experiment],
     },
-    Rule { option: "--ranks", given: |args| args.ranks.is_some(), kinds: &[Kind::Experiment] },
-    Rule { option: "--inflate", given: |args| args.inflate.is_some(), kinds: &[Kind::Experiment] },
+    Rule {
+        option: "--ranks",
+        given: |args| args.ranks.is_some(),
+        inputs: &[InputKind::Experiment],
+    },
+    Rule {
+        option: "--inflate",
+        given: |args| args.inflate.is_some(),
+        inputs: &[InputKind::Experiment],
+    },
     Rule {
         option: "--seed",
         given: |args| args.seed.is_some(),
-        kinds: &[Kind::Synthetic, Kind::Experiment],
+        inputs: &[InputKind::Synthetic, InputKind::Experiment],
     },
-    Rule { option: "--hours", given: |args| args.hours.is_some(), kinds: &[Kind::Synthetic] },
-    Rule { option: "--load", given: |args| args.load.is_some(), kinds: &[Kind::Synthetic] },
-    Rule { option: "--order", given: |args| !args.order.is_empty(), kinds: REPLAYS },
-    Rule { option: "--resume", given: |args| args.resume, kinds: REPLAYS },
-    Rule { option: "--replan", given: |args| args.replan, kinds: REPLAYS },
-    Rule { option: "--until", given: |args| args.until.is_some(), kinds: REPLAYS },
-    Rule { option: "--check", given: |args| args.check, kinds: REPLAYS },
+    Rule { option: "--hours", given: |args| args.hours.is_some(), inputs: &[InputKind::Synthetic] },
+    Rule { option: "--load", given: |args| args.load.is_some(), inputs: &[InputKind::Synthetic] },
+    Rule { option: "--order", given: |args| !args.order.is_empty(), inputs: REPLAYS },
+    Rule { option: "--resume", given: |args| args.resume, inputs: REPLAYS },
+    Rule { option: "--replan", given: |args| args.replan, inputs: REPLAYS },
+    Rule { option: "--until", given: |args| args.until.is_some(), inputs: REPLAYS },
+    Rule { option: "--check", given: |args| args.check, inputs: REPLAYS },
 ];
 
-/// What is to be simulated, after a look at whether the options belong together.
-pub(super) fn kind(args: &Args) -> Result<Kind> {
-    let kind = the_one(&given(args))?;
+/// The input; fails on invalid combinations of options.
+pub(super) fn input_kind(args: &Args) -> Result<InputKind> {
+    let input = single_input(&given_inputs(args))?;
     for rule in RULES.iter().filter(|rule| (rule.given)(args)) {
-        if !rule.kinds.contains(&kind) {
-            let kinds: Vec<_> = rule.kinds.iter().map(|kind| kind.option()).collect();
+        if !rule.inputs.contains(&input) {
+            let inputs: Vec<_> = rule.inputs.iter().map(|input| input.option()).collect();
             return Err(usage(format!(
-                "{} goes with {}, not with {}: leave one of the two out",
+                "{} requires {}, and cannot be combined with {}",
                 rule.option,
-                either(&kinds),
-                kind.option(),
+                either(&inputs),
+                input.option(),
             )));
         }
     }
-    pairs(args, kind)?;
-    Ok(kind)
+    check_pairs(args, input)?;
+    Ok(input)
 }
 
-fn given(args: &Args) -> Vec<Kind> {
+fn given_inputs(args: &Args) -> Vec<InputKind> {
     let given = [
-        (args.scenario.is_some(), Kind::Scenario),
-        (args.trace.is_some(), Kind::Trace),
-        (args.synthetic, Kind::Synthetic),
-        (args.experiment.is_some(), Kind::Experiment),
-        (args.demo, Kind::Demo),
+        (args.scenario.is_some(), InputKind::Scenario),
+        (args.trace.is_some(), InputKind::Trace),
+        (args.synthetic, InputKind::Synthetic),
+        (args.experiment.is_some(), InputKind::Experiment),
+        (args.demo, InputKind::Demo),
     ];
-    given.into_iter().filter(|(given, _)| *given).map(|(_, kind)| kind).collect()
+    given.into_iter().filter(|(given, _)| *given).map(|(_, input)| input).collect()
 }
 
-fn the_one(kinds: &[Kind]) -> Result<Kind> {
-    match kinds {
-        [kind] => Ok(*kind),
+fn single_input(inputs: &[InputKind]) -> Result<InputKind> {
+    match inputs {
+        [input] => Ok(*input),
         [] => Err(usage(
-            "nothing to simulate: give a SCENARIO file, --trace FILE, --synthetic or --experiment fgd, \
-             or --demo to see an example",
+            "missing input: use a SCENARIO file, --trace FILE, --synthetic, --experiment fgd or --demo",
         )),
-        [first, second, ..] => Err(usage(format!(
-            "{} and {} both say what to simulate: keep one of them",
-            first.option(),
-            second.option(),
-        ))),
+        [first, second, ..] => {
+            Err(usage(format!("{} cannot be combined with {}", first.option(), second.option(),)))
+        }
     }
 }
 
-/// Options of one kind that need or exclude each other.
-fn pairs(args: &Args, kind: Kind) -> Result<()> {
-    let refused = if kind == Kind::Experiment && args.nodes.is_none() {
-        "--experiment needs its machines: add --nodes NODES.csv"
-    } else if kind == Kind::Experiment && args.pods.is_none() {
-        "--experiment needs its pods: add --pods PODS.csv"
+/// Options that require or exclude each other.
+fn check_pairs(args: &Args, input: InputKind) -> Result<()> {
+    let message = if input == InputKind::Experiment && args.nodes.is_none() {
+        "--experiment requires --nodes NODES.csv"
+    } else if input == InputKind::Experiment && args.pods.is_none() {
+        "--experiment requires --pods PODS.csv"
     } else if args.arrivals.is_some() && args.seed.is_some() {
-        "--arrivals and --seed both choose the order of arrival: keep one of them"
+        "--arrivals cannot be combined with --seed"
     } else if args.inflate.is_some() && args.seed.is_none() {
-        "--inflate draws pods at random: add --seed NUMBER to say how"
+        "--inflate requires --seed NUMBER"
     } else if args.nodes.is_some() && args.cluster.is_some() {
-        "--nodes and --cluster both describe the machines: keep one of them"
+        "--nodes cannot be combined with --cluster"
     } else if args.curve && args.output != crate::output::Format::Json {
-        "--curve adds to JSON only: add -o json, or use --html FILE to see the curves"
+        "--curve requires -o json; use --html FILE to plot the curves"
     } else if args.until.is_some_and(|hours| !hours.is_finite() || hours <= 0.0) {
-        "--until takes a number of hours above zero, such as --until 12"
+        "--until requires a number of hours above 0, such as --until 12"
     } else {
         return Ok(());
     };
-    Err(usage(refused))
+    Err(usage(message))
 }
 
 fn either(names: &[&str]) -> String {

@@ -1,4 +1,4 @@
-//! The numbers of a run as a table, JSON or CSV.
+//! Outcomes as a table, JSON or CSV.
 
 use std::path::Path;
 
@@ -16,9 +16,9 @@ const REPLAY_NOTE: &str = "\
 WAIT: mean time to the first start. DONE: mean time from arrival to the end.";
 
 const EXPERIMENT_NOTE: &str = "\
-ALLOC%: given out when all had arrived. FRAG%: of the rest, what typical pods cannot use.";
+ALLOC%: GPUs allocated after all arrivals. FRAG%: share of the rest that typical pods cannot use.";
 
-/// What is simulated, the table, and how to read it.
+/// Description of the input, table, and legend.
 pub(super) fn text(
     subject: &Subject,
     outcomes: &[Outcome],
@@ -33,30 +33,28 @@ pub(super) fn text(
         "{}\n{}\n{}{}{}",
         output::wrapped(&format!("{}.", subject.about), "", ""),
         table(subject, outcomes, room),
-        notes::under(outcomes),
+        notes::text(outcomes),
         output::wrapped(note, "", ""),
-        output::wrapped(&more(html, room.is_none()), "", ""),
+        output::wrapped(&hints(html, room.is_none()), "", ""),
     )
 }
 
-/// What else there is to see, but for what is seen already.
-fn more(html: Option<&Path>, wide: bool) -> String {
+/// Hints about further output.
+fn hints(html: Option<&Path>, wide: bool) -> String {
     match (html.map(Path::display), wide) {
         (Some(path), true) => {
-            format!("The curves are in {path}; docs/simulator.md explains.")
+            format!("Curves: {path}. Metrics: docs/simulator.md.")
         }
-        (Some(path), false) => format!(
-            "The curves are in {path}. -o wide shows every column; docs/simulator.md explains."
-        ),
-        (None, true) => "--html FILE shows the curves; docs/simulator.md explains.".to_owned(),
+        (Some(path), false) => {
+            format!("Curves: {path}. All columns: -o wide. Metrics: docs/simulator.md.")
+        }
+        (None, true) => "Curves: --html FILE. Metrics: docs/simulator.md.".to_owned(),
         (None, false) => {
-            "-o wide shows every column, --html FILE the curves; docs/simulator.md explains."
-                .to_owned()
+            "All columns: -o wide. Curves: --html FILE. Metrics: docs/simulator.md.".to_owned()
         }
     }
 }
 
-/// The comparison alone.
 pub(super) fn table(subject: &Subject, outcomes: &[Outcome], room: Option<usize>) -> String {
     let columns = match subject.prepared {
         Prepared::Replay(_) => replay_columns(several_orders(outcomes)),
@@ -65,7 +63,7 @@ pub(super) fn table(subject: &Subject, outcomes: &[Outcome], room: Option<usize>
     output::table(&columns, outcomes, room)
 }
 
-/// One array, one object for each run; scripts rely on it.
+/// An array with one object per run.
 pub(super) fn json(outcomes: &[Outcome], curve: bool) -> Result<String> {
     let plain: Vec<_> = outcomes
         .iter()
@@ -76,7 +74,7 @@ pub(super) fn json(outcomes: &[Outcome], curve: bool) -> Result<String> {
     Ok(text + "\n")
 }
 
-/// One line for each run, without the curves.
+/// One line per run, without the curves.
 pub(super) fn csv(outcomes: &[Outcome]) -> String {
     output::csv(&FIELDS, outcomes)
 }
@@ -115,7 +113,6 @@ fn experiment_columns() -> Vec<Column<Outcome>> {
     ]
 }
 
-/// Thousandths of a GPU as GPUs.
 fn gpus(milli: i64) -> String {
     format!("{:.1}", milli as f64 / 1000.0)
 }

@@ -1,11 +1,11 @@
-//! A curve as one line of block characters.
+//! Sparkline of a curve.
 
 use agentaflow_sim::Sample;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Allocation over time from the start to `end`, `width` characters wide; a full block is 100 %.
-/// Every character is the average over its piece of time, so that no moment is left out.
+/// Each character is the mean over its interval.
 pub(super) fn allocation(curve: &[Sample], end: f64, width: usize) -> String {
     (0..width)
         .map(|index| {
@@ -20,7 +20,7 @@ fn block(percent: f64) -> char {
     if percent < 0.5 { ' ' } else { BLOCKS[step.min(BLOCKS.len() - 1)] }
 }
 
-/// The mean over a piece of time; each sample holds until the next, and nothing after the last.
+/// Time-weighted mean; a sample holds until the next one, and 0 follows the last.
 fn average(curve: &[Sample], from: f64, to: f64) -> f64 {
     let mut sum = 0.0;
     for (index, sample) in curve.iter().enumerate() {
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_the_average_over_its_time() {
+    fn a_block_is_the_mean_of_its_interval() {
         let sample = |at_seconds, allocated_percent| Sample {
             at_seconds,
             allocated_percent,

@@ -1,4 +1,4 @@
-//! What is simulated: read from files or made up, and described in a sentence.
+//! Input of a simulation: read from files or generated.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -13,23 +13,21 @@ use agentaflow_sim::{Load, SimError, scenario};
 use anyhow::{Error, Result};
 
 use super::args::{Args, Cluster};
-use super::rules::Kind;
-use crate::failure::{bad_file, not_there, usage};
+use super::rules::InputKind;
+use crate::failure::{bad_file, not_found, usage};
 
-/// How much demand arrives in the published experiment.
+/// Demand of the published experiment as a multiple of the capacity.
 const INFLATE: f64 = 1.3;
 
-/// What is simulated.
 #[derive(Debug)]
 pub(super) struct Subject {
-    /// What it is called: a file, or what made it.
+    /// File name or generator.
     pub(super) title: String,
-    /// The cluster and its work, in one sentence without a full stop.
+    /// One sentence about cluster and jobs, without a full stop.
     pub(super) about: String,
     pub(super) prepared: Prepared,
 }
 
-/// Ready to be run under any strategy.
 #[derive(Debug)]
 pub(super) enum Prepared {
     Replay(Box<Load>),
@@ -37,22 +35,23 @@ pub(super) enum Prepared {
 }
 
 impl Subject {
-    /// Reads or makes what the arguments name.
-    pub(super) fn read(kind: Kind, args: &Args) -> Result<Self> {
-        match (kind, &args.scenario, &args.trace) {
-            (Kind::Scenario, Some(path), _) => Ok(Self::replay(name(path), scenario_file(path)?)),
-            (Kind::Trace, _, Some(path)) => Ok(Self::replay(name(path), trace(path, args)?)),
-            (Kind::Synthetic, ..) => {
-                let recipe = recipe(args);
-                let load = recipe.load().map_err(refused)?;
-                Ok(Self::replay(format!("a made-up load, seed {}", recipe.seed), load))
+    pub(super) fn read(input: InputKind, args: &Args) -> Result<Self> {
+        match (input, &args.scenario, &args.trace) {
+            (InputKind::Scenario, Some(path), _) => {
+                Ok(Self::replay(name(path), scenario_file(path)?))
             }
-            (Kind::Experiment, ..) => experiment(args),
-            _ => Ok(Self::replay("the demo".to_owned(), synthetic::demo())),
+            (InputKind::Trace, _, Some(path)) => Ok(Self::replay(name(path), trace(path, args)?)),
+            (InputKind::Synthetic, ..) => {
+                let recipe = recipe(args);
+                let load = recipe.load().map_err(sim_error)?;
+                Ok(Self::replay(format!("synthetic load, seed {}", recipe.seed), load))
+            }
+            (InputKind::Experiment, ..) => experiment(args),
+            _ => Ok(Self::replay("demo".to_owned(), synthetic::demo())),
         }
     }
 
-    /// How many workloads will arrive.
+    /// Number of workloads.
     pub(super) fn arrivals(&self) -> usize {
         match &self.prepared {
             Prepared::Replay(load) => load.jobs.len(),
@@ -66,13 +65,12 @@ impl Subject {
     }
 }
 
-/// A parameter out of range is a wrong command line; a file that cannot be read is told with what
-/// the system says; a file that cannot be meant says where; anything else is a failure that explains itself.
-fn refused(error: SimError) -> Error {
+/// Maps an error of the simulator to the exit code of its class.
+fn sim_error(error: SimError) -> Error {
     match error {
         SimError::Parameter { .. } => usage(error.to_string()),
         SimError::Read { path, source } if source.kind() == ErrorKind::NotFound => {
-            not_there(format!("cannot read `{}`: there is no such file or folder", path.display()))
+            not_found(format!("cannot read `{}`: no such file or directory", path.display()))
         }
         SimError::Read { path, source } => {
             Error::new(source).context(format!("cannot read `{}`", path.display()))
@@ -93,7 +91,7 @@ fn name(path: &Path) -> String {
         .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// A trace given as a scenario is pointed to the right option instead of failing as bad YAML.
+/// A CSV file is probably a trace: name the right option instead of a YAML error.
 fn scenario_file(path: &Path) -> Result<Load> {
     let table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
     if table && path.is_file() {
@@ -102,21 +100,21 @@ fn scenario_file(path: &Path) -> Result<Load> {
             path = path.display()
         )));
     }
-    scenario::read(path).map_err(refused)
+    scenario::read(path).map_err(sim_error)
 }
 
 fn trace(path: &Path, args: &Args) -> Result<Load> {
-    let format = formats::detect(path).map_err(refused)?;
+    let format = formats::detect(path).map_err(sim_error)?;
     let hint = match format {
-        Format::AlibabaNodes => "is a list of nodes: give it as --nodes, and the pods as --trace",
-        Format::Scenario => "is a scenario: give it without --trace",
-        Format::Arrivals => "is a list of names: give it as --arrivals, with --experiment fgd",
-        Format::Ranks => "is a list of ranks: give it as --ranks, with --experiment fgd",
+        Format::AlibabaNodes => "is a node list: use --nodes, and --trace for the pods",
+        Format::Scenario => "is a scenario: omit --trace",
+        Format::Arrivals => "is an arrival list: use --arrivals with --experiment fgd",
+        Format::Ranks => "is a rank list: use --ranks with --experiment fgd",
         Format::AlibabaPods if args.nodes.is_none() => {
-            "is a pod list, which needs the machines it ran on: add --nodes NODES.csv"
+            "is a pod list, which requires --nodes NODES.csv"
         }
         Format::Elasticflow | Format::Philly if args.nodes.is_some() => {
-            "asks for plain GPUs: describe the machines with --cluster 8x8:MODEL instead of --nodes"
+            "has no node requirements: use --cluster 8x8:MODEL instead of --nodes"
         }
         Format::AlibabaPods | Format::Elasticflow | Format::Philly => {
             return formats::read_load(
@@ -124,21 +122,21 @@ fn trace(path: &Path, args: &Args) -> Result<Load> {
                 args.nodes.as_deref(),
                 &uniform(args.cluster.as_ref()),
             )
-            .map_err(refused);
+            .map_err(sim_error);
         }
     };
     Err(usage(format!("`{}` {hint}", path.display())))
 }
 
 fn uniform(cluster: Option<&Cluster>) -> UniformCluster {
-    let usual = UniformCluster::default();
+    let default = UniformCluster::default();
     match cluster {
         Some(cluster) => UniformCluster {
             nodes: cluster.nodes,
             gpus_per_node: cluster.gpus_per_node,
-            model: cluster.model.clone().unwrap_or(usual.model),
+            model: cluster.model.clone().unwrap_or(default.model),
         },
-        None => usual,
+        None => default,
     }
 }
 
@@ -159,16 +157,16 @@ fn recipe(args: &Args) -> Synthetic {
 
 fn experiment(args: &Args) -> Result<Subject> {
     let (Some(nodes), Some(pods)) = (&args.nodes, &args.pods) else {
-        return Err(usage("--experiment needs --nodes and --pods"));
+        return Err(usage("--experiment requires --nodes and --pods"));
     };
-    let title = format!("the packing experiment on {}", name(pods));
+    let title = format!("packing experiment on {}", name(pods));
     let (nodes, pods) = (
-        formats::read_alibaba_nodes(nodes).map_err(refused)?,
-        formats::read_alibaba_pods(pods).map_err(refused)?,
+        formats::read_alibaba_nodes(nodes).map_err(sim_error)?,
+        formats::read_alibaba_pods(pods).map_err(sim_error)?,
     );
     let arrivals = arrivals(args, &pods)?;
-    let ranks = args.ranks.as_deref().map(formats::read_ranks).transpose().map_err(refused)?;
-    let prepared = Experiment::new(&nodes, &pods, &arrivals, ranks.as_ref()).map_err(refused)?;
+    let ranks = args.ranks.as_deref().map(formats::read_ranks).transpose().map_err(sim_error)?;
+    let prepared = Experiment::new(&nodes, &pods, &arrivals, ranks.as_ref()).map_err(sim_error)?;
     Ok(Subject {
         title,
         about: packing(&nodes, pods.len(), &arrivals),
@@ -178,7 +176,9 @@ fn experiment(args: &Args) -> Result<Subject> {
 
 fn arrivals(args: &Args, pods: &[TracePod]) -> Result<Arrivals> {
     Ok(match (&args.arrivals, args.seed) {
-        (Some(path), _) => Arrivals::Named(formats::read_arrivals_of(path, pods).map_err(refused)?),
+        (Some(path), _) => {
+            Arrivals::Named(formats::read_arrivals_of(path, pods).map_err(sim_error)?)
+        }
         (None, Some(seed)) => Arrivals::Seeded { seed, inflate: args.inflate.unwrap_or(INFLATE) },
         (None, None) => Arrivals::FileOrder,
     })
@@ -192,10 +192,7 @@ fn packing(nodes: &[TraceNode], pods: usize, arrivals: &Arrivals) -> String {
             format!("as {} arrivals in the given order", grouped(names.len() as u64))
         }
         Arrivals::Seeded { seed, inflate } => {
-            format!(
-                "drawn with seed {seed} until {:.0} % of the GPUs are asked for",
-                inflate * 100.0
-            )
+            format!("drawn with seed {seed} up to {:.0} % of the GPUs", inflate * 100.0)
         }
     };
     format!(
@@ -232,7 +229,7 @@ fn virtual_time(span: Span) -> String {
     }
 }
 
-/// The models of a cluster in brackets, when they are few enough to be read.
+/// GPU models in parentheses, if there are at most four.
 fn models(nodes: &[Node]) -> String {
     let gpus = nodes.iter().flat_map(|node| &node.gpus);
     let models: BTreeSet<_> = gpus.map(|gpu| short_model(gpu.model.as_str())).collect();
@@ -244,7 +241,7 @@ fn models(nodes: &[Node]) -> String {
     }
 }
 
-/// The word of a model by which people call it: `A100` of `NVIDIA A100-SXM4-40GB`.
+/// Short model name: `A100` of `NVIDIA A100-SXM4-40GB`.
 pub(super) fn short_model(model: &str) -> &str {
     let letter_then_digit = |word: &&str| {
         word.starts_with(|first: char| first.is_ascii_alphabetic())

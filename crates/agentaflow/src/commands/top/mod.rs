@@ -29,7 +29,7 @@ Without a terminal, such as in a pipe, top prints one snapshot.";
 #[command(after_help = KEYS)]
 pub(crate) struct Args {
     /// Refresh interval
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = amount::some_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = amount::positive_duration)]
     interval: Duration,
     /// Print one snapshot as plain text
     #[arg(long)]
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         // An unreachable backend is an error as in every other command, not an empty screen.
         let first = source::snapshot(&backend).await?;
         if plain {
-            output::print(&snapshot::text(&backend.place(), &first))?;
+            output::print(&snapshot::text(&backend.address(), &first))?;
             return Ok(ExitCode::SUCCESS);
         }
         let theme = Theme { colour: output::colour(true), ascii: args.ascii || !is_utf8() };

@@ -19,7 +19,7 @@ pub(super) struct BackendSource(pub(super) Backend);
 impl Source for BackendSource {
     fn address(&self) -> String {
         match &self.0 {
-            Backend::Server(_) => self.0.place(),
+            Backend::Server(_) => self.0.address(),
             Backend::Cluster(cluster) => format!("namespace {}", cluster.namespace),
         }
     }

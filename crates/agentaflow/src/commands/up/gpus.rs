@@ -1,4 +1,4 @@
-//! Which GPUs `up` works with: the machine's own, or simulated ones that say so.
+//! GPUs of `up`: real ones, or simulated ones that are marked as such.
 
 use std::fs;
 use std::sync::Arc;
@@ -7,38 +7,37 @@ use agentaflow_console::format;
 use agentaflow_gpu::{Device, GpuError, GpuSource};
 use anyhow::{Result, anyhow};
 
-use crate::commands::standalone::{SimArgs, stand_ins};
+use crate::commands::standalone::{SimArgs, simulated_gpus};
 
-/// How many GPUs a machine without any pretends to have.
-const STAND_INS: u32 = 2;
+/// Simulated GPUs on a machine without GPUs.
+const DEFAULT_SIMULATED: u32 = 2;
 
-/// GPUs, and why these.
 pub(super) struct Gpus {
     source: Arc<dyn GpuSource>,
     devices: Vec<Device>,
-    /// Simulated because there is no driver, not because somebody asked.
-    unasked: bool,
+    /// Simulated because there is no driver.
+    no_driver: bool,
 }
 
 impl Gpus {
-    /// The GPUs that were asked for, else the machine's, else stand-ins. A driver that fails is an error: jobs
-    /// that need a real GPU must not be told that all is well.
-    pub(super) fn find(asked: &SimArgs) -> Result<Self> {
+    /// Simulated GPUs on request, else real GPUs, else simulated ones. A failing driver is an error, since jobs may need
+    /// a real GPU.
+    pub(super) fn find(sim: &SimArgs) -> Result<Self> {
         let name = node_name();
-        let (source, unasked) = match asked.asked(&name)? {
+        let (source, no_driver) = match sim.source(&name)? {
             Some(source) => (source, false),
             None => match agentaflow_gpu::detect() {
                 Ok(source) => (source, false),
-                Err(GpuError::NoDriver) => (stand_ins(STAND_INS, &name)?, true),
+                Err(GpuError::NoDriver) => (simulated_gpus(DEFAULT_SIMULATED, &name)?, true),
                 Err(error) => {
                     return Err(anyhow!(error).context(
-                        "cannot use this machine's GPUs (--sim-gpus 2 simulates some, --sim-gpus 0 does without)",
+                        "cannot use the GPUs of this machine (use --sim-gpus 2 to simulate GPUs, or --sim-gpus 0 for none)",
                     ));
                 }
             },
         };
         let devices = source.devices()?;
-        Ok(Self { source: source.into(), devices, unasked })
+        Ok(Self { source: source.into(), devices, no_driver })
     }
 
     pub(super) fn source(&self) -> Arc<dyn GpuSource> {
@@ -49,12 +48,12 @@ impl Gpus {
         self.devices.iter().any(|device| device.simulated)
     }
 
-    /// What everybody has to know who looks at the server.
+    /// Notice of the server about simulated GPUs.
     pub(super) fn notice(&self) -> Option<String> {
-        self.simulated().then(|| "GPUs are SIMULATED: jobs on them get no device".to_owned())
+        self.simulated().then(|| "GPUs are SIMULATED: jobs get no device".to_owned())
     }
 
-    /// The GPUs in a line: `2 × NVIDIA A100, 80 GiB each`.
+    /// One line: `2 × NVIDIA A100, 80 GiB each`.
     pub(super) fn summary(&self) -> String {
         let Some(first) = self.devices.first() else { return "none: CPU jobs only".to_owned() };
         let alike =
@@ -70,17 +69,17 @@ impl Gpus {
             let names: Vec<_> = self.devices.iter().map(|gpu| gpu.name.as_str()).collect();
             names.join(", ")
         };
-        match (self.simulated(), self.unasked) {
+        match (self.simulated(), self.no_driver) {
             (false, _) => which,
             (true, true) => {
-                format!("{which}: SIMULATED, there is no NVIDIA driver; jobs get no device")
+                format!("{which}: SIMULATED (no NVIDIA driver); jobs get no device")
             }
             (true, false) => format!("{which}: SIMULATED; jobs get no device"),
         }
     }
 }
 
-/// The name of the local node: the host's.
+/// The local node has the host name.
 pub(super) fn node_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();

@@ -1,4 +1,4 @@
-//! `agentaflow up`: server, scheduler and one worker in one process, ready in a moment.
+//! `agentaflow up`: server, scheduler and one agent in one process.
 
 mod gpus;
 mod screen;
@@ -19,64 +19,64 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{TAKEN_OVER, database};
-use super::standalone::{self, SimArgs, asked_to_stop};
+use super::standalone::{self, SimArgs, termination_signal};
 use crate::amount;
 use crate::context::{self, Contexts, LOCAL, Target};
 use crate::logging;
 use gpus::Gpus;
 
-/// A clean stop takes five seconds at most: so long for the jobs, the rest for everything else.
-const EVACUATION: Duration = Duration::from_millis(3500);
-const LAST_STEPS: Duration = Duration::from_millis(600);
+/// A clean stop takes at most five seconds: this long for the jobs, the rest for agent and server.
+const EVACUATION_TIMEOUT: Duration = Duration::from_millis(3500);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(600);
 
-/// Jobs that do not end politely are killed after this, so that a clean stop is also a short one.
+/// Time between SIGTERM and SIGKILL, short enough for a clean stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
   agentaflow up
-      Everything on this machine, with its real GPUs or, if it has none, simulated ones
+      Use the GPUs of this machine, or simulated GPUs without a driver
   agentaflow up --sim-gpus 8 --sim-model 'NVIDIA H100' --data-dir /tmp/lab
-      A pretended machine, to try things out
+      Simulate a machine with eight GPUs
   agentaflow up --listen 127.0.0.1:9000 --database postgres://localhost/agentaflow
-      Another port, another database
+      Use another port and PostgreSQL
 
-Ctrl-C stops it within five seconds; jobs go back to waiting and start again with the next `up`.";
+Ctrl-C stops all parts within five seconds; jobs become pending and restart with the next `up`.";
 
-/// Start everything on this machine: API, scheduler and one worker
+/// Start server, scheduler and agent on this machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
-    /// Where to listen
+    /// Listen address
     #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
-    /// Folder for the database, tokens and logs [default: ~/.local/share/agentaflow]
+    /// Directory of the database, tokens and logs [default: ~/.local/share/agentaflow]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// `postgres://…`, or `none` for a file in the data folder [default: AGENTAFLOW_DATABASE, else none]
+    /// `postgres://…`, or `none` for SQLite in the data directory [default: AGENTAFLOW_DATABASE, else none]
     #[arg(long, value_name = "URL")]
     database: Option<String>,
-    /// How GPUs are chosen for jobs that do not say
+    /// Default strategy
     #[arg(long, value_name = "NAME", value_parser = standalone::strategies())]
     strategy: Option<Strategy>,
-    /// How often the worker gives a sign of life
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = amount::some_duration)]
+    /// Heartbeat interval of the agent
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = amount::positive_duration)]
     heartbeat: Duration,
-    /// Open the browser
+    /// Open the dashboard in a browser
     #[arg(long)]
     open: bool,
 
-    /// As whom processes run when this is started by root: a name, or uid:gid [default: nobody]
+    /// User of processes if started by root: a name, or uid:gid [default: nobody]
     #[arg(long, value_name = "USER", help_heading = "Jobs")]
     process_user: Option<String>,
-    /// Folder that containers may see, with all in it; may be given several times
+    /// Host directory that containers may mount; repeatable
     #[arg(long, value_name = "DIR", help_heading = "Jobs")]
     allow_mount: Vec<PathBuf>,
-    /// Run no plain processes, only containers
+    /// Disallow jobs without a container
     #[arg(long, help_heading = "Jobs")]
     no_process: bool,
-    /// Socket of the Docker engine
+    /// Docker socket
     #[arg(
         long,
         value_name = "PATH",
@@ -100,7 +100,7 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
     let settings = settings(args, &gpus)?;
     let data_dir = settings.data_dir.clone();
     let server = serve::start(settings).await?;
-    let mut worker = Worker::start(args, &server, &data_dir, &gpus);
+    let mut agent = LocalAgent::start(args, &server, &data_dir, &gpus);
     let current = write_context(&server, &data_dir)?;
     screen::show(&screen::Facts {
         args,
@@ -111,12 +111,12 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
         current,
     })?;
     let ended = tokio::select! {
-        asked = asked_to_stop() => asked,
+        received = termination_signal() => received,
         () = server.fatal() => Err(anyhow!(TAKEN_OVER)),
-        ended = &mut worker.task => Err(early(ended)),
+        ended = &mut agent.task => Err(agent_error(ended)),
     };
     screen::stopping();
-    stop(server, worker).await;
+    stop(server, agent).await;
     ended
 }
 
@@ -125,19 +125,19 @@ fn settings(args: &Args, gpus: &Gpus) -> Result<Settings> {
     settings.database = database(args.database.as_deref())?;
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
     settings.notice = gpus.notice();
-    // One machine, one person: nobody is kept from anything by somebody else's requests.
+    // One machine has one user: no need to protect users from each other.
     settings.rate = (10_000, 40_000);
     Ok(settings)
 }
 
-/// The local agent, in this process, over HTTP like any other.
-struct Worker {
+/// The agent in this process; it uses HTTP like any other agent.
+struct LocalAgent {
     name: String,
     stop: CancellationToken,
     task: JoinHandle<Result<(), agentaflow_agent::AgentError>>,
 }
 
-impl Worker {
+impl LocalAgent {
     fn start(args: &Args, server: &Running, data_dir: &Path, gpus: &Gpus) -> Self {
         let name = gpus::node_name();
         let state = data_dir.join("agent");
@@ -147,7 +147,7 @@ impl Worker {
         let settings = AgentSettings {
             registration_token: Some(server.registration_token.clone()),
             node_name: Some(name.clone()),
-            // One that is not there yet is looked for again.
+            // The agent retries an unavailable Docker engine.
             docker: Some(docker),
             allow_process: !args.no_process,
             job_user: args.process_user.clone(),
@@ -161,12 +161,12 @@ impl Worker {
     }
 }
 
-/// Makes the command line find this server; whether it does so without being told.
+/// Writes the local context; returns true if the context is current.
 fn write_context(server: &Running, data_dir: &Path) -> Result<bool> {
     let path = context::file()?;
     let mut contexts = Contexts::read(&path)?;
     let mut target = Target::new(server.url(), Some(server.admin_token.clone()));
-    // Whoever rotates the token need not start this anew.
+    // A rotated token takes effect without a restart.
     target.token_file = std::path::absolute(data_dir.join("admin-token")).ok();
     contexts.known.insert(LOCAL.to_owned(), target);
     let current = contexts.current.get_or_insert_with(|| LOCAL.to_owned()) == LOCAL;
@@ -174,29 +174,29 @@ fn write_context(server: &Running, data_dir: &Path) -> Result<bool> {
     Ok(current)
 }
 
-/// Jobs first, then the worker, then the server, so that every end is still reported and written down.
-async fn stop(server: Running, worker: Worker) {
-    let node = server.core.nodes().into_iter().find(|node| node.spec.node_name == worker.name);
+/// Stops jobs, then the agent, then the server, so that the end of every job is recorded.
+async fn stop(server: Running, agent: LocalAgent) {
+    let node = server.core.nodes().into_iter().find(|node| node.spec.node_name == agent.name);
     if let Some(node) = node {
-        server.core.evacuate(&NodeRef::Number(node.id), EVACUATION).await;
+        server.core.evacuate(&NodeRef::Number(node.id), EVACUATION_TIMEOUT).await;
     }
-    worker.stop.cancel();
-    if timeout(LAST_STEPS, worker.task).await.is_err() {
-        tracing::warn!("the worker did not end in time");
+    agent.stop.cancel();
+    if timeout(SHUTDOWN_TIMEOUT, agent.task).await.is_err() {
+        tracing::warn!("the agent did not stop in time");
     }
-    if timeout(LAST_STEPS, server.stop()).await.is_err() {
-        tracing::warn!("the server did not end in time");
+    if timeout(SHUTDOWN_TIMEOUT, server.stop()).await.is_err() {
+        tracing::warn!("the server did not stop in time");
     }
 }
 
-/// Why the worker ended although nobody asked it to.
-fn early(
+/// Error for an agent that stopped before a termination signal.
+fn agent_error(
     ended: Result<Result<(), agentaflow_agent::AgentError>, tokio::task::JoinError>,
 ) -> anyhow::Error {
     let problem = match ended {
-        Ok(Ok(())) => anyhow!("it ended by itself"),
+        Ok(Ok(())) => anyhow!("stopped unexpectedly"),
         Ok(Err(error)) => error.into(),
         Err(error) => error.into(),
     };
-    problem.context("the worker on this machine failed")
+    problem.context("the local agent failed")
 }

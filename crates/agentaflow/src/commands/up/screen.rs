@@ -1,4 +1,4 @@
-//! What `up` shows when everything runs.
+//! Start-up summary of `up`.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -15,45 +15,43 @@ use super::gpus::Gpus;
 use crate::context::LOCAL;
 use crate::output;
 
-/// The page that leads a browser to the one-time link.
-const PAGE: &str = "open.html";
+/// Page that redirects to the one-time link.
+const REDIRECT_PAGE: &str = "open.html";
 
-/// What there is to show.
-pub(super) struct Facts<'a> {
+pub(super) struct Summary<'a> {
     pub(super) args: &'a Args,
     pub(super) server: &'a Running,
     pub(super) data_dir: &'a Path,
     pub(super) gpus: &'a Gpus,
-    /// There is a Docker engine.
     pub(super) docker: bool,
-    /// The command line speaks to this server without being told.
+    /// The local context is current.
     pub(super) current: bool,
 }
 
-/// Shows it, and opens the browser if asked to.
-pub(super) fn show(facts: &Facts<'_>) -> Result<()> {
-    output::print(&text(facts))?;
-    if facts.args.open
-        && let Err(error) = open_browser(facts.data_dir, facts.server.browser_link.expose())
+/// Prints the summary, and opens the browser with `--open`.
+pub(super) fn show(summary: &Summary<'_>) -> Result<()> {
+    output::print(&text(summary))?;
+    if summary.args.open
+        && let Err(error) = open_browser(summary.data_dir, summary.server.browser_link.expose())
     {
-        eprintln!("no browser could be opened ({error}); open the link above");
+        eprintln!("Cannot open a browser ({error}); open the link above");
     }
     Ok(())
 }
 
-/// Opens the browser on a page that leads on to the link. The link itself must not be an argument: everybody on the
-/// machine can read those, and whoever opens it first is in.
+/// Opens a page that redirects to the link. The link must not be a command-line argument, which other users can read:
+/// the first request logs in.
 fn open_browser(data_dir: &Path, link: &str) -> io::Result<()> {
     let page = write_page(data_dir, link)?;
     let mut browser = Command::new("xdg-open");
     browser.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    browser.spawn().map(drop).map_err(|_| io::Error::other("xdg-open is missing"))
+    browser.spawn().map(drop).map_err(|_| io::Error::other("xdg-open not found"))
 }
 
-/// Writes a page for its owner's eyes only.
+/// Writes the page with mode 0600.
 fn write_page(data_dir: &Path, link: &str) -> io::Result<PathBuf> {
-    let path = data_dir.join(PAGE);
-    // One from an earlier start could have other rights.
+    let path = data_dir.join(REDIRECT_PAGE);
+    // An earlier page could have other permissions.
     let _ = fs::remove_file(&path);
     let link = link.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
     let mut file = File::options().create_new(true).write(true).mode(0o600).open(&path)?;
@@ -66,46 +64,45 @@ fn write_page(data_dir: &Path, link: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Says that the end has begun; jobs may need a moment.
 pub(super) fn stopping() {
-    eprintln!("stopping: jobs go back to waiting (Ctrl-C again ends at once)");
+    eprintln!("Stopping; jobs become pending. Press Ctrl-C again to exit now");
 }
 
-fn text(facts: &Facts<'_>) -> String {
-    let url = facts.server.url();
-    let folder = facts.data_dir.display();
+fn text(summary: &Summary<'_>) -> String {
+    let url = summary.server.url();
+    let folder = summary.data_dir.display();
     let mut lines = vec![
-        ("API", format!("{url}  (described at {url}/docs)")),
-        ("Browser", format!("{}  (works once)", facts.server.browser_link.expose())),
-        ("Tokens", format!("{folder}/admin-token for you, registration-token for more workers")),
-        ("GPUs", facts.gpus.summary()),
-        ("Jobs run", runtimes(facts)),
+        ("API", format!("{url}  (docs: {url}/docs)")),
+        ("Browser", format!("{}  (one-time link)", summary.server.browser_link.expose())),
+        ("Tokens", format!("{folder}/admin-token (admin), registration-token (agents)")),
+        ("GPUs", summary.gpus.summary()),
+        ("Runtimes", runtimes(summary)),
     ];
-    lines.extend(facts.server.warnings.iter().map(|warning| ("Careful", warning.clone())));
+    lines.extend(summary.server.warnings.iter().map(|warning| ("Warning", warning.clone())));
     let line = |(name, value): &(&str, String)| format!("  {name:<9} {value}\n");
     let lines = lines.iter().map(line).collect::<Vec<_>>().concat();
-    let context = if facts.current { String::new() } else { format!("--context {LOCAL} ") };
+    let context = if summary.current { String::new() } else { format!("--context {LOCAL} ") };
     format!(
-        "\n{}\n\n{lines}\nTry it:  agentaflow run {context}-- echo hello\nCtrl-C stops it.\n\n",
+        "\n{}\n\n{lines}\nTry:  agentaflow run {context}-- echo hello\nPress Ctrl-C to stop.\n\n",
         output::bold("agentaflow is up")
     )
 }
 
-fn runtimes(facts: &Facts<'_>) -> String {
-    let args = facts.args;
-    let docker = if facts.docker {
-        "in containers (Docker)".to_owned()
+fn runtimes(summary: &Summary<'_>) -> String {
+    let args = summary.args;
+    let docker = if summary.docker {
+        "Docker".to_owned()
     } else {
-        format!("not in containers (no Docker at {})", args.docker_socket.display())
+        format!("no Docker at {}", args.docker_socket.display())
     };
     let process = match (args.no_process, rustix::process::geteuid().is_root()) {
-        (true, _) => "not as processes".to_owned(),
+        (true, _) => "no processes".to_owned(),
         (false, true) => {
             let user = args.process_user.as_deref().unwrap_or(NOBODY);
-            format!("as processes of the user {user}")
+            format!("processes as user {user}")
         }
         (false, false) => {
-            "as processes of yours, which can read your files and these tokens".to_owned()
+            "processes as your user, which can read your files and these tokens".to_owned()
         }
     };
     format!("{docker}; {process}")
@@ -118,9 +115,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_that_leads_to_the_link_is_for_its_owner_only() {
+    fn the_redirect_page_is_private() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(PAGE), "old").unwrap();
+        fs::write(dir.path().join(REDIRECT_PAGE), "old").unwrap();
         let page = write_page(dir.path(), "http://127.0.0.1:1/auth/link?code=a&b=\"c").unwrap();
         assert_eq!(page.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let text = fs::read_to_string(page).unwrap();

@@ -1,5 +1,4 @@
-//! Work that is handed in: written as our API takes it, or as a Kubernetes object. Each can be turned into the other
-//! as far as both can say it.
+//! A job to submit, as a REST job or a Kubernetes object. Each converts to the other as far as both can express it.
 
 use agentaflow_api::client::ClientError;
 use agentaflow_api::job::JobCreate;
@@ -11,93 +10,87 @@ use serde_json::Value;
 
 use crate::failure::{bad_file, usage};
 
-/// Work that is handed in.
 #[derive(Clone, Debug)]
-pub(crate) struct Work {
-    pub(crate) said: Said,
-    /// Where it is written, if it is.
-    pub(crate) written: Option<Written>,
+pub(crate) struct Submission {
+    pub(crate) content: SubmissionContent,
+    /// `None` for a job described by options.
+    pub(crate) source: Option<SourceDocument>,
 }
 
-/// What is to be done.
 #[derive(Clone, Debug)]
-pub(crate) enum Said {
-    /// As our API takes it.
+pub(crate) enum SubmissionContent {
     Job(Box<JobCreate>),
-    /// A Kubernetes object.
     Object(Value),
 }
 
 /// A document of a file.
 #[derive(Clone, Debug)]
-pub(crate) struct Written {
+pub(crate) struct SourceDocument {
     pub(crate) file: String,
-    /// As it is after every `--set`; the lines are the file's.
+    /// After every `--set`, with the positions of the file.
     pub(crate) document: Document,
-    /// What was changed by `--set FIELD=VALUE`.
+    /// Overrides of `--set FIELD=VALUE`.
     pub(crate) set: Vec<(String, String)>,
 }
 
-impl Work {
-    /// What it is called, if its author named it.
+impl Submission {
     pub(crate) fn name(&self) -> Option<&str> {
-        match &self.said {
-            Said::Job(job) => job.spec.job_name.as_deref(),
-            Said::Object(object) => object["metadata"]["name"].as_str(),
+        match &self.content {
+            SubmissionContent::Job(job) => job.spec.job_name.as_deref(),
+            SubmissionContent::Object(object) => object["metadata"]["name"].as_str(),
         }
     }
 
-    /// As a server takes it.
     pub(crate) fn job(&self) -> Result<JobCreate> {
-        match &self.said {
-            Said::Job(job) => Ok((**job).clone()),
-            Said::Object(object) => {
+        match &self.content {
+            SubmissionContent::Job(job) => Ok((**job).clone()),
+            SubmissionContent::Object(object) => {
                 let kind = object["kind"].as_str().unwrap_or("object");
-                convert::job(object)
-                    .map_err(|unfit| self.cannot(&format!("{kind} cannot go to a server"), &unfit))
+                convert::job(object).map_err(|unfit| {
+                    self.unsupported(&format!("{kind} cannot be submitted to a server"), &unfit)
+                })
             }
         }
     }
 
-    /// As a cluster takes it.
     pub(crate) fn object(&self) -> Result<Value> {
-        match &self.said {
-            Said::Object(object) => Ok(object.clone()),
-            Said::Job(job) => convert::object(job)
-                .map_err(|unfit| self.cannot("job cannot go to a cluster", &unfit)),
+        match &self.content {
+            SubmissionContent::Object(object) => Ok(object.clone()),
+            SubmissionContent::Job(job) => convert::object(job)
+                .map_err(|unfit| self.unsupported("job cannot be submitted to a cluster", &unfit)),
         }
     }
 
-    fn cannot(&self, what: &str, unfit: &Unfit) -> anyhow::Error {
-        let Some(written) = &self.written else {
+    fn unsupported(&self, what: &str, unfit: &Unfit) -> anyhow::Error {
+        let Some(source) = &self.source else {
             return usage(format!("this {what}: {unfit}"));
         };
-        let steps = written.steps(&unfit.field);
-        match written.setting(&steps) {
+        let steps = source.steps(&unfit.field);
+        match source.setting(&steps) {
             Some(set) => usage(format!("{set}: this {what}: {unfit}")),
-            None => bad_file(format!("{}: this {what}: {unfit}", written.line(&steps))),
+            None => bad_file(format!("{}: this {what}: {unfit}", source.line(&steps))),
         }
     }
 
-    /// A refusal of whoever was handed this, with the `--set` or the line that it is about, where that can be told.
-    pub(crate) fn refused(&self, error: anyhow::Error) -> anyhow::Error {
+    /// Adds the `--set` or the line that caused the rejection, if known.
+    pub(crate) fn locate_error(&self, error: anyhow::Error) -> anyhow::Error {
         let by_server = matches!(error.downcast_ref(), Some(ClientError::Refused { .. }));
         let by_cluster = matches!(error.downcast_ref(), Some(Failure::Refused(_)));
-        let written = self.written.as_ref().filter(|_| by_server || by_cluster);
-        let place = written.and_then(|written| written.meant(&error.to_string()));
-        let error = self.in_own_words(error);
-        match place {
-            Some(place) => error.context(place),
+        let source = self.source.as_ref().filter(|_| by_server || by_cluster);
+        let location = source.and_then(|source| source.location(&error.to_string()));
+        let error = self.rename_fields(error);
+        match location {
+            Some(location) => error.context(location),
             None => error,
         }
     }
 
-    /// A refusal of a server with fields called as the options or the short form call them.
-    fn in_own_words(&self, error: anyhow::Error) -> anyhow::Error {
-        let short = match (&self.said, &self.written) {
-            (Said::Object(_), _) => return error,
-            (Said::Job(_), Some(_)) => str::to_owned,
-            (Said::Job(_), None) => option,
+    /// Replaces API field names in a rejection by the names of options or of the short form.
+    fn rename_fields(&self, error: anyhow::Error) -> anyhow::Error {
+        let short = match (&self.content, &self.source) {
+            (SubmissionContent::Object(_), _) => return error,
+            (SubmissionContent::Job(_), Some(_)) => str::to_owned,
+            (SubmissionContent::Job(_), None) => option,
         };
         match error.downcast::<ClientError>() {
             Ok(ClientError::Refused { status, mut body }) => {
@@ -113,7 +106,7 @@ impl Work {
     }
 }
 
-/// The option that is called like a field of the short form.
+/// The option for a field of the short form.
 fn option(field: &str) -> String {
     match field {
         "estimated_duration" => "--estimate".to_owned(),
@@ -121,8 +114,8 @@ fn option(field: &str) -> String {
     }
 }
 
-impl Written {
-    /// The steps to a field that somebody named in the words of the API or of an object.
+impl SourceDocument {
+    /// Path of a field of the API or of an object.
     fn steps<'a>(&self, field: &'a str) -> Vec<&'a str> {
         match steps(field).as_slice() {
             [field] => vec![in_short_form(field, &self.document.value)],
@@ -130,12 +123,12 @@ impl Written {
         }
     }
 
-    /// The `--set` that gave a field its value.
+    /// The `--set` that set a field.
     fn setting(&self, steps: &[&str]) -> Option<String> {
         let short = self.document.value.get("kind").is_none();
         let set = self.set.iter().rev().find(|(field, _)| {
             let set: Vec<&str> = field.split('.').collect();
-            // In the short form everything below a field is the field's own.
+            // The API reports a nested field of the short form by its top-level field.
             steps.starts_with(&set) || (short && !steps.is_empty() && set.starts_with(steps))
         });
         set.map(|(field, value)| format!("--set {field}={value}"))
@@ -145,11 +138,11 @@ impl Written {
         format!("`{}`, {}", self.file, self.document.position(steps))
     }
 
-    /// What a refusal is about: a field that it names, or a value in quotes that was set.
-    fn meant(&self, said: &str) -> Option<String> {
+    /// Position of the field or quoted value that a rejection names.
+    fn location(&self, message: &str) -> Option<String> {
         let quoted = |word: &str| [format!("`{word}`"), format!("\"{word}\"")];
-        let is_quoted = |word: &str| quoted(word).iter().any(|word| said.contains(word));
-        let words = said.split([' ', '`', '"', ',', ';', '(', ')', '\n']);
+        let is_quoted = |word: &str| quoted(word).iter().any(|word| message.contains(word));
+        let words = message.split([' ', '`', '"', ',', ';', '(', ')', '\n']);
         let words = words.map(|word| word.trim_end_matches([':', '.']));
         let fields =
             words.filter(|word| !word.is_empty() && (word.contains('.') || is_quoted(word)));
@@ -167,16 +160,16 @@ impl Written {
         let text = texts.find(|(_, text)| !text.is_empty() && is_quoted(text));
         set.map(|(field, value)| format!("--set {field}={value}"))
             .or_else(|| text.map(|(field, _)| self.line(&[field.as_str()])))
-            .or_else(|| said.contains("` is missing").then(|| self.line(&[])))
+            .or_else(|| message.contains("` is missing").then(|| self.line(&[])))
     }
 }
 
-/// `spec.containers[0].image` in steps; what is no path has none that exist.
+/// Splits `spec.containers[0].image` into its steps.
 fn steps(field: &str) -> Vec<&str> {
     field.split(['.', '[', ']']).filter(|step| !step.is_empty()).collect()
 }
 
-/// What the short form calls fields of the API that have another name there.
+/// API fields and their different names in the short form.
 const SHORT_NAMES: [(&str, &str); 13] = [
     ("job_name", "name"),
     ("docker_image", "image"),
@@ -193,7 +186,7 @@ const SHORT_NAMES: [(&str, &str); 13] = [
     ("max_retries", "retries"),
 ];
 
-/// What the short form calls a field of the API.
+/// The short-form name of an API field, if the document uses it.
 fn in_short_form<'a>(field: &'a str, document: &Value) -> &'a str {
     let short = SHORT_NAMES.iter().find(|(long, _)| *long == field).map(|(_, short)| *short);
     short.filter(|short| document.get(short).is_some()).unwrap_or(field)
@@ -208,7 +201,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_are_found_where_they_are_written() {
+    fn api_fields_map_to_short_form_fields() {
         assert_eq!(steps("spec.containers[0].image"), ["spec", "containers", "0", "image"]);
         let short = json!({"fraction": 0.5, "shm": "1G"});
         for (field, written) in [
@@ -221,25 +214,26 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_calls_fields_as_whoever_wrote_them_does() {
-        let refused = || {
+    fn a_rejection_uses_the_field_names_of_its_source() {
+        let rejection = || {
             let detail = "`gpu_memory_required` and `estimated_duration_seconds`, `priority`";
             let body = ErrorBody::new(ErrorCode::Invalid, detail);
             anyhow::Error::from(ClientError::Refused { status: 422, body })
         };
-        let said = Said::Job(Box::default());
-        let mut work = Work { said, written: None };
-        let told = work.refused(refused()).to_string();
-        assert_eq!(told, "`--gpu-memory` and `--estimate`, `priority`");
+        let content = SubmissionContent::Job(Box::default());
+        let mut submission = Submission { content, source: None };
+        let text = submission.locate_error(rejection()).to_string();
+        assert_eq!(text, "`--gpu-memory` and `--estimate`, `priority`");
         let document = agentaflow_manifest::yaml::read_text("command: x\n", &Limits::default());
         let document = document.unwrap().remove(0);
-        work.written = Some(Written { file: "x".to_owned(), document, set: Vec::new() });
-        let told = work.refused(refused()).to_string();
-        assert_eq!(told, "`gpu_memory` and `estimated_duration`, `priority`");
+        submission.source =
+            Some(SourceDocument { file: "x".to_owned(), document, set: Vec::new() });
+        let text = submission.locate_error(rejection()).to_string();
+        assert_eq!(text, "`gpu_memory` and `estimated_duration`, `priority`");
     }
 
     #[test]
-    fn a_refusal_names_the_set_or_the_line_that_it_is_about() {
+    fn a_rejection_names_its_set_option_or_line() {
         let text = "name: t\nimage: x\npriority: 3\n";
         let mut document =
             agentaflow_manifest::yaml::read_text(text, &Limits::default()).unwrap().remove(0);
@@ -248,8 +242,8 @@ mod tests {
         document.value["queue"] = json!("nope");
         let set = [("fraction", "7"), ("env.A-B", "1"), ("queue", "nope")];
         let set = set.map(|(field, value)| (field.to_owned(), value.to_owned())).to_vec();
-        let written = Written { file: "t.yaml".to_owned(), document, set };
-        for (said, place) in [
+        let source = SourceDocument { file: "t.yaml".to_owned(), document, set };
+        for (message, location) in [
             ("`gpu_fraction` must be below 1", Some("--set fraction=7")),
             ("`env` has a name that cannot be one", Some("--set env.A-B=1")),
             ("there is no queue `nope`", Some("--set queue=nope")),
@@ -258,7 +252,7 @@ mod tests {
             ("`command` is missing", Some("`t.yaml`, line 1, column 1")),
             ("the server takes no more jobs", None),
         ] {
-            assert_eq!(written.meant(said).as_deref(), place, "{said}");
+            assert_eq!(source.location(message).as_deref(), location, "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What we run there: the scheduler and its leader, its version, the webhooks, the monitors.
+//! Checks of the agentaflow installation: scheduler, leader, version, webhook, monitor.
 
 use agentaflow_api::Stamp;
 use agentaflow_console::format::{counted, one_line, short_time};
@@ -10,14 +10,14 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 
 use super::super::Check;
-use super::unseen;
+use super::not_readable;
 
-/// A leader that has not renewed its lease for so long does not lead.
-const STALE_MS: i64 = 30_000;
+/// Age of the last lease renewal above which the leader is lost.
+const STALE_LEASE_MS: i64 = 30_000;
 
 pub(super) async fn checks(cluster: &Cluster) -> Vec<Check> {
     let mut checks = vec![scheduler(cluster).await, leader(cluster).await];
-    checks.push(answers(cluster).await);
+    checks.push(version(cluster).await);
     checks.extend([webhook(cluster).await, monitor(cluster).await]);
     checks
 }
@@ -31,20 +31,20 @@ async fn scheduler(cluster: &Cluster) -> Check {
             let ready = status.ready_replicas.unwrap_or(0);
             let wanted = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
             if ready > 0 {
-                return Check::ok("scheduler", format!("{ready} of {wanted} ready"));
+                return Check::ok("scheduler", format!("{ready}/{wanted} ready"));
             }
             Check::fail(
                 "scheduler",
-                format!("none of {wanted} is ready"),
-                format!("`kubectl -n {} logs deployment/{name}` says why", cluster.system),
+                format!("0/{wanted} ready"),
+                format!("run `kubectl -n {} logs deployment/{name}`", cluster.system),
             )
         }
         Ok(None) => Check::warn(
             "scheduler",
-            format!("no Deployment `{name}` in namespace {}", cluster.system),
-            "`kubectl apply -f deploy/kubernetes`; a scheduler that runs elsewhere shows in the next line",
+            format!("Deployment `{name}` not found in namespace {}", cluster.system),
+            "run `kubectl apply -f deploy/kubernetes`; the check `leader` also finds a scheduler outside of the cluster",
         ),
-        Err(error) => unseen("scheduler", error),
+        Err(error) => not_readable("scheduler", error),
     }
 }
 
@@ -52,19 +52,19 @@ async fn leader(cluster: &Cluster) -> Check {
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.system);
     let lease = match leases.get_opt("agentaflow-gpu-scheduler").await {
         Ok(lease) => lease.and_then(|lease| lease.spec),
-        Err(error) => return unseen("leader", error),
+        Err(error) => return not_readable("leader", error),
     };
-    let fix = "nothing is placed without one: look at the scheduler's log";
-    let Some(spec) = lease else { return Check::fail("leader", "no scheduler ever led here", fix) };
+    let fix = "no workload is placed without a leader; check the log of the scheduler";
+    let Some(spec) = lease else { return Check::fail("leader", "no lease found", fix) };
     let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
     let age = spec.renew_time.map(|time| Stamp::now().0 - time.0.as_millisecond());
     match (holder, age) {
-        (Some(holder), Some(age)) if age < STALE_MS => Check::ok("leader", holder),
+        (Some(holder), Some(age)) if age < STALE_LEASE_MS => Check::ok("leader", holder),
         (Some(holder), Some(age)) => {
             let since = short_time(age as f64 / 1000.0);
-            Check::fail("leader", format!("{holder} has not been heard of for {since}"), fix)
+            Check::fail("leader", format!("{holder} has not renewed its lease for {since}"), fix)
         }
-        _ => Check::fail("leader", "no scheduler leads", fix),
+        _ => Check::fail("leader", "no leader", fix),
     }
 }
 
@@ -78,59 +78,59 @@ async fn monitor(cluster: &Cluster) -> Check {
                 return Check::ok("monitor", format!("on {}", counted(ready, "node")));
             }
             let fix = format!(
-                "`kubectl -n {} logs -l app=agentaflow-gpu-monitor` says why; it runs on nodes that a device plugin, \
-                 NVIDIA's labels or `agentaflow.gpu/enabled=true` mark",
+                "run `kubectl -n {} logs -l app=agentaflow-gpu-monitor`; the monitor runs on nodes with a device plugin, \
+                 NVIDIA labels or `agentaflow.gpu/enabled=true`",
                 cluster.system
             );
-            Check::warn("monitor", format!("ready on {ready} of {}", counted(wanted, "node")), fix)
+            Check::warn("monitor", format!("ready on {ready}/{}", counted(wanted, "node")), fix)
         }
         Ok(None) => Check::warn(
             "monitor",
-            format!("no DaemonSet `agentaflow-gpu-monitor` in namespace {}", cluster.system),
-            "`kubectl apply -f deploy/kubernetes`; without it GPUs are counted, and their use is not known",
+            format!("DaemonSet `agentaflow-gpu-monitor` not found in namespace {}", cluster.system),
+            "run `kubectl apply -f deploy/kubernetes`; without a monitor the utilization of GPUs is unknown",
         ),
-        Err(error) => unseen("monitor", error),
+        Err(error) => not_readable("monitor", error),
     }
 }
 
-/// Whether the scheduler answers questions, and whether it is of our version.
-async fn answers(cluster: &Cluster) -> Check {
-    let ours = env!("CARGO_PKG_VERSION");
+/// The scheduler responds and has the version of the client.
+async fn version(cluster: &Cluster) -> Check {
+    let client = env!("CARGO_PKG_VERSION");
     let metrics = match cluster.metrics().await {
         Ok(metrics) => metrics,
         Err(Failure::Forbidden(_)) => {
-            return Check::skip("version", "you may not ask the scheduler");
+            return Check::skip("version", "no permission to query the scheduler");
         }
         Err(error) => {
             return Check::warn(
                 "version",
-                format!("the scheduler cannot be asked: {}", one_line(&error.to_string())),
+                format!("cannot query the scheduler: {}", one_line(&error.to_string())),
                 format!(
-                    "`kubectl -n {} get endpointslices -l kubernetes.io/service-name={}` must name a pod; without it \
-                     `explain` knows less, and `what-if` nothing",
+                    "run `kubectl -n {} get endpointslices -l kubernetes.io/service-name={}`; `what-if` and parts of `explain` need \
+                     the scheduler",
                     cluster.system,
                     names::SCHEDULER_SERVICE
                 ),
             );
         }
     };
-    let told = metrics.split("agentaflow_build_info{version=\"").nth(1);
-    match told.and_then(|rest| rest.split('"').next()) {
-        Some(theirs) if theirs == ours => {
-            Check::ok("version", format!("the scheduler has {ours}, as this program"))
+    let label = metrics.split("agentaflow_build_info{version=\"").nth(1);
+    match label.and_then(|rest| rest.split('"').next()) {
+        Some(scheduler) if scheduler == client => {
+            Check::ok("version", format!("scheduler {client}, same as this client"))
         }
-        theirs => Check::warn(
+        scheduler => Check::warn(
             "version",
             format!(
-                "the scheduler has {}, this program {ours}",
-                theirs.unwrap_or("an unknown version")
+                "scheduler {}, this client {client}",
+                scheduler.unwrap_or("of unknown version")
             ),
-            "use the same version on both sides; newer ones only add things",
+            "use the same version of client and scheduler",
         ),
     }
 }
 
-/// Without it nobody gives GPU pods to our scheduler but those who name it.
+/// Without the webhook only pods with an explicit schedulerName reach the scheduler.
 async fn webhook(cluster: &Cluster) -> Check {
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(cluster.client.clone());
     match hooks.get_opt("agentaflow").await {
@@ -140,19 +140,19 @@ async fn webhook(cluster: &Cluster) -> Check {
                 hook.client_config.ca_bundle.as_ref().is_some_and(|bundle| !bundle.0.is_empty())
             };
             if !hooks.is_empty() && hooks.iter().all(|hook| trusted(&hook)) {
-                return Check::ok("webhook", "it has a certificate");
+                return Check::ok("webhook", "CA bundle present");
             }
             Check::fail(
                 "webhook",
-                "the API server has no certificate to trust it by",
-                "the leader writes it: look at the scheduler's log for `certificate`",
+                "missing CA bundle",
+                "the leader writes the CA bundle; search the log of the scheduler for `certificate`",
             )
         }
         Ok(None) => Check::warn(
             "webhook",
-            "there is no MutatingWebhookConfiguration `agentaflow`",
-            "`kubectl apply -f deploy/kubernetes`; without it only GPUWorkloads and pods that name the scheduler are placed",
+            "MutatingWebhookConfiguration `agentaflow` not found",
+            "run `kubectl apply -f deploy/kubernetes`; without the webhook only GPUWorkloads and pods with schedulerName are placed",
         ),
-        Err(error) => unseen("webhook", error),
+        Err(error) => not_readable("webhook", error),
     }
 }

@@ -1,4 +1,4 @@
-//! Looks for one workload that waits, to show how the scheduler explains itself.
+//! Finds one pending workload of a load, to show an explanation of the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,54 +6,55 @@ use agentaflow_engine::{
     Decision, Eta, Event, Explanation, Policy, QueueOrder, Rejected, Scheduler, Strategy, Time,
     WaitReason, WorkloadId,
 };
-use agentaflow_sim::{Job, Load};
 
-/// Who began to wait, and for how many reasons.
-type Waits = Vec<(WorkloadId, usize)>;
+use crate::{Job, Load};
 
-/// Looking further than this adds time and little to tell.
-const MOST_STEPS: usize = 5000;
+/// Newly pending workloads with their number of shortfalls.
+type NewlyPending = Vec<(WorkloadId, usize)>;
 
-/// A workload that waits, and what the scheduler says about it.
+/// Limits the search time.
+const MAX_STEPS: usize = 5000;
+
+/// A pending workload with its explanation.
 #[derive(Debug)]
-pub(super) struct Waiting<'a> {
-    pub(super) at: Time,
-    pub(super) job: &'a Job,
-    pub(super) explanation: Explanation,
+pub struct PendingExample<'a> {
+    pub at: Time,
+    pub job: &'a Job,
+    pub explanation: Explanation,
 }
 
-/// The wait with the most to say for itself: the most different obstacles, a known start and a
-/// smaller request that would do. None when nobody waits for room.
-pub(super) fn example(
+/// The most instructive pending workload: most shortfalls, a known start, and an alternative
+/// request. `None` if no workload lacks room.
+pub fn pending_example(
     load: &Load,
     strategy: Strategy,
     order: Option<QueueOrder>,
-) -> Option<Waiting<'_>> {
-    let mut world = World::new(load, strategy, order).ok()?;
-    let mut best: Option<(usize, Waiting<'_>)> = None;
-    for _ in 0..MOST_STEPS {
-        let Ok(Some((at, waits))) = world.step() else { break };
-        for (id, obstacles) in waits {
+) -> Option<PendingExample<'_>> {
+    let mut replay = Replay::new(load, strategy, order).ok()?;
+    let mut best: Option<(usize, PendingExample<'_>)> = None;
+    for _ in 0..MAX_STEPS {
+        let Ok(Some((at, newly_pending))) = replay.step() else { break };
+        for (id, shortfalls) in newly_pending {
             let most = best.as_ref().map_or(0, |(most, _)| *most);
-            // An explanation looks into the future; only those are asked for that could win.
-            if obstacles == 0 || 2 * obstacles + EXTRAS <= most {
+            // An explanation is expensive: skip workloads that cannot win.
+            if shortfalls == 0 || 2 * shortfalls + EXTRAS <= most {
                 continue;
             }
             let (Some(explanation), Some(job)) =
-                (world.scheduler.explain(at, &id), world.jobs.get(&id))
+                (replay.scheduler.explain(at, &id), replay.jobs.get(&id))
             else {
                 continue;
             };
-            let merit = 2 * obstacles + extras(&explanation);
+            let merit = 2 * shortfalls + extras(&explanation);
             if merit > most {
-                best = Some((merit, Waiting { at, job, explanation }));
+                best = Some((merit, PendingExample { at, job, explanation }));
             }
         }
     }
-    best.map(|(_, waiting)| waiting)
+    best.map(|(_, example)| example)
 }
 
-/// The most that [`extras`] can be.
+/// Maximum of [`extras`].
 const EXTRAS: usize = 2;
 
 fn extras(explanation: &Explanation) -> usize {
@@ -61,24 +62,23 @@ fn extras(explanation: &Explanation) -> usize {
         + usize::from(!explanation.alternatives.is_empty())
 }
 
-/// How many different things stand in the way of a workload that waits for room.
-fn obstacles(reason: &WaitReason) -> usize {
+/// Number of different shortfalls of a workload that lacks room.
+fn shortfalls(reason: &WaitReason) -> usize {
     match reason {
         WaitReason::NoRoom(tally) => tally.shortfalls.len(),
         _ => 0,
     }
 }
 
-/// The load, played just far enough to see who waits: everything placed starts at once, ends when
-/// it should, and whatever is stopped is gone at once.
-struct World<'a> {
+/// A simplified replay: placed workloads start at once, end on time, and preempted ones stop at once.
+struct Replay<'a> {
     scheduler: Scheduler,
     jobs: BTreeMap<WorkloadId, &'a Job>,
     arrivals: Vec<&'a Job>,
     ends: BTreeSet<(Time, WorkloadId)>,
 }
 
-impl<'a> World<'a> {
+impl<'a> Replay<'a> {
     fn new(
         load: &'a Load,
         strategy: Strategy,
@@ -99,8 +99,8 @@ impl<'a> World<'a> {
         Ok(Self { scheduler, jobs, arrivals, ends: BTreeSet::new() })
     }
 
-    /// Lets the next thing happen; says when it was, and who began to wait for how many reasons.
-    fn step(&mut self) -> Result<Option<(Time, Waits)>, Rejected> {
+    /// Processes the next event; returns its time and the newly pending workloads.
+    fn step(&mut self) -> Result<Option<(Time, NewlyPending)>, Rejected> {
         let end = self.ends.first().map(|(at, _)| *at);
         let arrival = self.arrivals.last().map(|job| job.at);
         let Some(now) = end.into_iter().chain(arrival).min() else { return Ok(None) };
@@ -111,14 +111,14 @@ impl<'a> World<'a> {
         while let Some(job) = self.arrivals.pop_if(|job| job.at <= now) {
             self.scheduler.apply(now, Event::Submitted(Box::new(job.workload.clone())))?;
         }
-        let mut waits = Vec::new();
+        let mut newly_pending = Vec::new();
         for decision in self.scheduler.decide(now).decisions {
-            waits.extend(self.carry_out(now, decision)?);
+            newly_pending.extend(self.execute(now, decision)?);
         }
-        Ok(Some((now, waits)))
+        Ok(Some((now, newly_pending)))
     }
 
-    fn carry_out(
+    fn execute(
         &mut self,
         now: Time,
         decision: Decision,
@@ -137,7 +137,9 @@ impl<'a> World<'a> {
                     self.stop(now, &victim.workload)?;
                 }
             }
-            Decision::Wait { workload, reason } => return Ok(Some((workload, obstacles(&reason)))),
+            Decision::Wait { workload, reason } => {
+                return Ok(Some((workload, shortfalls(&reason))));
+            }
             Decision::Displace { .. } => {}
         }
         Ok(None)

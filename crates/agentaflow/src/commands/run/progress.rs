@@ -1,0 +1,206 @@
+//! Progress of a job on stderr: forecast, pending reason, queue position, and nodes.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use agentaflow_api::explain::Explanation;
+use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_backoff::BackoffPolicy;
+use agentaflow_console::format::{money, one_line};
+use agentaflow_console::labels;
+use tokio::time::{Instant, timeout};
+
+use super::status_line::StatusLine;
+use crate::backend::{Backend, Submission};
+
+/// Delays between requests for the state of a job; starts again at each change.
+const POLLS: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(150), Duration::from_secs(3)).with_factor(1.5);
+
+/// Shortest time between two forecasts, which the scheduler computes by simulation, and the limit of one.
+const FORECAST_INTERVAL: Duration = Duration::from_secs(3);
+
+const FORECAST_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Prints expected nodes and cost, if the backend answers in time.
+pub(super) async fn print_forecast(backend: &Backend, submission: &Submission) {
+    let Ok(Ok(forecast)) = timeout(FORECAST_TIMEOUT, backend.what_if(submission)).await else {
+        return;
+    };
+    let mut nodes: Vec<_> =
+        forecast.placement.iter().map(|task| one_line(&task.node_name)).collect();
+    nodes.sort();
+    nodes.dedup();
+    let price = forecast.price_per_hour.filter(|price| price.0 > 0);
+    let price = price.map(|price| format!(", {} per hour", money(price))).unwrap_or_default();
+    let all = forecast.estimated_cost.map(|cost| format!(", {} in total", money(cost)));
+    let all = all.filter(|_| !price.is_empty()).unwrap_or_default();
+    match nodes.is_empty() {
+        false => eprintln!("Expected on {}{price}{all}", nodes.join(", ")),
+        true if !price.is_empty() => eprintln!("Expected to stay pending{price}{all}"),
+        true => {}
+    }
+}
+
+/// Warns on a terminal if a detached job cannot start on the current nodes. A script can use `what-if` instead.
+pub(in crate::commands) async fn warn_if_unschedulable(backend: &Backend, submission: &Submission) {
+    if !std::io::stderr().is_terminal() {
+        return;
+    }
+    let Ok(Ok(forecast)) = timeout(FORECAST_TIMEOUT, backend.what_if(submission)).await else {
+        return;
+    };
+    if matches!(forecast.reason.as_deref(), Some("NeverFits" | "NoNodes")) {
+        let reason = forecast.detail.as_deref().unwrap_or(&forecast.summary);
+        eprintln!("warning: the job cannot start on the current nodes: {}", one_line(reason));
+    }
+}
+
+/// Prints every change; never returns.
+pub(super) async fn print_progress(backend: &Backend, name: &str, line: &StatusLine) {
+    let mut outlook = Outlook::default();
+    let mut backoff = POLLS.start();
+    loop {
+        backoff.sleep().await;
+        // The log follower reports an unreachable server.
+        let Ok(job) = backend.job(name).await else { continue };
+        let changed = if job.status == JobStatus::Pending {
+            outlook.refresh(backend, name).await;
+            let Some(text) = pending_text(&job, outlook.explanation.as_ref()) else { continue };
+            let topic = pending_topic(&job, outlook.explanation.as_ref());
+            line.show_transient(&topic, &format!("Job {name} {text}"))
+        } else {
+            let text = placed_text(&job);
+            !text.is_empty() && line.print(&text, &format!("Job {name} {text}"))
+        };
+        if changed {
+            backoff.reset();
+        }
+    }
+}
+
+/// Latest explanation of a pending job. The scheduler computes it by simulation, so requests are rate-limited.
+#[derive(Default)]
+struct Outlook {
+    requested_at: Option<Instant>,
+    explanation: Option<Explanation>,
+}
+
+impl Outlook {
+    async fn refresh(&mut self, backend: &Backend, name: &str) {
+        if self.requested_at.is_some_and(|at| at.elapsed() < FORECAST_INTERVAL) {
+            return;
+        }
+        self.requested_at = Some(Instant::now());
+        self.explanation =
+            timeout(FORECAST_INTERVAL, backend.explain(name)).await.ok().and_then(Result::ok);
+    }
+}
+
+/// Position and ETA, which are short, and then the reason.
+fn pending_text(job: &Job, explanation: Option<&Explanation>) -> Option<String> {
+    let mut text = "pending".to_owned();
+    if let Some(explanation) = explanation {
+        if let Some(position) = explanation.position {
+            let _ = write!(text, ", position {position} of {}", explanation.waiting);
+        }
+        if !explanation.eta_text.is_empty() {
+            let _ = write!(text, ", {}", one_line(&explanation.eta_text));
+        }
+    }
+    match reason(job, explanation) {
+        Some(reason) => Some(format!("{text}: {}", one_line(reason))),
+        // The scheduler has not seen the job yet; reported only with the next explanation.
+        None => explanation.map(|_| format!("{text}; no reason reported yet")),
+    }
+}
+
+/// The explanation is newer than the reason stored with the job.
+fn reason<'a>(job: &'a Job, explanation: Option<&'a Explanation>) -> Option<&'a str> {
+    explanation.and_then(|explanation| explanation.detail.as_deref()).or(job.wait_reason.as_deref())
+}
+
+/// Reasons that differ only in numbers have the same topic.
+fn pending_topic(job: &Job, explanation: Option<&Explanation>) -> String {
+    let code = explanation.and_then(|explanation| explanation.reason.clone());
+    let opening = || reason(job, explanation)?.split(':').next().map(numberless);
+    format!("pending {}", code.or_else(opening).unwrap_or_default())
+}
+
+fn numberless(text: &str) -> String {
+    text.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+fn placed_text(job: &Job) -> String {
+    let nodes = labels::job_nodes(job);
+    let simulated = job.simulated && job.tasks.iter().any(|task| !task.gpus.is_empty());
+    match (job.status, &job.error_message) {
+        (JobStatus::Scheduled, Some(error)) => {
+            format!("not started on {nodes}: {}", one_line(error))
+        }
+        (JobStatus::Scheduled, None) => format!("starting on {nodes}"),
+        (JobStatus::Running, _) if simulated => {
+            format!("running on {nodes} with SIMULATED GPUs: no device")
+        }
+        (JobStatus::Running, _) => format!("running on {nodes}"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(reason: Option<&str>) -> Job {
+        Job { wait_reason: reason.map(str::to_owned), ..Job::default() }
+    }
+
+    #[test]
+    fn a_pending_job_shows_position_eta_and_reason() {
+        let explanation = Explanation {
+            position: Some(2),
+            waiting: 7,
+            eta_text: "starts in about 5m".to_owned(),
+            reason: Some("NoRoom".to_owned()),
+            ..Explanation::default()
+        };
+        let fresh =
+            Explanation { detail: Some("no GPU is free".to_owned()), ..explanation.clone() };
+        let bare = Explanation::default();
+        let table = [
+            (
+                Some("no\nroom"),
+                Some(&explanation),
+                "pending, position 2 of 7, starts in about 5m: no room",
+            ),
+            (
+                Some("old reason"),
+                Some(&fresh),
+                "pending, position 2 of 7, starts in about 5m: no GPU is free",
+            ),
+            (Some("no room"), Some(&bare), "pending: no room"),
+            (Some("no room"), None, "pending: no room"),
+            (None, Some(&bare), "pending; no reason reported yet"),
+        ];
+        for (reason, explanation, expected) in table {
+            assert_eq!(pending_text(&job(reason), explanation).as_deref(), Some(expected));
+        }
+        assert_eq!(pending_text(&job(None), None), None);
+    }
+
+    #[test]
+    fn reasons_that_differ_in_numbers_share_a_topic() {
+        let explanation = |code: Option<&str>| Explanation {
+            reason: code.map(str::to_owned),
+            ..Explanation::default()
+        };
+        let (room, quota, outside) =
+            (explanation(Some("NoRoom")), explanation(Some("Quota")), explanation(None));
+        let (two, three) = (job(Some("0/2 fit: 2 lack")), job(Some("0/3 fit: 1 lacks")));
+        assert_eq!(pending_topic(&two, Some(&room)), pending_topic(&three, Some(&room)));
+        assert_eq!(pending_topic(&two, Some(&outside)), pending_topic(&three, None));
+        assert_ne!(pending_topic(&two, Some(&room)), pending_topic(&two, Some(&quota)));
+        assert_ne!(pending_topic(&two, None), pending_topic(&job(Some("queue is full")), None));
+    }
+}
