@@ -10,7 +10,7 @@ use clap::ValueHint;
 use clap_complete::engine::ArgValueCandidates;
 
 use crate::amount;
-use crate::backend::{SubmissionContent, Work};
+use crate::backend::{Submission, SubmissionContent};
 use crate::candidates;
 use crate::failure::usage;
 use crate::files;
@@ -102,7 +102,7 @@ pub(crate) struct JobArgs {
 
 impl JobArgs {
     /// The jobs in the files, or the one job of the options.
-    pub(crate) fn submissions(&self) -> Result<Vec<Work>> {
+    pub(crate) fn submissions(&self) -> Result<Vec<Submission>> {
         let image = self.image()?;
         let named = if image.is_some() { &[] } else { self.operands.as_slice() };
         let files: Vec<&str> = self.files.iter().chain(named).map(String::as_str).collect();
@@ -110,8 +110,8 @@ impl JobArgs {
             if !self.set.is_empty() {
                 return Err(usage("--set overrides fields of a job file: add one with -f"));
             }
-            let said = SubmissionContent::Job(Box::new(self.job(image)?));
-            return Ok(vec![Work { said, written: None }]);
+            let content = SubmissionContent::Job(Box::new(self.job(image)?));
+            return Ok(vec![Submission { content, source: None }]);
         }
         if image.is_some() || !self.command.is_empty() {
             return Err(usage("a job file cannot be combined with IMAGE or COMMAND"));
@@ -129,7 +129,7 @@ impl JobArgs {
     }
 
     /// The only job; an error if there are several.
-    pub(crate) fn submission(&self) -> Result<Work> {
+    pub(crate) fn submission(&self) -> Result<Submission> {
         let mut all = self.submissions()?;
         match (all.pop(), all.is_empty()) {
             (Some(submission), true) => Ok(submission),

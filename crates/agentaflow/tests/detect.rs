@@ -34,7 +34,7 @@ fn a_text_gets_a_verdict_a_size_and_the_arithmetic() {
     let output = detect(&["Serve Llama-3 70B in bf16"], folder.path());
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
-        "ML work (inference)",
+        "ML workload (inference)",
         "GPUs           2 × a100-80gb",
         "\"Llama\" at line 1, column 7",
         "weights: 70B × 2 bytes (bf16) = 133,515 MiB",
@@ -87,7 +87,7 @@ fn a_file_that_is_not_there_is_not_taken_for_a_text() {
         let output = detect(&[name], folder.path());
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("there is no such file or folder"), "{said}");
+        assert!(said.contains("no such file or directory"), "{said}");
     }
     assert!(detect(&["cv/nlp"], folder.path()).status.success());
     symlink("nowhere", folder.path().join("link")).unwrap();
@@ -154,11 +154,11 @@ fn unkind_folders_are_read_as_far_as_they_can_be() {
     assert_eq!(answer["detected_keywords"], serde_json::json!(["gpu"]));
     let skipped = skipped(&answer);
     for note in [
-        "binary.md: not a text",
+        "binary.md: not text",
         "latin.txt: not all of it is UTF-8",
         "huge.txt: larger than 1 MiB",
-        "1 symbolic links: not followed",
-        "more than 24 folders deep",
+        "1 symbolic links not followed",
+        "more than 24 directories deep",
     ] {
         assert!(skipped.contains(note), "{note} is not in:\n{skipped}");
     }
@@ -175,11 +175,11 @@ fn a_file_that_is_named_is_read_in_part_rather_than_not_at_all() {
     std::fs::write(path("huge.txt"), "gpu and more\n".repeat(100_000)).unwrap();
     let answer = json(&["huge.txt"], folder.path());
     assert_eq!(answer["is_ml_workload"], true);
-    assert!(skipped(&answer).contains("only the first 1 MiB were read"));
+    assert!(skipped(&answer).contains("read only the first 1 MiB"));
     std::fs::write(path("binary"), b"\0\x01").unwrap();
     let output = detect(&["binary"], folder.path());
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("is not a text"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("is not text"));
     std::fs::write(path("model.safetensors"), b"\0\x01").unwrap();
     assert_eq!(json(&["model.safetensors"], folder.path())["is_ml_workload"], true);
 }
@@ -192,9 +192,9 @@ fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
     let output = detect(&["notes.md"], folder.path());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("`notes.md` is neither a file nor a folder"), "{said}");
+    assert!(said.contains("`notes.md` is neither a file nor a directory"), "{said}");
     let answer = json(&["."], folder.path());
-    assert!(skipped(&answer).contains("notes.md: neither a file nor a folder"), "{answer}");
+    assert!(skipped(&answer).contains("notes.md: neither a file nor a directory"), "{answer}");
 }
 
 #[test]

@@ -244,7 +244,7 @@ fn a_missing_or_broken_file_is_named_in_plain_words() {
     );
     let (code, message) = failure(&folder, "simulate --demo --html no/such/folder/x.html");
     assert_eq!(code, 1);
-    assert!(message.contains("make the folder `no/such/folder` first"), "{message}");
+    assert!(message.contains("directory `no/such/folder` does not exist"), "{message}");
     for line in ["simulate nowhere.yaml", "simulate bad.yaml", "simulate ."] {
         let (_, message) = failure(&folder, line);
         assert!(!message.contains("os error") && !message.contains("Os {"), "{message}");
@@ -255,30 +255,39 @@ fn a_missing_or_broken_file_is_named_in_plain_words() {
 fn options_that_contradict_each_other_are_refused_with_advice() {
     let folder = folder("conflicts");
     let table = [
-        ("simulate", "nothing to simulate"),
-        ("simulate x.yaml --demo", "both say what to simulate: keep one"),
-        ("simulate --demo --pods pods.csv", "--pods goes with --experiment, not with --demo"),
-        ("simulate --demo --seed 3", "--seed goes with --synthetic or --experiment"),
-        ("simulate --experiment fgd --pods pods.csv", "add --nodes NODES.csv"),
-        ("simulate --experiment fgd --nodes nodes.csv", "add --pods PODS.csv"),
+        ("simulate", "missing input"),
+        ("simulate x.yaml --demo", "cannot be combined with --demo"),
+        (
+            "simulate --demo --pods pods.csv",
+            "--pods requires --experiment, and cannot be combined with --demo",
+        ),
+        ("simulate --demo --seed 3", "--seed requires --synthetic or --experiment"),
+        ("simulate --experiment fgd --pods pods.csv", "requires --nodes NODES.csv"),
+        ("simulate --experiment fgd --nodes nodes.csv", "requires --pods PODS.csv"),
         (
             "simulate --experiment fgd --nodes nodes.csv --pods pods.csv --arrivals a.txt --seed 1",
-            "keep one of them",
+            "--arrivals cannot be combined with --seed",
         ),
-        ("simulate --experiment fgd --nodes nodes.csv --pods pods.csv --inflate 2", "add --seed"),
+        (
+            "simulate --experiment fgd --nodes nodes.csv --pods pods.csv --inflate 2",
+            "requires --seed",
+        ),
         (
             "simulate --experiment fgd --nodes nodes.csv --pods pods.csv --order fifo",
-            "--order goes with",
+            "--order requires",
         ),
-        ("simulate --trace jobs.csv --nodes nodes.csv --cluster 2x2", "keep one of them"),
-        ("simulate --trace nodes.csv", "give it as --nodes"),
-        ("simulate --trace pods.csv", "add --nodes NODES.csv"),
+        (
+            "simulate --trace jobs.csv --nodes nodes.csv --cluster 2x2",
+            "--nodes cannot be combined with --cluster",
+        ),
+        ("simulate --trace nodes.csv", "use --nodes"),
+        ("simulate --trace pods.csv", "requires --nodes NODES.csv"),
         ("simulate jobs.csv", "use --trace jobs.csv"),
         ("simulate --synthetic --cluster 8by8", "NODESxGPUS"),
         ("simulate --synthetic --load -1", "the load is -1"),
         ("simulate --synthetic --seed -1", "invalid value '-1' for '--seed"),
         ("simulate --synthetic --load 0", "the load is 0"),
-        ("simulate --demo --curve", "add -o json"),
+        ("simulate --demo --curve", "requires -o json"),
         ("simulate --demo --until 0", "--until 12"),
     ];
     for (line, advice) in table {
@@ -302,7 +311,7 @@ jobs:
     assert!(all.contains("`huge-0` and 2 more were never placed: 0/1 nodes fit, even"), "{all}");
     assert!(!all.contains("Cut off"), "{all}");
     let cut = output(&folder, "simulate notes.yaml --until 1.2");
-    let line = "Cut off by --until with work left: 1 running, 1 waiting, 1 still to arrive.";
+    let line = "Cut off by --until: 1 running, 1 pending, 1 not yet arrived.";
     assert!(cut.contains(line), "{cut}");
 }
 
@@ -338,6 +347,6 @@ fn help_that_cannot_be_printed_is_a_failure() {
             .unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{line}: {message}");
-        assert!(message.contains("cannot write the output"), "{line}: {message}");
+        assert!(message.contains("cannot write to stdout"), "{line}: {message}");
     }
 }

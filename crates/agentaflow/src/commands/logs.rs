@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use clap_complete::engine::ArgValueCandidates;
 use futures_util::TryStreamExt as _;
 
-use super::run::follow::{on_and_on, pods_to_the_end};
+use super::run::follow::{follow_pods, follow_stream};
 use crate::amount;
 use crate::backend::Backend;
 use crate::candidates;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 }
                 let id = job.id;
                 let bytes = client.logs(id, &query).await.with_context(about)?;
-                on_and_on(&client, id, args.task, bytes, output::print_bytes).await
+                follow_stream(&client, id, args.task, bytes, output::print_bytes).await
             }
             backend => {
                 let job = backend.job(&args.job).await.with_context(about)?;
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     report_unstarted(&backend.job(&args.job).await.with_context(about)?);
                 }
                 let Some((cluster, pod)) = followed else { return Ok(()) };
-                pods_to_the_end(cluster, &args.job, task, false, pod, output::print_bytes).await
+                follow_pods(cluster, &args.job, task, false, pod, output::print_bytes).await
             }
         }
     })

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::explain;
-use super::run::place::warn_if_never;
+use super::run::progress::warn_if_unschedulable;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
 use crate::list::OneFormat;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             let job = backend.submit(one).await?;
             args.output.print(&job, |job| Ok(format!("{}\n", job.handle())))?;
-            warn_if_never(&backend, one).await;
+            warn_if_unschedulable(&backend, one).await;
         }
         Ok(())
     })

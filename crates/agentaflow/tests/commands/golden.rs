@@ -162,8 +162,8 @@ fn shown(ran: &Came) -> String {
     ran.out.lines().for_each(&mut add);
     for line in ran.err.lines() {
         // Whether a job lasts long enough for this to be said depends on the machine.
-        let passing = line.starts_with("job ")
-            && (line.contains(" starts on ") || line.contains(" runs on "));
+        let passing = line.starts_with("Job ")
+            && (line.contains(" starting on ") || line.contains(" running on "));
         if !passing {
             add(&format!("! {line}"));
         }

@@ -88,8 +88,8 @@ fn pennies(line: &str) -> String {
 /// A cluster tells what ran in whole seconds, of which there may be none: it cost nothing then, or a little.
 fn brief(lines: &mut [String]) {
     for at in 1..lines.len() {
-        if lines[at - 1].trim_start().starts_with("Ran ") {
-            lines[at] = lines[at].replace("Cost       $0.00", "Cost       <$0.01");
+        if lines[at - 1].trim_start().starts_with("Run time ") {
+            lines[at] = lines[at].replace("Cost        $0.00", "Cost        <$0.01");
         }
     }
 }
@@ -187,8 +187,9 @@ fn squeezed(line: &str) -> String {
     let mut rest = line;
     while let Some(gap) = rest.find("  ") {
         let word = rest[gap..].trim_start();
-        let is_age =
-            ["#s ago", "never", "SEEN", "MADE", "USED"].iter().any(|age| word.starts_with(age));
+        let is_age = ["#s ago", "never", "SEEN", "CREATED", "LAST USED"]
+            .iter()
+            .any(|age| word.starts_with(age));
         let spaces = rest[gap..].len() - word.len();
         done.push_str(&rest[..gap]);
         // A column comes after others; what follows a title stays where it is.
@@ -243,8 +244,8 @@ fn two_runs_look_alike_and_columns_stay_where_they_are() {
     let normal = Normal::default();
     for (a, b) in [
         ("1    train  0.4s   $0.02", "1    train   12s  <$0.01"),
-        ("Cost       $0.02", "Cost       <$0.01"),
-        ("Ran        0.4s", "Ran        12s"),
+        ("Cost        $0.02", "Cost        <$0.01"),
+        ("Run time    0.4s", "Run time    12s"),
         ("ID  NAME      SEEN\n 1  a     0.1s ago", "ID  NAME     SEEN\n 1  a     12s ago"),
         ("at 2026-11-15T14:53:19.683Z", "at 2027-01-02T03:04:05.678Z"),
         ("  0  busy   91 %   49 °C", "  0  busy    0 %   31 °C"),
@@ -253,7 +254,7 @@ fn two_runs_look_alike_and_columns_stay_where_they_are() {
     ] {
         assert_eq!(normal.text(a), normal.text(b));
     }
-    for kept in ["2 GPUs\n", "$2.00 an hour\n", "gpu-1  active\n", "exit code 143\n"] {
+    for kept in ["2 GPUs\n", "$2.00 per hour\n", "gpu-1  active\n", "exit code 143\n"] {
         assert_eq!(normal.text(kept), kept);
     }
 }

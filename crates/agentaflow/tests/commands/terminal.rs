@@ -34,16 +34,16 @@ fn lines_with(terminal: &Terminal, part: &str) -> usize {
 fn a_job_that_waits_has_one_line_with_its_place_which_makes_room_for_its_output() {
     let cluster = full();
     let mut terminal = run_on(&cluster, 100, &["--", "sh", "-c", "echo 'it is done'"]);
-    terminal.wait_for("job 2 waits, place 1 of 1, start not known: 0/1 nodes fit: 1 lacks 1 free");
-    terminal.wait_for("would wait, $2.00 an hour");
+    terminal.wait_for("Job 2 pending, position 1 of 1");
+    terminal.wait_for("Expected to stay pending, $2.00 per hour");
     // Its place is looked up again and again; the line stays one.
     let other = cluster.submit("true", json!({"gpu_count": 1, "priority": 9}));
-    terminal.wait_for("job 2 waits, place 2 of 2");
-    assert_eq!(lines_with(&terminal, "waits"), 1, "{}", terminal.contents());
+    terminal.wait_for("Job 2 pending, position 2 of 2");
+    assert_eq!(lines_with(&terminal, "Job 2 pending"), 1, "{}", terminal.contents());
     assert_eq!(cluster.run(&["cancel", &other.to_string(), "1"]).code, Some(0));
     assert_eq!(terminal.end().code(), Some(0));
     terminal.wait_for("it is done");
-    terminal.wait_until_gone("waits");
+    terminal.wait_until_gone("Job 2 pending");
     let shown = terminal.contents();
     assert!(shown.lines().any(|line| line.trim_end() == "it is done"), "{shown}");
 }
@@ -52,12 +52,12 @@ fn a_job_that_waits_has_one_line_with_its_place_which_makes_room_for_its_output(
 fn the_line_is_cut_to_the_terminal_and_never_wraps() {
     let cluster = full();
     let mut terminal = run_on(&cluster, 40, &["--", "true"]);
-    terminal.wait_for("job 2 waits, place 1 of 1, start not k…");
+    terminal.wait_for("Job 2 pending, position 1 of 1");
     terminal.press(INTERRUPT);
-    terminal.wait_for("let go of job 2, which goes on");
+    terminal.wait_for("Detached; job 2 keeps running");
     assert_eq!(terminal.end().code(), Some(130));
     assert_eq!(cluster.job(2)["status"], "pending");
-    assert_eq!(lines_with(&terminal, "waits"), 1, "{}", terminal.contents());
+    assert_eq!(lines_with(&terminal, "Job 2 pending"), 1, "{}", terminal.contents());
 }
 
 #[test]
@@ -66,11 +66,11 @@ fn a_second_interrupt_stops_the_job_and_its_end_is_told() {
     let mut terminal = run_on(&cluster, 100, &["--", "true"]);
     terminal.wait_for("waits, place 1 of 1");
     terminal.press(INTERRUPT);
-    terminal.wait_for("Ctrl-C again within 3 seconds stops it");
+    terminal.wait_for("Press Ctrl-C again within 3 seconds to cancel the job");
     terminal.press(INTERRUPT);
-    terminal.wait_for("stopping job 2");
+    terminal.wait_for("Cancelling job 2");
     assert_eq!(terminal.end().code(), Some(130));
-    terminal.wait_for("job 2 cancelled: cancelled before it started");
+    terminal.wait_for("Job 2 cancelled");
     assert_eq!(cluster.job(2)["status"], "cancelled");
 }
 
@@ -103,10 +103,10 @@ fn a_server_that_keeps_silent_does_not_keep_who_presses_ctrl_c() {
     let mut terminal = start(&["run", "--quiet", "--", "true"]);
     let _handed_in = silent.accept().unwrap();
     terminal.press(INTERRUPT);
-    terminal.wait_for("waiting to hear whether the job was taken");
+    terminal.wait_for("Waiting for the submission");
     terminal.press(INTERRUPT);
     assert_eq!(terminal.end().code(), Some(130));
-    terminal.wait_for("it is not known whether the job was taken");
+    terminal.wait_for("The job may have been submitted");
 }
 
 /// Without a terminal, many signals at once are one wish: the job is stopped, and that is waited for.
@@ -127,7 +127,7 @@ fn signals_without_a_terminal_stop_the_job_however_many_come() {
         let ended = child.wait_with_output().unwrap();
         let told = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(130), "{told}");
-        assert!(told.contains(&format!("stopping job {id}")), "{told}");
+        assert!(told.contains(&format!("Cancelling job {id}")), "{told}");
         assert!(told.ends_with("cancelled before it started\n"), "{told}");
         assert_eq!(cluster.job(id)["status"], "cancelled");
     }

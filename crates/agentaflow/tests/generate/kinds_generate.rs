@@ -34,7 +34,7 @@ async fn keda_and_karpenter_take_what_is_generated_for_them() {
         remove(&share, kind).await;
         let output = generate(&share, &format!("{line} --apply --dry-run")).await;
         let (_, errors) = texts(&output);
-        assert!(errors.contains("is what defines it installed?"), "{line}: {errors}");
+        assert!(errors.contains("is its CRD installed?"), "{line}: {errors}");
     }
     let kinds = std::env::var_os("AGENTAFLOW_TEST_KINDS").map(PathBuf::from);
     let kinds = kinds.expect("AGENTAFLOW_TEST_KINDS names a folder with definitions of kinds");
@@ -53,7 +53,7 @@ async fn keda_and_karpenter_take_what_is_generated_for_them() {
         let output = generate(&share, &format!("{line} --apply --dry-run")).await;
         let (said, errors) = texts(&output);
         assert!(output.status.success(), "{line}: {errors}");
-        assert!(said.ends_with(" would be applied\n"), "{said}");
+        assert!(said.ends_with(" applied (dry run)\n"), "{said}");
     }
     // They are read to the last field: what they do not know is refused.
     let pool = texts(&generate(&share, "nodepool --gpu a100").await).0;

@@ -45,7 +45,7 @@ async fn the_api_server_takes_whatever_is_generated() {
         let (said, errors) = texts(&output);
         assert!(output.status.success(), "{line}: {errors}");
         assert!(
-            !said.is_empty() && said.lines().all(|line| line.ends_with(" would be applied")),
+            !said.is_empty() && said.lines().all(|line| line.ends_with(" applied (dry run)")),
             "{said}"
         );
     }

@@ -66,7 +66,7 @@ fn a_file_is_not_overwritten_by_accident() {
     assert_eq!(printed(&folder, line), "");
     let (code, said) = failure(&folder, &line.replace("one", "two"));
     assert_eq!(code, 2);
-    assert!(said.contains("`claim.yaml` is there already: --force overwrites it"), "{said}");
+    assert!(said.contains("`claim.yaml` exists; use --force to overwrite it"), "{said}");
     let text = || std::fs::read_to_string(folder.join("claim.yaml")).unwrap();
     assert!(text().contains("name: one"));
     printed(&folder, &line.replace("one", "two --force"));
@@ -101,7 +101,7 @@ fn work_that_is_described_gets_what_it_needs_and_stderr_says_why() {
     assert_eq!(code, 0, "{said}");
     assert!(manifest.contains("accelerator: nvidia-a100-80gb"), "{manifest}");
     assert!(manifest.contains("nvidia.com/gpu: \"4\""), "{manifest}");
-    assert!(said.starts_with("note: ML work (inference), "), "{said}");
+    assert!(said.starts_with("note: ML workload (inference), "), "{said}");
     for part in ["2 × a100-80gb, ", "weights: 70B × 2 bytes", "note: --gpus 4 goes before 2"] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
@@ -112,9 +112,9 @@ fn work_that_is_described_gets_what_it_needs_and_stderr_says_why() {
     for (about, words) in [
         (
             ["--detect", "import a csv into the database"],
-            "error: --detect: there is no ML work that needs a GPU",
+            "error: --detect: no ML workload that needs a GPU",
         ),
-        (["--detect", "absent/requirements.txt"], "there is no such file or folder"),
+        (["--detect", "absent/requirements.txt"], "no such file or directory"),
         (["--detect", "Full fine-tuning of a 70B model in bf16"], "use `generate workload`"),
     ] {
         let (code, manifest, said) = run("job --name a --image a:v1", &about);
@@ -184,9 +184,9 @@ fn what_cannot_be_meant_is_said_in_one_line() {
         (
             "generate pvc --name c --apply --kubeconfig dead.yaml",
             5,
-            "error: cannot ask for the kind PersistentVolumeClaim of v1: the API server does not answer",
+            "error: cannot look up kind PersistentVolumeClaim of v1: the API server does not answer",
         ),
-        ("generate pod --name p --image i:1 --dry-run", 2, "error: --dry-run goes with --apply"),
+        ("generate pod --name p --image i:1 --dry-run", 2, "error: --dry-run requires --apply"),
         (
             "generate pod --name p --image i:1 --apply --output-file x",
             2,
@@ -200,7 +200,7 @@ fn what_cannot_be_meant_is_said_in_one_line() {
         (
             "generate pod --from absent.yaml",
             3,
-            "error: cannot read `absent.yaml`: there is no such file",
+            "error: cannot read `absent.yaml`: no such file or directory",
         ),
         ("generate pod --from .", 1, "error: cannot read `.`: "),
         (
@@ -211,7 +211,7 @@ fn what_cannot_be_meant_is_said_in_one_line() {
         (
             "generate pod --name p --image i:1 --catalogue absent.yaml",
             3,
-            "error: cannot read `absent.yaml`: there is no such file",
+            "error: cannot read `absent.yaml`: no such file or directory",
         ),
         (
             "generate mig-config --gpu a100 --slices 3g.20gb=3",
@@ -249,7 +249,7 @@ fn a_template_is_a_commented_workload_under_both_names_of_the_command() {
     let workload: GpuWorkload = serde_saphyr::from_str(&text).unwrap();
     assert_eq!(workload.metadata.name.as_deref(), Some("my-training-job"));
     let (code, said) = failure(&folder, "generate-template my-workload.yaml");
-    assert_eq!((code, said.contains("--force overwrites it")), (2, true), "{said}");
+    assert_eq!((code, said.contains("use --force to overwrite it")), (2, true), "{said}");
     assert_eq!(printed(&folder, "--mode=cli generate-template -"), text);
 }
 

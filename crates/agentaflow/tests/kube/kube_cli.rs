@@ -146,7 +146,7 @@ async fn a_job_lives_its_life_from_the_command_line() {
     assert_eq!((&train["price_per_hour"], &train["gpu_count"]), (&json!(5), &json!(2)));
     assert_eq!(train["tasks"][0]["gpus"].as_array().map(Vec::len), Some(2));
     check(&me.says(&["status", "next-one"]), &["pending", "lacks 1 free GPU"]);
-    check(&me.says(&["status"]), &["1 with a place, 1 waiting", &node]);
+    check(&me.says(&["status"]), &["1 running, 1 pending", &node]);
 
     let told = me.says(&["explain", "next-one"]);
     check(&told, &["0/1 nodes fit", "lacks 1 free GPU (most free 0)", "place 1 of 1", &node]);
@@ -167,7 +167,7 @@ async fn a_job_lives_its_life_from_the_command_line() {
     let events = me.json(&["events", "next-one", "-o", "json"]);
     assert!(events.as_array().expect("events").iter().all(|event| event["job"] == "next-one"));
 
-    check(&me.says(&["cancel", "train"]), &["job train being stopped"]);
+    check(&me.says(&["cancel", "train"]), &["job train cancelling"]);
     in_phase(&share, "next-one", "Running").await;
     wait_for("the workload is gone", async || {
         let output = me.run(&["status", "train"]);
@@ -325,7 +325,7 @@ async fn queues_and_the_strategy_are_read_and_written() {
     assert_eq!(asked.strategy().await.expect("a strategy"), "best_fit");
     scheduler.program.says("strategy=best_fit").await;
     let wrong = asked.set_strategy("fastest").await.unwrap_err().to_string();
-    check(&wrong, &["there is no strategy `fastest`", "best_fit"]);
+    check(&wrong, &["unknown strategy `fastest`", "best_fit"]);
 
     let name = format!("q-{}", share.id);
     let limit = QuotaSpec { gpus: Some(Cores(4000)), ..QuotaSpec::default() };

@@ -87,7 +87,7 @@ async fn installation(desk: &Desk) {
 
 async fn command_line(desk: &Desk, scheduler: &mut Running) {
     let status = desk.types("./k8s-gpu-scheduler --mode=cli status");
-    check(&status, &["2 of 2 active", "0 with a place, 0 waiting"]);
+    check(&status, &["2/2 active", "0 running, 0 pending"]);
     let nodes = desk.types("./k8s-gpu-scheduler --mode=cli nodes");
     check(&nodes, &["gpu-0", "gpu-1", "NVIDIA-A100"]);
     desk.types("./k8s-gpu-scheduler --mode=cli workloads");
@@ -129,7 +129,7 @@ fn watching(desk: &Desk) {
     let line = desk.command("exec ./k8s-gpu-scheduler --mode=cli watch");
     let mut watch = Program::start(line, &desk.folder.path().join("watch.log"));
     let asked = std::time::Instant::now();
-    while watch.log().matches("2 of 2 active").count() < 2 {
+    while watch.log().matches("2/2 active").count() < 2 {
         assert!(watch.runs() && asked.elapsed() < crate::support::SOON, "{}", watch.log());
         std::thread::sleep(std::time::Duration::from_millis(50));
     }

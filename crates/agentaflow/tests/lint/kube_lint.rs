@@ -180,7 +180,7 @@ async fn a_namespace_that_is_misspelt_is_not_called_clean() {
     let share = Share::new().await;
     for (namespace, code, words) in [
         (share.namespace.clone(), 0, ""),
-        (format!("{}-x", share.namespace), 3, "error: there is no namespace `"),
+        (format!("{}-x", share.namespace), 3, "error: namespace `"),
     ] {
         let mut command = Command::new(PROGRAM);
         command.args(["lint", "--cluster", "-n", &namespace, "--kubeconfig"]);

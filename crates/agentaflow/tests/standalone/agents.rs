@@ -53,17 +53,14 @@ fn what_is_missing_or_dangerous_is_said_before_anything_happens() {
         assert!(ran.err.contains(words), "{arguments:?}: {}", ran.err);
     };
     let server = ["--server", "http://127.0.0.1:1"];
-    refused(&[], "no server is named");
-    refused(
-        &[&server[..], &["--docker-socket", "/no/such"]].concat(),
-        "there is no way to run jobs",
-    );
-    refused(&[&server[..], &["--runtime", "process"]].concat(), "add --allow-process");
-    refused(&[&server[..], &["--runtime", "podman"]].concat(), "docker, process and kubernetes");
+    refused(&[], "missing server");
+    refused(&[&server[..], &["--docker-socket", "/no/such"]].concat(), "no runtime");
+    refused(&[&server[..], &["--runtime", "process"]].concat(), "requires --allow-process");
+    refused(&[&server[..], &["--runtime", "podman"]].concat(), "docker, process or kubernetes");
     let of_cluster: [(&[&str], &str); 3] = [
-        (&["kubernetes"], "needs the node whose GPUs are offered"),
-        (&["kubernetes,docker"], "goes with no other"),
-        (&["kubernetes", "--sim-gpus", "2"], "leave out --sim-gpus"),
+        (&["kubernetes"], "requires a node"),
+        (&["kubernetes,docker"], "cannot be combined with other runtimes"),
+        (&["kubernetes", "--sim-gpus", "2"], "cannot be combined with --sim-gpus"),
     ];
     for (extra, words) in of_cluster {
         refused(&[&server[..], &["--runtime"], extra].concat(), words);

@@ -126,7 +126,7 @@ fn whoever_is_not_root_can_start_it_and_jobs_run_as_them() {
     let user = if user.is_root() { 65534 } else { user.as_raw() };
     assert_eq!(ran.out, format!("{user}\n"), "{}\n{said}", ran.err);
     assert!(status.success(), "{status}: {said}");
-    assert!(said.contains("processes of yours"), "{said}");
+    assert!(said.contains("processes as your user"), "{said}");
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(refused.err.contains("only root can run jobs as another user"), "{}", refused.err);
 }
@@ -252,7 +252,7 @@ fn failures_have_codes_of_their_own() {
     let away =
         Ran::from(cluster.cli(&["jobs"]).env("AGENTAFLOW_SERVER", &nobody).output().unwrap());
     assert_eq!(away.code, Some(5), "{}", away.err);
-    assert!(away.err.contains("is it running? `agentaflow up` starts one"), "{}", away.err);
+    assert!(away.err.contains("start a server with `agentaflow up`"), "{}", away.err);
     let run = Ran::from(
         cluster.cli(&["run", "--", "true"]).env("AGENTAFLOW_SERVER", &nobody).output().unwrap(),
     );

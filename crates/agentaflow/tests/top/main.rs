@@ -110,7 +110,7 @@ fn who_hands_in_what_can_never_start_is_warned_at_a_terminal() {
         assert_eq!(terminal.end().code(), Some(0), "{}", terminal.contents());
         terminal
     };
-    let warning = "warning: it cannot start as things are: 0/1 nodes fit";
+    let warning = "warning: the job cannot start on the current nodes";
     handed_in(&["submit", "--gpus", "16", "--", "true"], "1").wait_for(warning);
     handed_in(&["run", "-d", "--gpus", "16", "--", "true"], "2").wait_for(warning);
     let calm = handed_in(&["submit", "--gpus", "1", "--", "true"], "3");
@@ -229,7 +229,7 @@ fn a_server_that_cannot_be_reached_is_said_without_a_screen() {
     command.env("AGENTAFLOW_SERVER", nobody);
     let mut terminal = Terminal::start(&command, 80, 24);
     assert_eq!(terminal.end().code(), Some(5));
-    terminal.wait_for("is it running?");
+    terminal.wait_for("start a server with");
     terminal.assert_restored();
     let piped = command.stdin(Stdio::null()).output().unwrap();
     assert_eq!(piped.status.code(), Some(5));

@@ -111,7 +111,7 @@ async fn follow_task(
     line: &StatusLine,
 ) -> Result<()> {
     let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
-    let begun = patient(|| client.logs(id, &query)).await?;
+    let stream = patient(|| client.logs(id, &query)).await?;
     if !gang {
         return follow_stream(client, id, Some(task), stream, |piece| print_logs(line, piece))
             .await;

@@ -102,7 +102,7 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
     let server = serve::start(settings).await?;
     let mut agent = LocalAgent::start(args, &server, &data_dir, &gpus);
     let current = write_context(&server, &data_dir)?;
-    screen::show(&screen::Facts {
+    screen::show(&screen::Summary {
         args,
         server: &server,
         data_dir: &data_dir,

@@ -55,7 +55,7 @@ async fn logs_follow_a_container_as_it_writes_and_cancel_ends_it() {
     assert!(follows.runs());
     let last = me.says(&["logs", "--tail", "1", "talks"]);
     assert_eq!(last.lines().count(), 1, "{last}");
-    check(&me.says(&["cancel", "talks"]), &["job talks being stopped"]);
+    check(&me.says(&["cancel", "talks"]), &["job talks cancelling"]);
     follows.ended().await;
     share.gone("talks-0").await;
     wait_for("the workload is gone", async || {
@@ -138,7 +138,7 @@ async fn a_signal_to_run_stops_the_container() {
     let status = run.ended().await;
     let log = run.log();
     assert_eq!(status.code(), Some(130), "{log}");
-    check(&log, &["stopping job long"]);
+    check(&log, &["Cancelling job long"]);
     assert!(!log.contains("lost touch"), "{log}");
     share.gone("long-0").await;
 }
@@ -173,7 +173,7 @@ async fn an_image_that_the_node_cannot_get_is_told_while_it_waits() {
     me.says(&["submit", "--gpus", "1", "--name", "stuck", image, "--", "true"]);
     wait_for("explain tells of the image", async || {
         let told = me.says(&["explain", "stuck"]);
-        if told.contains("cannot start") && told.contains(image) { Ok(()) } else { Err(told) }
+        if told.contains("not started on") && told.contains(image) { Ok(()) } else { Err(told) }
     })
     .await;
 }
