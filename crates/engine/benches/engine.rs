@@ -1,4 +1,4 @@
-//! What a decision costs, strategy by strategy and size by size (criterion).
+//! Cost of a decision for each strategy and cluster size (criterion).
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a bench measures time")]
 
 mod load;

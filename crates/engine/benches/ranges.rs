@@ -1,7 +1,7 @@
-//! What must stay fast, with limits: what is measured, the limit, and why it is there.
+//! Speed limits: each has a measurement, a limit and a reason.
 //!
-//! `cargo bench -p agentaflow-engine --bench ranges` prints the figures. Limits are those of the design
-//! on one quiet core. With `--check` it fails when a figure misses its limit by more than half, which a
+//! `cargo bench -p agentaflow-engine --bench ranges` prints the figures. Limits apply to one
+//! idle core. `--check` fails when a figure misses its limit by more than half, which a
 //! busy machine can explain but a lost index cannot; ratios between two figures of the same run are
 //! held to their limit more closely.
 #![allow(
@@ -42,7 +42,7 @@ impl Range {
         }
     }
 
-    /// Whether it misses the limit by more than a busy machine explains.
+    /// True if the figure misses the limit by more than a busy machine explains.
     fn is_lost(&self) -> bool {
         let slack = if self.unit == "x" { 1.25 } else { 2.0 };
         match self.limit {
@@ -97,9 +97,9 @@ fn main() {
     }
 }
 
-/// Decisions per second at 100,000 GPUs, and how much dearer one is than at 1,000.
+/// Decisions per second at 100,000 GPUs, and the cost of a decision relative to 1,000 GPUs.
 fn throughput(strategy: Strategy, ranges: &mut Vec<Range>) {
-    // Best of three: what the machine can do when nobody disturbs it.
+    // Best of three, to exclude load of other programs.
     let best = |nodes, rounds| {
         (0..3).map(|_| seconds_per_decision(strategy, nodes, rounds)).fold(f64::MAX, f64::min)
     };
@@ -163,7 +163,7 @@ fn reasons() -> Range {
     let plan = scheduler.decide(Time(0));
     let took = begin.elapsed();
     let told = plan.decisions.iter().filter(|d| matches!(d, Decision::Wait { .. })).count();
-    assert_eq!(told, 100_000, "everybody is told");
+    assert_eq!(told, 100_000, "every workload has a reason");
     Range {
         what: "100,000 waiting workloads of 50 kinds told why".to_owned(),
         measured: took.as_secs_f64() * 1000.0,
@@ -184,7 +184,7 @@ fn labels() -> [Range; 2] {
         submit_labelled(&mut scheduler, "wait", 10_000, true);
         let begin = Instant::now();
         let plan = scheduler.decide(Time(1));
-        assert_eq!(plan.decisions.len(), 10_000, "everybody is told");
+        assert_eq!(plan.decisions.len(), 10_000, "every workload has a reason");
         begin.elapsed().as_secs_f64() * 1000.0
     });
     let placed = |differ: bool| {
@@ -192,7 +192,7 @@ fn labels() -> [Range; 2] {
         let begin = Instant::now();
         submit_labelled(&mut scheduler, "place", 5000, differ);
         let plan = scheduler.decide(Time(0));
-        assert_eq!(plan.decisions.len(), 5000, "everybody is placed");
+        assert_eq!(plan.decisions.len(), 5000, "every workload is placed");
         begin.elapsed().as_secs_f64()
     };
     let ratio = best(&|| placed(true)) / best(&|| placed(false));
@@ -202,14 +202,14 @@ fn labels() -> [Range; 2] {
             measured: told,
             unit: "ms",
             limit: Limit::AtMost(20.0),
-            why: "labels that nobody asks about make no difference",
+            why: "labels without a selector make no difference",
         },
         Range {
             what: "5,000 placements of different labels over equal ones".to_owned(),
             measured: ratio,
             unit: "x",
             limit: Limit::AtMost(1.5),
-            why: "labels that nobody asks about make no difference",
+            why: "labels without a selector make no difference",
         },
     ]
 }

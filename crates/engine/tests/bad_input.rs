@@ -1,5 +1,5 @@
-//! What cannot be right is refused with a typed error and changes nothing; what is only too much
-//! waits with a typed reason. Nothing is clamped in silence and nothing panics.
+//! Invalid input is rejected with a typed error and changes nothing; an excessive request stays pending with a typed
+//! reason. The engine neither clamps silently nor panics.
 
 use std::sync::Arc;
 
@@ -209,8 +209,8 @@ fn queues_and_foreign_use_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn names_that_nobody_knows_are_refused() {
-    let (node, nobody) = (|| "z".into(), || "nobody".into());
+fn unknown_names_are_rejected() {
+    let (node, stranger) = (|| "z".into(), || "stranger".into());
     let unknown_node = |r: &Rejected| *r == Rejected::UnknownNode("z".into());
     check(Event::NodeLost(node()), unknown_node);
     check(Event::NodeRemoved(node()), unknown_node);
@@ -239,14 +239,14 @@ fn names_that_nobody_knows_are_refused() {
         Event::DevicesReported { workload: "runs".into(), task: 0, gpus: vec!["9".into()] },
         unknown_gpu,
     );
-    let unknown_workload = |r: &Rejected| *r == Rejected::UnknownWorkload("nobody".into());
-    check(Event::Finished(nobody()), unknown_workload);
-    check(Event::Cancelled(nobody()), unknown_workload);
-    check(Event::Requeued(nobody()), unknown_workload);
-    check(Event::PlacementConfirmed { workload: nobody(), task: 0 }, unknown_workload);
-    check(Event::GateChanged { workload: nobody(), gate: None }, unknown_workload);
+    let unknown_workload = |r: &Rejected| *r == Rejected::UnknownWorkload("stranger".into());
+    check(Event::Finished(stranger()), unknown_workload);
+    check(Event::Cancelled(stranger()), unknown_workload);
+    check(Event::Requeued(stranger()), unknown_workload);
+    check(Event::PlacementConfirmed { workload: stranger(), task: 0 }, unknown_workload);
+    check(Event::GateChanged { workload: stranger(), gate: None }, unknown_workload);
     check(
-        Event::WorkloadBudgetsUpdated { workload: nobody(), budgets: Vec::new() },
+        Event::WorkloadBudgetsUpdated { workload: stranger(), budgets: Vec::new() },
         unknown_workload,
     );
     check(Event::ForeignUseRemoved { node: "a".into(), id: "pod".into() }, |r| {

@@ -126,7 +126,7 @@ fn offences(code: &str) -> Vec<String> {
     found
 }
 
-/// What follows each `word` that is not the end of a longer one.
+/// Text after each `word` that is not the end of a longer word.
 fn after_word<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
     code.match_indices(word)
         .filter(|(at, _)| !code[..*at].ends_with(is_name))

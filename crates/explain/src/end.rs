@@ -57,7 +57,7 @@ pub fn end(end: &End<'_>) -> EndText {
     }
 }
 
-/// Whether a cause found in the output tells more than the reason.
+/// True if a cause found in the output is more specific than the reason.
 fn tells_more(reason: Option<EndReason>) -> bool {
     matches!(reason, None | Some(EndReason::Exited | EndReason::Signalled))
 }

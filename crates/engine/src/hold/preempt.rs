@@ -61,12 +61,12 @@ impl Scheduler {
         awaited.retain(|other| {
             self.workloads.get(*other).allocations().any(|(_, allocation)| is_near(allocation))
         });
-        let everybody = |awaited: &[WorkloadIdx]| [&planned.victims, awaited].concat();
-        planned.claims = self.claims_without(workload, &everybody(&awaited))?;
+        let all_victims = |awaited: &[WorkloadIdx]| [&planned.victims, awaited].concat();
+        planned.claims = self.claims_without(workload, &all_victims(&awaited))?;
         for other in awaited.clone() {
             let fewer: Vec<WorkloadIdx> =
                 awaited.iter().copied().filter(|one| *one != other).collect();
-            if let Some(claims) = self.claims_without(workload, &everybody(&fewer)) {
+            if let Some(claims) = self.claims_without(workload, &all_victims(&fewer)) {
                 (awaited, planned.claims) = (fewer, claims);
             }
         }

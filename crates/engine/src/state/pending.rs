@@ -321,16 +321,16 @@ mod tests {
             let app = ["a", "b"][index % 2];
             submit(&mut scheduler, &format!("w{index}"), app, Vec::new());
         }
-        assert_eq!(groups(&scheduler), (1, 1), "nobody asks");
+        assert_eq!(groups(&scheduler), (1, 1), "no workload selects the label");
         scheduler.decide(Time(0));
         submit(&mut scheduler, "shy", "c", vec![away()]);
         assert_eq!(groups(&scheduler), (3, 2), "one asks for the app");
         let blocked = scheduler.pending.groups().filter(|(_, group)| group.blocked.is_some());
         assert_eq!(blocked.count(), 2, "what could not start cannot start now");
         scheduler.apply(Time(0), Event::Cancelled("shy".into())).expect("it is known");
-        assert_eq!(groups(&scheduler).0, 1, "nobody asks any more");
+        assert_eq!(groups(&scheduler).0, 1, "no workload selects the label any more");
         let plan = scheduler.decide(Time(0));
-        assert_eq!(plan.decisions, Vec::new(), "and nobody is reported_class again");
+        assert_eq!(plan.decisions, Vec::new(), "no reason is reported again");
 
         let mut node = Node::new("n");
         node.resources.insert("x".into(), 1);
@@ -338,7 +338,7 @@ mod tests {
         let uses = Box::new(ForeignUse { anti_affinity: vec![away()], ..ForeignUse::default() });
         let foreign = Event::ForeignUseUpdated { node: "n".into(), id: "f".into(), usage: uses };
         scheduler.apply(Time(0), foreign).expect("valid");
-        assert_eq!(groups(&scheduler).0, 2, "somebody else asks");
+        assert_eq!(groups(&scheduler).0, 2, "a different workload selects the label");
         scheduler.apply(Time(0), Event::NodeRemoved("n".into())).expect("it is known");
         assert_eq!(groups(&scheduler).0, 1, "and is gone");
     }

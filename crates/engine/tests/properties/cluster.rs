@@ -98,7 +98,7 @@ pub fn nodes(most: usize) -> impl Strategy<Value = Vec<Node>> {
     })
 }
 
-/// Use by somebody else, often more than there is.
+/// Foreign usage, often more than the node has.
 pub fn foreign() -> impl Strategy<Value = ForeignUse> {
     let gpu = prop_oneof![
         Just(ForeignGpu::Whole),

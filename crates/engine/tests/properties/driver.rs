@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 use crate::nonsense::nonsense;
 use crate::request::gate;
 
-/// What the engine was told or asked, in order; enough to play it again.
+/// Inputs of the engine in order, enough to replay the run.
 #[derive(Clone, Debug)]
 pub enum Input {
     Apply(Time, Event),
@@ -169,8 +169,7 @@ impl TestDriver {
         self.tell(Event::Submitted(Box::new(workload))).map(|()| id)
     }
 
-    /// Somebody else has placed a workload: a new one, or one that waits. Which nodes and GPUs, which of
-    /// its tasks are over and whether all of that can be is left to chance.
+    /// Adopts a new or pending workload with random nodes, GPUs and finished tasks, possibly inconsistent.
     fn adopt(&mut self, workload: &Workload, [node, gpu, kind]: [u8; 3]) {
         let mut workload = workload.clone();
         workload.id = format!("w{}", self.submitted_count).into();

@@ -1,4 +1,4 @@
-//! What the engine says about the future comes true, where nothing unforeseen happens.
+//! Predictions of the engine come true if nothing unforeseen happens.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl Clockwork {
     }
 }
 
-/// Work with known durations, and nothing that somebody must open.
+/// Workloads with known durations and without gates.
 fn timed() -> impl Strategy<Value = Workload> {
     (workload(), 1..20_u64).prop_map(|(workload, minutes)| Workload {
         estimate: Some(Span::minutes(minutes)),

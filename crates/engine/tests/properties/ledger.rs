@@ -23,7 +23,7 @@ pub struct Host {
     pub foreign: BTreeMap<ForeignId, ForeignUse>,
 }
 
-/// Where a task is.
+/// Node and GPUs of a task.
 #[derive(Clone, Debug)]
 pub struct Seat {
     pub node: NodeId,
@@ -193,7 +193,7 @@ impl Ledger {
         self.nodes.get_mut(node).expect("an accepted event names a known node")
     }
 
-    /// Whoever is on this node and has to go is gone there, and on every other node that is lost.
+    /// Removes matching workloads of this node, also from every other lost node.
     fn forget_on(&mut self, node: &NodeId, which: impl Fn(&Workload) -> bool) {
         let here = self.seats.iter().filter(|(_, seat)| seat.node == *node);
         let going: BTreeSet<WorkloadId> =

@@ -15,7 +15,7 @@ use crate::history::History;
 use crate::request::workload;
 use crate::{cases, plain};
 
-/// The longest that anything really runs, in minutes; nobody tells the engine.
+/// Longest real run time in minutes; the engine does not know it.
 const LONGEST: u64 = 6;
 /// Minutes that are played.
 const PLAYED: u64 = 360;
@@ -35,7 +35,7 @@ fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
     }
 }
 
-/// Whether it waits for room that an empty cluster has, rather than for rules or nodes to change.
+/// True if an empty cluster could start the workload without a change of rules or nodes.
 fn can_ever_start(driver: &TestDriver, id: &WorkloadId) -> bool {
     let explained = driver.engine.explain(driver.now, id).expect("it is known");
     match explained.reason {
@@ -45,8 +45,7 @@ fn can_ever_start(driver: &TestDriver, id: &WorkloadId) -> bool {
     }
 }
 
-/// What memory of a GPU costs its queue depends on the GPU: whether a limit can ever pay for it is for
-/// the engine to find out when there is room, and not for this test.
+/// False for GPU memory under a limit: its cost depends on the GPU, which only the engine can choose.
 fn can_be_judged(workload: &Workload, history: &History) -> bool {
     let limited = history.queues.iter().any(|queue| queue.limit != Quota::default());
     let by_memory =

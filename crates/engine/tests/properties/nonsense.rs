@@ -5,7 +5,6 @@ use agentaflow_engine::{
     Workload, WorkloadId,
 };
 
-/// What no driver should say.
 pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
     let huge = Request { cpu: MilliCpu(u64::MAX), ..Request::default() };
     let vast = Request { cpu: MilliCpu(1 << 46), memory: MiB(1 << 46), ..Request::default() };

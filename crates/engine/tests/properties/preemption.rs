@@ -1,4 +1,4 @@
-//! Nobody is stopped for nothing, and who stops others gets what they had.
+//! No workload is preempted in vain, and a preemptor gets the resources of its victims.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ fn check_each(driver: &TestDriver, victims: &[WorkloadId], beneficiary: &Workloa
         let policy = Policy { preemption: false, ..copy.policy().clone() };
         copy.apply(driver.now, Event::PolicyUpdated(Box::new(policy)))
             .expect("settings can change");
-        // Its hold ends, and it looks for a place like everybody else.
+        // Ends the hold, so that the workload is placed like any other.
         for gate in [Some(Gate::Paused("for a moment".into())), None] {
             copy.apply(driver.now, Event::GateChanged { workload: beneficiary.clone(), gate })
                 .expect("a gate can close");

@@ -89,7 +89,7 @@ fn seldom<T: std::fmt::Debug>(
     prop::option::weighted(chance, of)
 }
 
-/// What a task asks for.
+/// Request of one task.
 pub fn request() -> impl Strategy<Value = Request> {
     let device =
         (gpu(), 0..6_u8, 0..10_u8, seldom(0.2, 0..4_usize), seldom(0.2, 0..4_usize), 0..5_u8);
@@ -140,8 +140,8 @@ pub fn request() -> impl Strategy<Value = Request> {
     })
 }
 
-/// What the tasks of a gang ask for, sometimes different things. Such a gang is free of terms: in what
-/// order its tasks found their places, and so which of them came first, is the engine's business.
+/// Requests of a gang, sometimes with different roles. A gang with roles has no terms between tasks, because they depend
+/// on the order in which the engine places its tasks.
 fn requests() -> impl Strategy<Value = (Request, Vec<Role>)> {
     let role = (1..3_u32, request());
     let roles = prop::collection::vec(role, 1..3);

@@ -66,7 +66,7 @@ impl Ledger {
     }
 
     /// Thousandths that a seat costs, of one model or of all. Counted GPUs of a node with several
-    /// models cost nothing by model, because nobody knows which they are.
+    /// models cost nothing by model, because their models are unknown.
     fn charge(
         &self,
         workload: &Workload,
@@ -88,7 +88,7 @@ impl Ledger {
                         share.get().into()
                     }
                     GpuRequest::Memory(mib) if !workload.request.exclusive => {
-                        // At least: nobody knows which GPU it is.
+                        // A lower bound: the GPU is unknown.
                         mib.0 * 1000 / spec.gpus.iter().map(|gpu| gpu.memory.0).max().unwrap_or(1)
                     }
                     _ => u64::from(*count) * 1000,
@@ -115,7 +115,7 @@ impl Ledger {
         let wanting = self.workloads.get(beneficiary).expect("a known beneficiary").clone();
         assert!(self.policy.preemption && wanting.may_preempt, "{beneficiary} may not stop others");
         assert!(wanting.gate.is_none(), "{beneficiary} is behind a gate");
-        assert!(!victims.is_empty(), "nobody is stopped for {beneficiary}");
+        assert!(!victims.is_empty(), "no victim for {beneficiary}");
         let mut named = BTreeSet::new();
         for Victim { workload: id, reason: right } in victims {
             assert!(named.insert(id), "{id} is stopped twice");
@@ -185,7 +185,7 @@ impl Ledger {
             let mut by_name = quota.resources.iter().map(|(name, limit)| {
                 over(Some(*limit), &|w, _| w.request.resources.get(name).copied().unwrap_or(0))
             });
-            // On a node that chooses, nobody knows the models.
+            // On a node with `GpuAssignment::Count` the models are unknown.
             let unsure = seats().any(|(_, seat)| matches!(seat.gpus, GpuAssignment::Count(_)));
             let borrows = *quota == Quota::default()
                 || unsure

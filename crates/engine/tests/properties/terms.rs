@@ -26,7 +26,7 @@ pub fn check(ledger: &Ledger, workload: &Workload, node: &NodeId) {
         {
             let meant = term.selector.matches(&workload.request.labels);
             let there = meant && near(ledger, task.node, node, &term.key);
-            assert!(!there, "somebody near {node} wants to be away from {}", workload.id);
+            assert!(!there, "a task near {node} has anti-affinity to {}", workload.id);
         }
     }
     for (token, usage) in &workload.request.tokens {
@@ -34,7 +34,7 @@ pub fn check(ledger: &Ledger, workload: &Workload, node: &NodeId) {
     }
 }
 
-/// A task of ours or of somebody else.
+/// A task of the engine or foreign usage.
 struct Task<'a> {
     node: &'a NodeId,
     labels: &'a Labels,
@@ -156,6 +156,6 @@ fn check_token(
             TokenAccess::OneNode => wide && !here,
             TokenAccess::OneTask => wide,
         };
-        assert!(!clash, "{} takes a token that somebody holds", workload.id);
+        assert!(!clash, "{} takes a token that is held", workload.id);
     }
 }

@@ -1,4 +1,4 @@
-//! Where work may go, and what of a GPU it takes.
+//! Nodes of a workload, and its allocation on a GPU.
 
 use std::sync::Arc;
 

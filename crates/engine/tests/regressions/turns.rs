@@ -1,4 +1,4 @@
-//! Who starts, who waits, and who waits for whom.
+//! Order of starts, pending workloads and reservations.
 
 use agentaflow_engine::{
     Decision, Event, Gate, MilliCpu, Node, OnFault, Policy, Queue, QueueOrder, Quota, Request,

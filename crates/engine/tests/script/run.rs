@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// Who asks again as often as the plan says must come to rest.
+    /// Repeated passes at the times of the plan must reach a fixed point.
     fn decide(&mut self, words: &Words) -> Vec<String> {
         let plan = self.scheduler.decide(self.now);
         let mut copy = self.scheduler.clone();

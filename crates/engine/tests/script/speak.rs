@@ -220,7 +220,7 @@ fn eta(eta: Eta) -> String {
     match eta {
         Eta::Now => "now".to_owned(),
         Eta::At(at) => format!("at {}", time(at)),
-        Eta::Unknown => "nobody knows when".to_owned(),
+        Eta::Unknown => "at an unknown time".to_owned(),
     }
 }
 

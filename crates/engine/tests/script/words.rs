@@ -8,15 +8,15 @@ use agentaflow_engine::{MilliCpu, Span};
 const SECTIONS: [&str; 8] =
     ["labels", "taints", "has", "selector", "where", "tolerates", "needs", "tokens"];
 
-/// The words of one command, sorted by what they are.
+/// Words of one command, grouped by role.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
-    /// Where the command stands, for messages.
+    /// File and line of the command, for messages.
     pub(crate) place: String,
     plain: Vec<String>,
     options: BTreeMap<String, Vec<String>>,
     sections: BTreeMap<String, Vec<String>>,
-    /// What stands behind each `and`.
+    /// Words after each `and`.
     more: Vec<Words>,
 }
 
@@ -57,7 +57,7 @@ impl Words {
         self.plain.get(at).map(String::as_str)
     }
 
-    /// Whether a word without a value is there.
+    /// Takes a word without a value; false if missing.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let before = self.plain.len();
         self.plain.retain(|word| word != name);

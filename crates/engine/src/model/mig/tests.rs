@@ -1,4 +1,4 @@
-//! What fits with what on one GPU, table by table and exhaustively.
+//! Valid combinations of slices on one GPU, exhaustively per table.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -187,8 +187,8 @@ fn a_first_slice_spares_the_larger_half() {
     }
 }
 
-/// What a choice without foresight can keep: `7g` and `4g` always, on a GPU in use also `3g` and
-/// `2g`, on an A30 everything. See [`Slots::best_start`] for what it cannot.
+/// A greedy choice keeps room for `7g` and `4g` always, on a GPU in use also for `3g` and `2g`, and on an A30 for
+/// every profile. See [`Slots::best_start`] for the exceptions.
 #[test]
 fn equal_slices_block_no_more_of_themselves_or_of_large_ones_than_any_places_must() {
     for geometry in &GEOMETRIES {

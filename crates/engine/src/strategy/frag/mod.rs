@@ -36,36 +36,34 @@ pub(crate) const DEVICE: i32 = 1000;
 /// One request shape of the demand and how often it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DemandClass {
-    /// CPU one task asks for, in thousandths of a core.
+    /// CPU of one task, in thousandths of a core.
     pub(crate) cpu: i64,
-    /// Share of each GPU, `1..=1000`; zero when the task asks for no GPU.
+    /// Share of each GPU, `1..=1000`; zero for a CPU-only task.
     pub(crate) milli: i32,
-    /// How many GPUs; zero when the task asks for none.
+    /// Number of GPUs; zero for a CPU-only task.
     pub(crate) gpus: u16,
     /// Models the task may use, sorted; empty means any.
     pub(crate) models: Vec<ModelId>,
-    /// How often the shape was seen.
+    /// Number of requests of the shape.
     pub(crate) count: u64,
 }
 
 impl DemandClass {
-    /// Whether a request of this shape asks for any GPU at all.
     pub(crate) fn wants_gpu(&self) -> bool {
         self.milli > 0 && self.gpus > 0
     }
 
-    /// Whether a request of this shape may run on GPUs of `model`.
     pub(crate) fn accepts(&self, model: ModelId) -> bool {
         self.models.is_empty() || self.models.binary_search(&model).is_ok()
     }
 
-    /// GPU thousandths one request of this shape takes in all.
+    /// GPU thousandths of one request.
     pub(crate) fn total_milli(&self) -> i64 {
         i64::from(self.milli) * i64::from(self.gpus)
     }
 }
 
-/// So many nodes of one shape: what the cluster is made of.
+/// Equal nodes of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeShape {
     /// The model of the nodes' GPUs.
@@ -74,11 +72,10 @@ pub(crate) struct NodeShape {
     pub(crate) gpus: u16,
     /// CPU of one node, in thousandths of a core.
     pub(crate) cpu: i64,
-    /// How many such nodes there are.
     pub(crate) count: u32,
 }
 
-/// What one node has left, as the caller's books have it.
+/// Free capacity of one node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeView<'a> {
     /// The model of the node's GPUs.
@@ -89,7 +86,7 @@ pub(crate) struct NodeView<'a> {
     pub(crate) left: &'a [i32],
 }
 
-/// What a request would take from a node.
+/// Allocation of a request on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take {
     /// No GPU.

@@ -181,7 +181,7 @@ fn value_equals_the_sum_over_all_devices_and_classes() {
 
 #[test]
 fn a_share_goes_to_the_device_that_leaves_the_least_useless() {
-    // Only halves are asked for: 700 − 500 leaves 200 that nobody can use, 500 − 500 nothing.
+    // All requests are halves: 700 − 500 leaves 200 unusable thousandths, 500 − 500 none.
     let classes = [class(1_000, 500, 1, &[], 10)];
     let node = NodeView { model: 0, cpu: 64_000, left: &[700, 500, 500, 1000] };
     let value = Value::new(&classes, &inventory(), &ValueOptions::churning());
