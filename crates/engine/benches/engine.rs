@@ -1,4 +1,4 @@
-//! Cost of a decision for each strategy and cluster size (criterion).
+//! Cost of a decision by strategy and cluster size (criterion).
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a bench measures time")]
 
 mod load;
@@ -7,10 +7,10 @@ use agentaflow_engine::{Event, Scheduler, Strategy, Time, WorkloadId};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use load::{MISSION, MIXED, cluster, workloads};
 
-/// Workloads that come at once.
+/// Workloads per batch.
 const BATCH: usize = 100;
 
-/// A cluster about half full, and a batch that comes to it.
+/// A cluster about half full, and a batch of workloads.
 fn half_full(nodes: usize, strategy: Strategy) -> Scheduler {
     let mut scheduler = cluster(nodes, strategy);
     for workload in workloads(nodes * 8 / 4, MIXED, 1) {
@@ -20,7 +20,7 @@ fn half_full(nodes: usize, strategy: Strategy) -> Scheduler {
     scheduler
 }
 
-/// Submit, decide and finish a batch, over and over on the same cluster.
+/// Submits, places and finishes a batch repeatedly on the same cluster.
 fn decisions(criterion: &mut Criterion) {
     let ours = [Strategy::LeastFragmented, Strategy::Cheapest, Strategy::Pack, Strategy::Fgd];
     for strategy in MISSION.into_iter().chain(ours) {

@@ -1,9 +1,8 @@
-//! Speed limits: each has a measurement, a limit and a reason.
+//! Performance figures with limits: measurement, limit and reason.
 //!
-//! `cargo bench -p agentaflow-engine --bench ranges` prints the figures. Limits apply to one
-//! idle core. `--check` fails when a figure misses its limit by more than half, which a
-//! busy machine can explain but a lost index cannot; ratios between two figures of the same run are
-//! held to their limit more closely.
+//! `cargo bench -p agentaflow-engine --bench ranges` prints the figures. The limits apply to one idle core.
+//! With `--check` the program fails when a figure misses its limit by more than half, which a busy machine
+//! can explain but a lost index cannot; ratios of two figures of the same run have a narrower tolerance.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -19,12 +18,11 @@ use agentaflow_engine::{
 use load::{MISSION, MIXED, cluster, workloads};
 use std::time::{Duration, Instant};
 
-/// A figure, its limit and the reason for it.
 struct Range {
     what: String,
     measured: f64,
     unit: &'static str,
-    /// At least, or at most.
+    /// Minimum or maximum.
     limit: Limit,
     why: &'static str,
 }
@@ -42,7 +40,7 @@ impl Range {
         }
     }
 
-    /// True if the figure misses the limit by more than a busy machine explains.
+    /// The figure misses the limit by more than a busy machine explains.
     fn is_lost(&self) -> bool {
         let slack = if self.unit == "x" { 1.25 } else { 2.0 };
         match self.limit {
@@ -72,7 +70,7 @@ fn main() {
     let wanted =
         |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
     let mut ranges = Vec::new();
-    // First, while nothing freed lies about that could be used again unseen.
+    // First, before freed memory can be reused.
     if wanted("memory") {
         ranges.push(memory());
     }
@@ -97,9 +95,9 @@ fn main() {
     }
 }
 
-/// Decisions per second at 100,000 GPUs, and the cost of a decision relative to 1,000 GPUs.
+/// Decisions per second with 100,000 GPUs, and the cost ratio to 1,000.
 fn throughput(strategy: Strategy, ranges: &mut Vec<Range>) {
-    // Best of three, to exclude load of other programs.
+    // Best of three.
     let best = |nodes, rounds| {
         (0..3).map(|_| seconds_per_decision(strategy, nodes, rounds)).fold(f64::MAX, f64::min)
     };
@@ -121,7 +119,7 @@ fn throughput(strategy: Strategy, ranges: &mut Vec<Range>) {
     });
 }
 
-/// Steady state at about half of the capacity: a batch comes, a batch that came before goes.
+/// Steady state at about half of the capacity: one batch arrives, an earlier one finishes.
 fn seconds_per_decision(strategy: Strategy, nodes: usize, rounds: usize) -> f64 {
     let mut scheduler = cluster(nodes, strategy);
     let batch = (nodes * 8 / 20).min(2500);
@@ -152,7 +150,7 @@ fn seconds_per_decision(strategy: Strategy, nodes: usize, rounds: usize) -> f64 
     spent.as_secs_f64() / f64::from(u32::try_from(placed).expect("few"))
 }
 
-/// A hundred thousand waiting workloads of fifty kinds and no room: how long until all know why.
+/// Time until 100,000 pending workloads with fifty distinct requests have a reason.
 fn reasons() -> Range {
     let mut scheduler = cluster(12_500, Strategy::LeastUtilized);
     fill(&mut scheduler);
@@ -173,8 +171,7 @@ fn reasons() -> Range {
     }
 }
 
-/// Work of which no two pieces carry the same labels, as in Kubernetes: it costs what equal work costs,
-/// to tell why it waits and to place it.
+/// Workloads with unique labels, as in Kubernetes, cost as much as equal ones to place and to explain.
 fn labels() -> [Range; 2] {
     let best = |of: &dyn Fn() -> f64| (0..3).map(|_| of()).fold(f64::MAX, f64::min);
     let told = best(&|| {
@@ -214,7 +211,7 @@ fn labels() -> [Range; 2] {
     ]
 }
 
-/// Hands in workloads of one GPU; each with a label of its own, or all with the same.
+/// Submits workloads of one GPU, with unique or equal labels.
 fn submit_labelled(scheduler: &mut Scheduler, name: &str, count: usize, differ: bool) {
     for index in 0..count {
         let own = format!("{}", if differ { index } else { 0 });
@@ -229,8 +226,8 @@ fn submit_labelled(scheduler: &mut Scheduler, name: &str, count: usize, differ: 
     }
 }
 
-/// A thousand GPUs full of work that may be stopped, and two hundred workloads that stop it, gangs among
-/// them: how long one of them takes.
+/// Time per preemption: a thousand GPUs with preemptible workloads, and two hundred preemptors, gangs
+/// included.
 fn storm() -> Range {
     let mut scheduler = cluster(125, Strategy::LeastUtilized);
     let whole = |gpus| Request { gpu: GpuRequest::Whole(gpus), ..Request::default() };
@@ -251,7 +248,7 @@ fn storm() -> Range {
     let plan = scheduler.decide(Time(1));
     let took = begin.elapsed();
     let stops = plan.decisions.iter().filter(|d| matches!(d, Decision::Preempt { .. })).count();
-    // Those who want whole nodes may come too late for one without urgent work on it.
+    // A preemptor of whole nodes may find none without urgent workloads.
     assert!(stops >= 150, "most get a place");
     Range {
         what: "one of 200 preemptions on 1,000 full GPUs".to_owned(),
@@ -262,7 +259,7 @@ fn storm() -> Range {
     }
 }
 
-/// Takes every GPU and every core.
+/// Uses every GPU and core.
 fn fill(scheduler: &mut Scheduler) {
     for index in 0..12_500 {
         let mut workload = workloads(1, MIXED, 1).remove(0);
@@ -276,7 +273,7 @@ fn fill(scheduler: &mut Scheduler) {
     assert_eq!(plan.decisions.len(), 12_500, "the cluster is full");
 }
 
-/// Resident memory with 100,000 GPUs and 200,000 live workloads.
+/// Resident memory with 100,000 GPUs and 200,000 workloads.
 fn memory() -> Range {
     let before = resident_mib();
     let mut scheduler = cluster(12_500, Strategy::LeastUtilized);

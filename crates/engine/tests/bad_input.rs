@@ -1,5 +1,5 @@
-//! Invalid input is rejected with a typed error and changes nothing; an excessive request stays pending with a typed
-//! reason. The engine neither clamps silently nor panics.
+//! Invalid input is rejected with a typed error and changes nothing; too large requests stay pending with a
+//! typed reason. The engine neither clamps values silently nor panics.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use agentaflow_engine::{
 const HUGE: u64 = 1 << 63;
 
 #[test]
-fn amounts_that_no_machine_has_are_refused() {
+fn amounts_beyond_the_limits_are_rejected() {
     let too_large = |bad: &InvalidInput| matches!(bad, InvalidInput::TooLarge { .. });
     let zero = |bad: &InvalidInput| matches!(bad, InvalidInput::Zero(_));
     check_request("2^63 MiB of GPU memory", |r| r.gpu = GpuRequest::Memory(MiB(HUGE)), too_large);
@@ -35,7 +35,7 @@ fn amounts_that_no_machine_has_are_refused() {
 }
 
 #[test]
-fn shares_profiles_readings_and_strategies_are_checked_where_they_are_made() {
+fn shares_profiles_readings_and_strategies_are_validated_on_construction() {
     assert_eq!(MilliGpu::new(0), Err(InvalidInput::Share(0)));
     assert_eq!(MilliGpu::new(1001), Err(InvalidInput::Share(1001)));
     assert_eq!(MilliGpu::new(u32::MAX), Err(InvalidInput::Share(u32::MAX)));
@@ -51,7 +51,7 @@ fn shares_profiles_readings_and_strategies_are_checked_where_they_are_made() {
 }
 
 #[test]
-fn requests_that_contradict_themselves_or_kubernetes_are_refused() {
+fn contradictory_requests_are_rejected() {
     let label = |bad: &InvalidInput| matches!(bad, InvalidInput::Label(_));
     let too_large = |bad: &InvalidInput| matches!(bad, InvalidInput::TooLarge { .. });
     check_request(
@@ -89,7 +89,7 @@ fn requests_that_contradict_themselves_or_kubernetes_are_refused() {
 }
 
 #[test]
-fn workloads_that_cannot_be_are_refused() {
+fn invalid_workloads_are_rejected() {
     check_workload("no name", |w| w.id = "".into(), |bad| matches!(bad, InvalidInput::Name { .. }));
     check_workload(
         "a long name",
@@ -133,7 +133,7 @@ fn workloads_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn nodes_that_cannot_be_are_refused() {
+fn invalid_nodes_are_rejected() {
     let too_large = |bad: &InvalidInput| matches!(bad, InvalidInput::TooLarge { .. });
     check_node("no name", |n| n.id = "".into(), |bad| matches!(bad, InvalidInput::Name { .. }));
     check_node("2^63 cores", |n| n.cpu = MilliCpu(HUGE), too_large);
@@ -180,7 +180,7 @@ fn nodes_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn queues_and_foreign_use_that_cannot_be_are_refused() {
+fn invalid_queues_and_foreign_use_are_rejected() {
     let mut heavy = Queue::new("lab");
     heavy.limit = Quota { gpu: Some(HUGE), ..Quota::default() };
     let mut weightless = Queue::new("lab");
@@ -210,7 +210,7 @@ fn queues_and_foreign_use_that_cannot_be_are_refused() {
 
 #[test]
 fn unknown_names_are_rejected() {
-    let (node, stranger) = (|| "z".into(), || "stranger".into());
+    let (node, nobody) = (|| "z".into(), || "nobody".into());
     let unknown_node = |r: &Rejected| *r == Rejected::UnknownNode("z".into());
     check(Event::NodeLost(node()), unknown_node);
     check(Event::NodeRemoved(node()), unknown_node);
@@ -257,7 +257,7 @@ fn unknown_names_are_rejected() {
 }
 
 #[test]
-fn what_does_not_fit_the_state_is_refused() {
+fn events_that_do_not_fit_the_state_are_rejected() {
     check(submit("runs", |_| ()), |r| *r == Rejected::DuplicateWorkload("runs".into()));
     check(submit("new", |w| w.queue = "lab".into()), |r| {
         *r == Rejected::UnknownQueue("lab".into())
@@ -296,7 +296,7 @@ fn a_task_cannot_have_the_same_whole_gpu_twice() {
 }
 
 #[test]
-fn a_demand_that_cannot_be_expected_is_refused() {
+fn an_invalid_demand_is_rejected() {
     let demand = |gpu, count| {
         let kind = Demand { cpu: MilliCpu(1000), gpu, models: Vec::new(), count };
         Event::DemandUpdated(Some(vec![kind]))
@@ -313,7 +313,7 @@ fn a_demand_that_cannot_be_expected_is_refused() {
 }
 
 #[test]
-fn what_is_only_too_much_waits_with_a_reason() {
+fn a_too_large_request_is_pending_with_a_reason() {
     type Change = fn(&mut Workload);
     let cases: [(&str, Change); 4] = [
         ("GangIncomplete", |w| w.tasks = 100_000),
@@ -338,7 +338,7 @@ fn what_is_only_too_much_waits_with_a_reason() {
 }
 
 #[test]
-fn time_at_its_very_end_is_no_trouble() {
+fn the_maximum_time_does_not_overflow() {
     let mut scheduler = cluster();
     let end = Time(u64::MAX);
     scheduler
@@ -350,7 +350,7 @@ fn time_at_its_very_end_is_no_trouble() {
     assert_eq!(scheduler.lint(), Vec::new());
 }
 
-/// One node with two GPUs, a workload that runs on both of them together with one that waits.
+/// One node with two GPUs, a workload on both, and a pending one.
 fn cluster() -> Scheduler {
     let mut scheduler = Scheduler::default();
     scheduler.apply(Time(0), Event::NodeUpdated(Box::new(node()))).unwrap();
@@ -365,7 +365,7 @@ fn cluster() -> Scheduler {
     scheduler
 }
 
-/// The event is refused like this, and nothing is different afterwards.
+/// The event is rejected with this error and changes nothing.
 fn check(event: Event, expected: impl Fn(&Rejected) -> bool) {
     let mut scheduler = cluster();
     let before = scheduler.snapshot();

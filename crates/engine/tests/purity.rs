@@ -1,5 +1,5 @@
-//! The engine decides from its arguments alone. Clippy forbids most of the rest as it is written
-//! (`clippy.toml`); this test holds what a lint cannot see: dependencies and whole modules.
+//! The engine depends on its arguments alone. Clippy forbids single functions (`clippy.toml`); this test
+//! checks dependencies and modules.
 
 // A test may read files; the engine may not.
 #![allow(clippy::disallowed_methods)]
@@ -7,14 +7,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Small crates of data and arithmetic. Whatever reads a clock, a file or a socket has no place here.
+/// Small crates of data and arithmetic, without clocks, files or sockets.
 const ALLOWED_DEPENDENCIES: [&str; 5] = ["libm", "rustc-hash", "serde", "smallvec", "thiserror"];
 
-/// Words that no path beginning with `std::` may hold.
+/// Forbidden segments of `std` paths.
 const FORBIDDEN_IN_STD: [&str; 10] =
     ["Instant", "RandomState", "SystemTime", "env", "fs", "io", "net", "os", "process", "thread"];
 
-/// Crates whose paths may not appear, whatever the manifest says.
+/// Forbidden crates.
 const FORBIDDEN_CRATES: [&str; 7] =
     ["async_std", "chrono", "fastrand", "getrandom", "rand", "rayon", "tokio"];
 
@@ -34,7 +34,7 @@ fn the_engine_needs_no_build_script() {
 }
 
 #[test]
-fn the_engine_never_names_a_clock_a_file_a_socket_or_a_thread() {
+fn the_engine_uses_no_clock_file_socket_or_thread() {
     let offences: Vec<String> = sources(&root().join("src"))
         .iter()
         .flat_map(|file| {
@@ -46,7 +46,7 @@ fn the_engine_never_names_a_clock_a_file_a_socket_or_a_thread() {
 }
 
 #[test]
-fn the_search_sees_through_grouped_imports_and_past_comments() {
+fn the_search_handles_grouped_imports_and_comments() {
     let found = |code| offences(code).join(" ");
     assert_eq!(found("use std::time::{Duration, Instant};"), "std::Instant");
     assert_eq!(found("use std::{\n    fs,\n    fmt,\n};"), "std::fs");
@@ -57,7 +57,7 @@ fn the_search_sees_through_grouped_imports_and_past_comments() {
 }
 
 #[test]
-fn the_search_finds_dependencies_however_they_are_written() {
+fn the_search_finds_every_form_of_dependency() {
     let manifest = "[dependencies]\nserde.workspace = true\nlibm = \"0.2\"\n\n\
                     [dependencies.tokio]\nversion = \"1\"\n\n\
                     [target.'cfg(unix)'.dependencies]\nnix = \"1\"\n\n\
@@ -71,7 +71,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every dependency that reaches a user of the engine; those of tests do not.
+/// Normal dependencies; dev-dependencies are not checked.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut inside = false;
@@ -107,7 +107,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The forbidden paths in this code, in order.
+/// Forbidden paths in this code, in order.
 fn offences(code: &str) -> Vec<String> {
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let code: String = code.lines().filter(is_code).collect::<Vec<_>>().join("\n");
@@ -126,14 +126,14 @@ fn offences(code: &str) -> Vec<String> {
     found
 }
 
-/// Text after each `word` that is not the end of a longer word.
+/// The text after each whole word `word`.
 fn after_word<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
     code.match_indices(word)
         .filter(|(at, _)| !code[..*at].ends_with(is_name))
         .map(|(at, word)| &code[at + word.len()..])
 }
 
-/// The rest of a path: `time::Instant`, or `{fs, time::{self, Instant}}` to its last brace.
+/// The rest of a path: `time::Instant`, or `{fs, time::{self, Instant}}` up to its last brace.
 fn path(rest: &str) -> &str {
     let mut depth = 0;
     let end = rest.find(|c: char| {

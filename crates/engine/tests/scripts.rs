@@ -1,8 +1,8 @@
-//! Golden scripts: each file in `tests/scripts` tells the engine what happens, one command a line,
-//! and holds the engine's answers below each command, in lines that begin with `> `.
+//! Golden scripts: each file in `tests/scripts` sends commands to the engine, one per line, and contains the
+//! output below each command, in lines that begin with `> `.
 //!
-//! `UPDATE=1 cargo test -p agentaflow-engine --test scripts` writes the answers anew; read the
-//! difference before keeping it. After every command all invariants are checked.
+//! `UPDATE=1 cargo test -p agentaflow-engine --test scripts` rewrites the output; read the difference. All
+//! invariants are checked after every command.
 
 #![allow(
     clippy::disallowed_methods,
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use script::World;
 
 #[test]
-fn every_script_gets_the_answers_that_are_written_in_it() {
+fn every_script_matches_its_recorded_output() {
     let update = std::env::var_os("UPDATE").is_some();
     let mut failures = Vec::new();
     for file in scripts() {
@@ -42,7 +42,7 @@ fn every_script_gets_the_answers_that_are_written_in_it() {
 }
 
 #[test]
-fn every_script_begins_with_a_comment_that_says_what_it_shows() {
+fn every_script_begins_with_a_comment() {
     let bare = |file: &PathBuf| {
         let text = fs::read_to_string(file).expect("a script can be read");
         !text.starts_with("# ")
@@ -61,7 +61,7 @@ fn scripts() -> Vec<PathBuf> {
     files
 }
 
-/// The script with the engine's answers in place of those that were written.
+/// The script with its actual output.
 fn played(name: &str, written: &str) -> String {
     let mut world = World::default();
     let mut text = String::new();
@@ -84,7 +84,7 @@ fn played(name: &str, written: &str) -> String {
     text
 }
 
-/// The first few lines that differ, with their numbers in the file.
+/// The first differing lines, with their numbers.
 fn difference(name: &str, written: &str, actual: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (written.lines().collect(), actual.lines().collect());
     let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_run_has_a_short_curve_that_covers_all_of_it() {
+    fn a_long_run_has_a_bounded_curve() {
         let meter = Meter::new(&[], std::iter::empty());
         let mut curve = Curve::default();
         for at in 0..100_000 {

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_gives_back_exactly_what_it_took() {
+    fn an_ended_workload_releases_its_resources() {
         let whole = request(GpuRequest::Whole(1), 4);
         let mut meter = Meter::new(&[node(2, &MigMode::Off)], [(&whole, 1)].into_iter());
         meter.place(&placed("1", GpuShare::Fraction { milli: 300, mib: MiB(12_288) }), &whole);
@@ -316,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn gpus_without_the_cpu_to_feed_them_are_of_no_use() {
+    fn gpus_without_cpu_are_unusable() {
         let hungry = request(GpuRequest::Whole(1), 17);
         let meter = Meter::new(&[node(2, &MigMode::Off)], [(&hungry, 1)].into_iter());
         assert!((meter.unusable() - 2000.0).abs() < 1e-9);
     }
 
     #[test]
-    fn usefulness_is_an_average_over_the_demand() {
+    fn fragmentation_is_an_average_over_the_demand() {
         let small = request(GpuRequest::Fraction(MilliGpu::new(500).unwrap()), 1);
         let large = request(GpuRequest::Whole(2), 1);
         let mut meter =
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_count_for_their_part_and_serve_only_those_who_want_slices() {
+    fn slices_count_by_share_and_serve_slice_requests_only() {
         let profile = MigProfile::new("1g.5gb").unwrap();
         let slice = request(GpuRequest::Mig { profile, count: 1 }, 1);
         let whole = request(GpuRequest::Whole(1), 1);

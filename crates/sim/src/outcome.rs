@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_values_that_occurred() {
+    fn quantiles_are_observed_values() {
         let stats = Stats::of((1..=100).map(f64::from).collect());
         assert_eq!(stats, Stats { mean: 50.5, p50: 50.0, p99: 99.0 });
         assert_eq!(Stats::of(vec![7.0]), Stats { mean: 7.0, p50: 7.0, p99: 7.0 });

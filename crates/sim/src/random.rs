@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_those_of_the_reference_implementation() {
+    fn the_generator_matches_the_reference_implementation() {
         let mut random = Random::new(1_234_567);
         let first: Vec<u64> = (0..3).map(|_| random.next()).collect();
         assert_eq!(
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_keeps_everything_and_depends_on_the_seed_alone() {
+    fn a_shuffle_is_a_permutation_determined_by_the_seed() {
         let shuffled = |seed| {
             let mut values: Vec<u32> = (0..100).collect();
             Random::new(seed).shuffle(&mut values);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_have_the_mean_or_median_asked_for() {
+    fn distributions_have_the_requested_mean_or_median() {
         let mut random = Random::new(1);
         let mean = (0..20_000).map(|_| random.exponential(5.0)).sum::<f64>() / 20_000.0;
         assert!((4.8..5.2).contains(&mean), "{mean}");

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_made_up_load_asks_for_what_was_wanted() {
+    fn a_synthetic_load_has_the_requested_demand() {
         let synthetic = Synthetic { nodes: 16, hours: 48.0, load: 0.8, ..Synthetic::default() };
         let load = synthetic.load().unwrap();
         let gpus = |request: &Request| match request.gpu {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_make_no_sense_are_refused() {
+    fn invalid_parameters_are_rejected() {
         let usual = Synthetic::default;
         let table = [
             (Synthetic { nodes: 0, ..usual() }, "the number of nodes is 0: give 1 to 200000"),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_has_something_of_everything() {
+    fn the_demo_contains_every_kind_of_request() {
         let load = demo();
         assert_eq!((load.nodes.len(), load.queues.len()), (12, 2));
         let asks = |test: fn(&GpuRequest) -> bool| {

@@ -192,7 +192,7 @@ fn ranks(nodes: &[TraceNode], step: usize) -> BTreeMap<String, u32> {
 }
 
 #[test]
-fn fgd_and_best_fit_do_exactly_what_was_published() {
+fn fgd_and_best_fit_match_the_published_rules() {
     let (nodes, pods) = trace();
     let mut results = Vec::new();
     for (step, spin) in [(1, 1), (7, 5), (11, 7), (13, 11), (17, 1), (23, 5), (29, 7), (31, 11)] {
@@ -217,7 +217,7 @@ fn fgd_and_best_fit_do_exactly_what_was_published() {
 
 /// Results recorded after a comparison with the published ones on the real trace.
 #[test]
-fn the_small_trace_ends_as_it_always_did() {
+fn the_small_trace_has_the_recorded_results() {
     let (nodes, pods) = trace();
     let (order, ranks) = (order(&nodes, &pods, 7), ranks(&nodes, 5));
     let experiment = Experiment::new(&nodes, &pods, &Arrivals::Named(order), Some(&ranks)).unwrap();
@@ -230,7 +230,7 @@ fn the_small_trace_ends_as_it_always_did() {
 }
 
 #[test]
-fn every_strategy_runs_the_experiment_and_repeats_itself() {
+fn every_strategy_runs_the_experiment_reproducibly() {
     let (nodes, pods) = trace();
     let arrivals = Arrivals::Seeded { seed: 42, inflate: 1.3 };
     let experiment = Experiment::new(&nodes, &pods, &arrivals, None).unwrap();
@@ -248,7 +248,7 @@ fn every_strategy_runs_the_experiment_and_repeats_itself() {
 }
 
 #[test]
-fn a_seed_decides_the_arrivals_and_the_inflation_their_number() {
+fn a_seed_determines_the_arrivals_and_inflate_their_number() {
     let (nodes, pods) = trace();
     let make = |seed, inflate| {
         Experiment::new(&nodes, &pods, &Arrivals::Seeded { seed, inflate }, None).unwrap()
@@ -272,7 +272,7 @@ fn a_seed_decides_the_arrivals_and_the_inflation_their_number() {
 }
 
 #[test]
-fn without_arrivals_or_seed_the_file_decides() {
+fn without_arrivals_or_seed_the_file_order_applies() {
     let (nodes, pods) = trace();
     let experiment = Experiment::new(&nodes, &pods, &Arrivals::FileOrder, None).unwrap();
     assert_eq!(experiment.arrivals(), pods.len());
@@ -285,7 +285,7 @@ fn without_arrivals_or_seed_the_file_decides() {
 }
 
 #[test]
-fn files_that_do_not_belong_together_are_refused() {
+fn mismatched_files_are_rejected() {
     let (nodes, pods) = trace();
     let message = |arrivals: Arrivals, ranks: Option<&BTreeMap<String, u32>>| {
         Experiment::new(&nodes, &pods, &arrivals, ranks).unwrap_err().to_string()
@@ -309,7 +309,7 @@ fn files_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn a_pod_that_comes_again_gets_a_name_that_no_other_pod_has() {
+fn a_repeated_pod_gets_a_unique_name() {
     let (nodes, mut pods) = trace();
     pods.truncate(3);
     for (pod, name) in pods.iter_mut().zip(["a", "a#2", "a#2#2"]) {

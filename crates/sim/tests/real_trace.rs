@@ -43,7 +43,7 @@ fn run(experiment: &Experiment, strategy: Strategy) -> Outcome {
 
 #[test]
 #[ignore = "needs the published traces: see the top of real_trace.rs"]
-fn fgd_and_best_fit_allocate_what_was_published() {
+fn fgd_and_best_fit_match_the_published_results() {
     let folder = traces();
     for (seed, percent) in [(42, "95.29"), (43, "95.32"), (44, "95.44")] {
         let outcome = run(&experiment(&folder, seed), Strategy::Fgd);

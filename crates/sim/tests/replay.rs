@@ -29,7 +29,7 @@ jobs:
 ";
 
 #[test]
-fn waits_completions_and_makespan_are_those_of_a_queue() {
+fn waits_completions_and_makespan_are_measured() {
     let outcome = run(&load(ONE_GPU), &checked(Strategy::LeastUtilized));
     assert_eq!(outcome.wait_seconds, Stats { mean: 45.0, p50: 0.0, p99: 90.0 });
     assert_eq!(outcome.completion_seconds, Stats { mean: 120.0, p50: 100.0, p99: 140.0 });
@@ -41,7 +41,7 @@ fn waits_completions_and_makespan_are_those_of_a_queue() {
 }
 
 #[test]
-fn allocation_is_an_average_over_the_busy_time() {
+fn allocation_is_a_time_average() {
     let text = "
 nodes: [{ name: n, gpus: 2 }]
 jobs: [{ name: a, gpus: 1, duration: 100s, at: 1h }, { name: b, gpus: 0.5, duration: 50s, at: 1h }]
@@ -53,7 +53,7 @@ jobs: [{ name: a, gpus: 1, duration: 100s, at: 1h }, { name: b, gpus: 0.5, durat
 }
 
 #[test]
-fn idle_gpu_that_nobody_typical_can_use_is_fragmentation() {
+fn unusable_idle_gpu_is_fragmentation() {
     // Two halves are allocated on two devices or on one; the typical task needs a whole one.
     let text = "
 nodes: [{ name: n, gpus: 2 }]
@@ -72,7 +72,7 @@ jobs:
 }
 
 #[test]
-fn what_never_fits_is_dropped_and_what_is_cut_off_is_not() {
+fn workloads_that_never_fit_are_dropped_and_cut_off_ones_are_not() {
     let text = "
 nodes: [{ name: n, gpus: 1 }]
 queues: [{ name: q, limit: { gpus: 0.5 } }]
@@ -94,7 +94,7 @@ jobs:
 }
 
 #[test]
-fn preempted_work_starts_again_or_goes_on() {
+fn preempted_workloads_restart_or_resume() {
     let text = "
 policy: { order: priority }
 nodes: [{ name: n, gpus: 1 }]
@@ -111,7 +111,7 @@ jobs:
 }
 
 #[test]
-fn the_order_decides_who_waits() {
+fn the_order_determines_the_waits() {
     let text = "
 policy: { backfill: false }
 nodes: [{ name: n, gpus: 1 }]
@@ -160,7 +160,7 @@ fn equal_loads_have_equal_outcomes() {
 }
 
 #[test]
-fn every_strategy_gets_the_demo_done() {
+fn every_strategy_completes_the_demo() {
     let load = demo();
     for (_, strategy) in Strategy::ALL {
         let mut last = None;
@@ -173,7 +173,7 @@ fn every_strategy_gets_the_demo_done() {
 }
 
 #[test]
-fn the_same_name_twice_is_refused() {
+fn duplicate_names_are_rejected() {
     let text = "
 nodes: [{ name: n, gpus: 1 }]
 jobs: [{ name: a, duration: 1s }]

@@ -1,4 +1,4 @@
-//! The loads that benches and ranges measure, made the same way on every machine.
+//! Deterministic loads for the benchmarks.
 
 use std::sync::Arc;
 
@@ -7,14 +7,13 @@ use agentaflow_engine::{
     Request, Scheduler, Span, Strategy, Time, Workload,
 };
 
-/// The strategies of the mission.
+/// The documented strategies.
 pub(crate) const MISSION: [Strategy; 4] =
     [Strategy::LeastUtilized, Strategy::BestFit, Strategy::Priority, Strategy::RoundRobin];
 
-/// Kinds of requests in a mixed load.
+/// Distinct requests in a mixed load.
 pub(crate) const MIXED: u64 = 20;
 
-/// Small, fast, the same everywhere.
 pub(crate) struct Dice(pub u64);
 
 impl Dice {
@@ -27,7 +26,7 @@ impl Dice {
     }
 }
 
-/// A cluster of `nodes` machines with eight GPUs each, of three models.
+/// A cluster of `nodes` nodes with eight GPUs each, of three models.
 pub(crate) fn cluster(nodes: usize, strategy: Strategy) -> Scheduler {
     let mut scheduler = Scheduler::new(Policy { strategy, ..Policy::default() });
     for index in 0..nodes {
@@ -56,7 +55,7 @@ fn gpu_of(index: u16, model: &str, memory: u64) -> Gpu {
     }
 }
 
-/// Fifty kinds of requests: whole GPUs, shares, memory and CPU-only work of several sizes.
+/// Fifty distinct requests: whole GPUs, shares, memory and CPU-only tasks of several sizes.
 pub(crate) fn shapes() -> Vec<Request> {
     let mut shapes = Vec::new();
     for index in 0..50_u64 {
@@ -82,7 +81,7 @@ pub(crate) fn shapes() -> Vec<Request> {
     shapes
 }
 
-/// So many workloads of the first `kinds` of those shapes, small ones more often.
+/// Workloads of the first `kinds` requests, small ones more often.
 pub(crate) fn workloads(count: usize, kinds: u64, seed: u64) -> Vec<Workload> {
     let shapes: Vec<Arc<Request>> = shapes().into_iter().map(Arc::new).collect();
     let mut dice = Dice(seed);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ranking_begins_with_the_chosen_node_and_is_only_kept_for_those_who_ask() {
+    fn a_ranking_begins_with_the_chosen_node_and_is_recorded_on_request() {
         let mut quiet = Scheduler::default();
         for (name, memory) in [("large", 80_000), ("small", 20_000), ("medium", 40_000)] {
             quiet.apply(Time(0), node(name, memory)).unwrap();

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_tell_waiting_work_apart_only_while_somebody_asks_about_them() {
+    fn labels_split_groups_only_while_a_selector_uses_them() {
         let mut scheduler = Scheduler::default();
         for index in 0..50 {
             let app = ["a", "b"][index % 2];

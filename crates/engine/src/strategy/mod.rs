@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_strategy_is_found_by_its_name_and_serialised_by_it() {
+    fn every_strategy_parses_and_serializes_by_name() {
         for (name, strategy) in Strategy::ALL {
             assert_eq!(name.parse(), Ok(strategy));
             assert_eq!(serde_json::to_value(strategy).unwrap(), name);

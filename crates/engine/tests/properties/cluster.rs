@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::request::{labels, selector};
 
-/// Models with their memory.
+/// GPU models with their memory.
 pub const MODELS: [(&str, u64); 4] = [
     ("NVIDIA A100-SXM4-40GB", 40_960),
     ("NVIDIA H100 80GB HBM3", 81_559),
@@ -18,7 +18,7 @@ pub const MODELS: [(&str, u64); 4] = [
     ("Tesla T4", 15_360),
 ];
 
-/// A node called `n<number>`.
+/// A node named `n<number>`.
 pub fn node(number: u8) -> impl Strategy<Value = Node> {
     let gpus = (0..5_usize, 0..4_usize, any::<bool>(), 0..6_u8, 0..3_u8);
     let amounts = (1..33_u64, 1..65_u64, 0..4_u64, prop::option::weighted(0.2, 1..4_u32));
@@ -88,7 +88,6 @@ fn devices(count: usize, model: usize, mixed: bool, mig: u8, links: u8) -> Vec<G
     (0..count).map(device).collect()
 }
 
-/// Up to `most` nodes.
 pub fn nodes(most: usize) -> impl Strategy<Value = Vec<Node>> {
     prop::collection::vec(node(0), 1..=most).prop_map(|mut nodes| {
         for (number, node) in nodes.iter_mut().enumerate() {
@@ -98,7 +97,7 @@ pub fn nodes(most: usize) -> impl Strategy<Value = Vec<Node>> {
     })
 }
 
-/// Foreign usage, often more than the node has.
+/// Foreign use, often beyond capacity.
 pub fn foreign() -> impl Strategy<Value = ForeignUse> {
     let gpu = prop_oneof![
         Just(ForeignGpu::Whole),
@@ -155,7 +154,7 @@ fn quota(chance: f64) -> impl Strategy<Value = Quota> {
     )
 }
 
-/// A queue `q0` to `q4` below the root or an earlier one.
+/// A queue `q0` to `q4` below the root or an earlier queue.
 pub fn queue() -> impl Strategy<Value = Queue> {
     let any_weight = prop_oneof![Just(100), 1..400_u32];
     (0..5_u8, 0..5_u8, any_weight, quota(0.25), quota(0.2), 0..10_u8, 0..8_u8).prop_map(
@@ -171,12 +170,10 @@ pub fn queue() -> impl Strategy<Value = Queue> {
     )
 }
 
-/// Any strategy.
 pub fn choice() -> impl Strategy<Value = Choice> {
     (0..Choice::ALL.len()).prop_map(|at| Choice::ALL[at].1)
 }
 
-/// Settings of every kind.
 pub fn policy() -> impl Strategy<Value = Policy> {
     let order = prop::option::weighted(
         0.5,
@@ -202,20 +199,20 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     )
 }
 
-/// Labels of a node changed a little.
+/// A node with changed labels.
 pub fn other_labels(node: &Node, pick: u8) -> Labels {
     let mut labels = node.labels.clone();
     labels.insert("rack".into(), format!("r{}", pick % 4).as_str().into());
     labels
 }
 
-/// Another name for the same GPU, and back.
+/// Another id for the same GPU, and back.
 pub fn rename(gpu: &mut Gpu) {
     let name = gpu.id.as_str();
     gpu.id = name.strip_prefix("GPU-").map_or(format!("GPU-{name}"), ToOwned::to_owned).into();
 }
 
-/// No GPUs, or four where there were none.
+/// No GPUs, or four when there were none.
 pub fn other_gpus(spec: &Node) -> Vec<Gpu> {
     let gpu = |index: u32| Gpu {
         id: index.to_string().into(),

@@ -1,4 +1,4 @@
-//! GPUs, shares and slices, checked from the second set of books.
+//! GPUs, shares and slices, checked against the ledger.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use agentaflow_engine::{
 use crate::ledger::{Host, Ledger};
 
 impl Ledger {
-    /// The devices are there, are what was asked for, and are not over-booked.
+    /// The devices exist, match the request and are not overbooked.
     pub fn check_devices(&self, workload: &Workload, host: &Host, gpus: &GpuAssignment) {
         let request = &workload.request;
         match gpus {
@@ -49,7 +49,7 @@ impl Ledger {
         }
     }
 
-    /// On a node that chooses by itself, the number of taken GPUs is what counts.
+    /// On a node that chooses devices itself, only the number of used GPUs counts.
     fn check_count(&self, host: &Host) {
         let ours: u32 =
             self.on(&host.spec.id).map(|(workload, _)| workload.request.gpu_count()).sum();
@@ -58,7 +58,7 @@ impl Ledger {
         });
         let unnamed: u32 = host.foreign.values().map(|uses| uses.gpu_count).sum();
         let named: BTreeSet<_> = host.foreign.values().flat_map(|uses| uses.gpus.keys()).collect();
-        // Shares sit together on a GPU, and a named GPU may be one that the node gave to us.
+        // Shares are on one GPU, and a foreign GPU may be one of ours.
         if !shares && named.is_empty() {
             let taken = ours + unnamed.min(host.spec.gpus.len() as u32);
             assert!(
@@ -141,7 +141,7 @@ impl Ledger {
     }
 }
 
-/// Thousandths and memory of a part.
+/// Thousandths and memory of a share.
 pub fn amounts(part: GpuShare, model: &str, memory: u64) -> (u64, u64) {
     match part {
         GpuShare::Whole => (1000, memory),
@@ -155,7 +155,7 @@ pub fn amounts(part: GpuShare, model: &str, memory: u64) -> (u64, u64) {
     }
 }
 
-/// The part is what was asked for.
+/// The share matches the request.
 fn check_kind(asked: GpuRequest, part: GpuShare, gpu: &agentaflow_engine::Gpu) {
     let right = match (asked, part) {
         (GpuRequest::Whole(_), GpuShare::Whole) => gpu.mig == MigMode::Off,

@@ -1,4 +1,4 @@
-//! A driver that plays a history to the engine and keeps the ledger beside it.
+//! A driver that plays a history to the engine and maintains the ledger.
 
 use agentaflow_engine::{
     AdoptedTask, AdoptedWorkload, Decision, Demand, Event, GpuHealth, GpuId, GpuRequest, MilliCpu,
@@ -12,14 +12,14 @@ use crate::ledger::Ledger;
 use crate::nonsense::nonsense;
 use crate::request::gate;
 
-/// Inputs of the engine in order, enough to replay the run.
+/// Inputs of the engine in order, sufficient for a replay.
 #[derive(Clone, Debug)]
 pub enum Input {
     Apply(Time, Event),
     Decide(Time),
 }
 
-/// The engine, the world around it, and what was said between them.
+/// The engine, the ledger, and the recorded inputs and plans.
 pub struct TestDriver {
     pub engine: Scheduler,
     pub ledger: Ledger,
@@ -48,7 +48,6 @@ impl TestDriver {
         driver
     }
 
-    /// Plays the whole history.
     pub fn play(history: &History) -> Self {
         let mut driver = Self::new(history);
         for step in &history.steps {
@@ -57,7 +56,7 @@ impl TestDriver {
         driver
     }
 
-    /// An event now.
+    /// Applies an event at the current time.
     pub fn tell(&mut self, event: Event) -> Result<(), Rejected> {
         self.tell_at(self.now, event)
     }
@@ -68,7 +67,7 @@ impl TestDriver {
         if answer.is_ok() {
             self.ledger.note(&event, &self.engine);
         } else {
-            // It was heard, so time has passed; nothing else has.
+            // A rejected event advances the time and changes nothing else.
             let after = Snapshot { now: Time(0), ..self.engine.snapshot() };
             let unchanged =
                 before.is_none_or(|before| Snapshot { now: Time(0), ..before } == after);
@@ -81,13 +80,13 @@ impl TestDriver {
 
     fn check(&self) {
         let mut found = self.engine.lint();
-        // A limit that was lowered is noticed by the next pass.
+        // The next pass accepts a lowered limit.
         found.retain(|violation| !matches!(violation, Violation::OverLimit(_)));
         assert_eq!(found, Vec::new());
         self.ledger.agrees_with(&self.engine);
     }
 
-    /// One pass, checked.
+    /// One pass with all checks.
     pub fn decide(&mut self) -> Plan {
         self.log.push(Input::Decide(self.now));
         let plan = self.engine.decide(self.now);
@@ -98,7 +97,7 @@ impl TestDriver {
         plan
     }
 
-    /// Passes until the engine has nothing more to do now. That it comes to rest is a property.
+    /// Runs passes until the engine has no further decision; settling is a property.
     pub fn settle(&mut self) {
         for _ in 0..20 {
             let plan = self.decide();
@@ -116,7 +115,7 @@ impl TestDriver {
         }
     }
 
-    /// Everything that is being stopped is gone.
+    /// Reports all terminating tasks as stopped.
     pub fn all_gone(&mut self) {
         for (workload, task) in self.tasks(|state| state == WorkloadState::Stopping) {
             self.tell(Event::TaskStopped { workload, task }).expect("a stopped task can go");
@@ -157,7 +156,7 @@ impl TestDriver {
         self.ledger.nodes.get(&self.node(pick)).map(|host| host.spec.clone())
     }
 
-    /// Hands a workload in under a new name, to a queue that exists.
+    /// Submits a workload with a new name, to an existing queue.
     pub fn submit(&mut self, workload: &Workload) -> Result<WorkloadId, Rejected> {
         let mut workload = workload.clone();
         workload.id = format!("w{}", self.submitted_count).into();
@@ -169,7 +168,7 @@ impl TestDriver {
         self.tell(Event::Submitted(Box::new(workload))).map(|()| id)
     }
 
-    /// Adopts a new or pending workload with random nodes, GPUs and finished tasks, possibly inconsistent.
+    /// Adopts a new or pending workload with random nodes, GPUs and finished tasks, valid or not.
     fn adopt(&mut self, workload: &Workload, [node, gpu, kind]: [u8; 3]) {
         let mut workload = workload.clone();
         workload.id = format!("w{}", self.submitted_count).into();
@@ -209,7 +208,7 @@ impl TestDriver {
         .ok();
     }
 
-    /// Lets one thing happen. Whether the engine accepts it is its own business.
+    /// Executes one step; the engine may reject it.
     pub fn step(&mut self, step: &Step) {
         match step {
             Step::Decide => {
@@ -369,7 +368,7 @@ impl TestDriver {
         })
     }
 
-    /// Questions change nothing, and a waiting workload always gets a reason.
+    /// Questions change nothing, and every pending workload has a reason.
     fn look(&mut self, pick: u8) {
         let before = self.engine.snapshot();
         let id = self.workload(pick, |_| true);
@@ -385,7 +384,7 @@ impl TestDriver {
     }
 }
 
-/// Plays what was said to another engine; the plans in order.
+/// Replays the inputs on another engine; returns the plans.
 pub fn replay(engine: &mut Scheduler, log: &[Input]) -> Vec<Plan> {
     let mut plans = Vec::new();
     for input in log {
@@ -397,7 +396,7 @@ pub fn replay(engine: &mut Scheduler, log: &[Input]) -> Vec<Plan> {
     plans
 }
 
-/// Names of the workloads that a plan starts.
+/// Workloads that a plan starts.
 pub fn started(plan: &Plan) -> Vec<WorkloadId> {
     let placed = plan.decisions.iter().filter_map(|decision| match decision {
         Decision::Place(placement) => Some(placement.workload.clone()),

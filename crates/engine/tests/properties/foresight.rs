@@ -1,4 +1,4 @@
-//! Predictions of the engine come true if nothing unforeseen happens.
+//! Forecasts hold when nothing unexpected happens.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::history::History;
 use crate::request::workload;
 use crate::{cases, plain};
 
-/// A world in which work takes exactly as long as it says and victims go at once.
+/// A driver in which workloads run exactly for their estimates and victims stop at once.
 struct Clockwork {
     driver: TestDriver,
     ends: BTreeMap<WorkloadId, Time>,
     starts: BTreeMap<WorkloadId, Time>,
-    /// Reservations seen, with the start that was first promised.
+    /// Reservations with their first promised start.
     promises: BTreeMap<WorkloadId, Time>,
 }
 
@@ -32,7 +32,7 @@ impl Clockwork {
         self.driver.submit(workload).ok();
     }
 
-    /// One pass, carried out at once; when to look again.
+    /// Executes one pass; returns the time of the next one.
     fn turn(&mut self) -> Option<Time> {
         let now = self.driver.now;
         let plan = self.driver.decide();
@@ -56,7 +56,7 @@ impl Clockwork {
         self.driver.all_gone();
         for hold in self.driver.engine.snapshot().holds {
             if let (None, Some(start)) = (hold.victims, hold.until) {
-                // Who came before and waits for quota goes first when it comes; that is no backfill.
+                // An earlier workload that gets its quota starts first; that is not backfill.
                 let number = |id: &WorkloadId| id.as_str()[1..].parse::<u32>().unwrap_or(0);
                 let waiting =
                     self.driver.ledger.workloads.keys().filter(|id| !self.starts.contains_key(*id));
@@ -80,7 +80,7 @@ impl Clockwork {
         }
     }
 
-    /// Until nothing more is known to happen.
+    /// Runs until no further event is known.
     fn run(&mut self) {
         for _ in 0..2000 {
             match self.turn() {
@@ -91,7 +91,7 @@ impl Clockwork {
     }
 }
 
-/// Workloads with known durations and without gates.
+/// Workloads with estimates and without gates.
 fn timed() -> impl Strategy<Value = Workload> {
     (workload(), 1..20_u64).prop_map(|(workload, minutes)| Workload {
         estimate: Some(Span::minutes(minutes)),
@@ -114,7 +114,7 @@ proptest! {
     #![proptest_config(cases(240))]
 
     #[test]
-    fn in_a_world_without_surprises_work_starts_at_its_eta(
+    fn without_unexpected_events_workloads_start_at_their_eta(
         history in world(),
         work in prop::collection::vec(timed(), 1..14),
         asked_at_once in any::<bool>(),
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn what_if_tells_the_start_of_a_workload_that_is_then_handed_in(
+    fn what_if_predicts_the_start_of_a_submitted_workload(
         history in world(),
         work in prop::collection::vec(timed(), 1..8),
         guest in timed(),
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn backfill_never_delays_the_start_that_was_promised_to_the_head(
+    fn backfill_never_delays_the_head(
         history in world(),
         work in prop::collection::vec((plain(timed()), 0..10_u64), 1..20),
     ) {
@@ -191,9 +191,8 @@ proptest! {
     }
 }
 
-/// An engine with these settings, for tests that need nothing else.
 #[test]
-fn an_empty_engine_foresees_nothing() {
+fn an_empty_engine_has_no_forecast() {
     let engine = Scheduler::default();
     assert!(engine.etas(Time(5)).is_empty());
     assert!(engine.explain(Time(5), &"nobody".into()).is_none());

@@ -1,4 +1,4 @@
-//! Random histories: what happens, in what order, sensible or not.
+//! Random histories of valid and invalid steps.
 
 use agentaflow_engine::{ForeignUse, Node, Policy, Queue, Strategy as Choice, Workload};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::cluster;
 use crate::request;
 
-/// One thing that happens. Numbers pick among what is there at the time.
+/// One step. Numbers select among the current objects.
 #[derive(Clone, Debug)]
 pub enum Step {
     Decide,
@@ -50,7 +50,7 @@ pub enum Step {
     Look(u8),
 }
 
-/// A cluster, its queues and settings, and what happens to it.
+/// A cluster, its queues and policy, and the steps.
 #[derive(Clone, Debug)]
 pub struct History {
     pub policy: Policy,
@@ -59,7 +59,7 @@ pub struct History {
     pub steps: Vec<Step>,
 }
 
-/// Histories of so many steps.
+/// Histories with this number of steps.
 pub fn history(steps: std::ops::Range<usize>) -> impl Strategy<Value = History> {
     let queues = prop::collection::vec(cluster::queue(), 0..5);
     (cluster::policy(), cluster::nodes(5), queues, prop::collection::vec(step(), steps))

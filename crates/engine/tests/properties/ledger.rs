@@ -1,5 +1,4 @@
-//! A second set of books, kept only from events and decisions: it knows nothing of how the engine
-//! counts, and panics at the first placement that must not be.
+//! An independent ledger, built from events and decisions only. It panics at the first invalid placement.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +9,7 @@ use agentaflow_engine::{
     Topology, Workload, WorkloadId,
 };
 
-/// One node as the driver knows it.
+/// A node as the driver knows it.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -23,19 +22,17 @@ pub struct Host {
     pub foreign: BTreeMap<ForeignId, ForeignUse>,
 }
 
-/// Node and GPUs of a task.
+/// Allocation of a task.
 #[derive(Clone, Debug)]
 pub struct Seat {
     pub node: NodeId,
     pub gpus: GpuAssignment,
     pub since: Time,
-    /// Its workload, as if it were the only task.
+    /// The workload reduced to this task.
     pub of: Workload,
-    /// It is being stopped.
     pub going: bool,
 }
 
-/// The second set of books.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pub nodes: BTreeMap<NodeId, Host>,
@@ -53,7 +50,7 @@ impl Ledger {
         Self { queues: [(root.id.clone(), root)].into(), policy, ..Self::default() }
     }
 
-    /// Takes note of an event that the engine accepted.
+    /// Applies an event that the engine accepted.
     pub fn note(&mut self, event: &Event, engine: &Scheduler) {
         match event {
             Event::NodeUpdated(node) => self.note_node(node, engine),
@@ -170,7 +167,7 @@ impl Ledger {
         };
         self.nodes.insert(node.id.clone(), host);
         if changed {
-            // Where slices lie after a change is the engine's to say.
+            // The engine decides the positions of moved slices.
             self.reload(engine, |_, _, seat| seat.node == node.id);
         }
     }
@@ -193,7 +190,7 @@ impl Ledger {
         self.nodes.get_mut(node).expect("an accepted event names a known node")
     }
 
-    /// Removes matching workloads of this node, also from every other lost node.
+    /// Removes the requeued workloads of this node from all lost nodes.
     fn forget_on(&mut self, node: &NodeId, which: impl Fn(&Workload) -> bool) {
         let here = self.seats.iter().filter(|(_, seat)| seat.node == *node);
         let going: BTreeSet<WorkloadId> =
@@ -202,7 +199,7 @@ impl Ledger {
         self.seats.retain(|(id, _), seat| !going.contains(id) || !lost(&seat.node));
     }
 
-    /// Both books name the same tasks on the same nodes.
+    /// Ledger and engine have the same tasks on the same nodes.
     pub fn agrees_with(&self, engine: &Scheduler) {
         let mut theirs = BTreeMap::new();
         for view in engine.workloads() {
@@ -215,7 +212,7 @@ impl Ledger {
         assert_eq!(ours, theirs, "the engine and the world disagree about what is where");
     }
 
-    /// Carries a plan out in the books, checking every step.
+    /// Executes a plan in the ledger and checks every decision.
     pub fn carry_out(&mut self, now: Time, plan: &Plan) {
         let mut gangs: BTreeMap<WorkloadId, BTreeSet<u32>> = BTreeMap::new();
         for decision in &plan.decisions {
@@ -242,7 +239,7 @@ impl Ledger {
                     self.preempt(now, victims, beneficiary);
                 }
                 Decision::Displace { workload, action: OnFault::Requeue, .. } => {
-                    // It may have been on a lost node only, and be on its way already.
+                    // The workload may have been on lost nodes only.
                     if self.seats.keys().any(|(id, _)| id == workload) {
                         self.stopping.insert(workload.clone());
                     }
@@ -283,7 +280,6 @@ impl Ledger {
         self.check_quotas(&workload, placement);
     }
 
-    /// Our tasks on a node.
     pub fn on<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = (&'a Workload, &'a Seat)> {
         self.seats.iter().filter(|(_, seat)| seat.node == *node).map(|(_, seat)| (&seat.of, seat))
     }
@@ -342,7 +338,6 @@ impl Ledger {
         }
     }
 
-    /// The domain of a node under a topology key.
     pub fn domain(&self, node: &NodeId, key: &str) -> Option<String> {
         let spec = &self.nodes.get(node)?.spec;
         if key == "node" {
@@ -353,12 +348,12 @@ impl Ledger {
     }
 }
 
-/// A workload, as if one of its tasks were all there is.
+/// The workload reduced to one of its tasks.
 fn as_task(workload: &Workload, task: u32) -> Workload {
     Workload { request: workload.request_of(task).clone(), ..workload.clone() }
 }
 
-/// Node, labels and taints allow it.
+/// Node, labels and taints permit the task.
 fn check_node(workload: &Workload, node: &Node) {
     let request = &workload.request;
     assert!(

@@ -1,4 +1,4 @@
-//! Something good eventually happens: whoever can ever start does start.
+//! Liveness: every workload that can start does start eventually.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::history::History;
 use crate::request::workload;
 use crate::{cases, plain};
 
-/// Longest real run time in minutes; the engine does not know it.
+/// Maximum actual run time in minutes, unknown to the engine.
 const LONGEST: u64 = 6;
-/// Minutes that are played.
+/// Simulated minutes.
 const PLAYED: u64 = 360;
 
-/// Small work that comes without end.
+/// An endless stream of small workloads.
 fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
     let gpu = match kind % 3 {
         0 => GpuRequest::Whole(1),
@@ -35,7 +35,7 @@ fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
     }
 }
 
-/// True if an empty cluster could start the workload without a change of rules or nodes.
+/// The workload waits for room that an empty cluster has.
 fn can_ever_start(driver: &TestDriver, id: &WorkloadId) -> bool {
     let explained = driver.engine.explain(driver.now, id).expect("it is known");
     match explained.reason {
@@ -45,7 +45,7 @@ fn can_ever_start(driver: &TestDriver, id: &WorkloadId) -> bool {
     }
 }
 
-/// False for GPU memory under a limit: its cost depends on the GPU, which only the engine can choose.
+/// The quota usage of a GPU memory request depends on the GPU, so this test does not predict it.
 fn can_be_judged(workload: &Workload, history: &History) -> bool {
     let limited = history.queues.iter().any(|queue| queue.limit != Quota::default());
     let by_memory =
@@ -69,7 +69,7 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
             ends.remove(&id);
             driver.tell(Event::Finished(id)).expect("running work can finish");
         }
-        // The stream never runs dry: more comes as soon as some of it has started.
+        // The stream never ends: new workloads arrive as others start.
         for (at, kind) in kinds.iter().enumerate() {
             let queue = if at % 2 == 0 { "root" } else { "q0" };
             let queue = if driver.ledger.queues.contains_key(queue) { queue } else { "root" };
@@ -121,7 +121,7 @@ proptest! {
     #![proptest_config(cases(80))]
 
     #[test]
-    fn whoever_fits_starts_in_the_end_even_against_an_endless_stream_of_small_work(
+    fn every_fitting_workload_starts_despite_a_stream_of_small_ones(
         nodes in cluster::nodes(3),
         queues in prop::collection::vec(cluster::queue(), 0..3),
         policy in cluster::policy(),
@@ -130,14 +130,14 @@ proptest! {
     ) {
         let policy = Policy { order: Some(QueueOrder::FairShare), ageing: Span::minutes(10), ..policy };
         let work: Vec<Workload> = work.into_iter().map(|workload| Workload { gate: None, may_preempt: false, ..workload }).collect();
-        // Who is guaranteed as much as there is comes first for ever, and rightly so.
+        // A queue with a guarantee of the whole capacity always comes first.
         let free = |queue: Queue| Queue { guaranteed: Quota::default(), borrow: true, ..queue };
         let queues = queues.into_iter().map(free).collect();
         play(&History { policy, nodes, queues, steps: Vec::new() }, &work, &kinds)?;
     }
 
     #[test]
-    fn whoever_its_queue_can_pay_for_starts_in_the_end_even_against_an_endless_stream_in_its_queue(
+    fn every_workload_within_quota_starts_despite_a_stream_in_its_queue(
         limit in 2..5_u32, size in 1..5_u32, more in 0..5_u32, kinds in prop::collection::vec(0..1_u8, 4..8),
     ) {
         let node = |name: &str| {

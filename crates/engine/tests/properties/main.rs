@@ -1,9 +1,9 @@
-//! Properties: nothing bad ever happens, and something good eventually does.
+//! Safety and liveness properties.
 //!
-//! Random clusters, queues, workloads and long random histories are played to the engine by a driver
-//! that confirms, refuses, delays, loses and contradicts (`driver.rs`). An independent ledger replays
-//! every decision and checks it (`ledger.rs`), so that a mistake in the engine's own books cannot
-//! hide; the engine's linter runs beside it. `PROPTEST_CASES` makes the runs longer.
+//! Random clusters, queues, workloads and long random histories are played to the engine by a driver that
+//! confirms, refuses, delays, loses and contradicts (`driver.rs`). An independent ledger checks every
+//! decision (`ledger.rs`), so an error in the engine's own accounting cannot hide; the engine's linter runs
+//! beside it. `PROPTEST_CASES` makes the runs longer.
 
 #![allow(unreachable_pub, missing_debug_implementations, reason = "a test has no public interface")]
 
@@ -27,8 +27,8 @@ use agentaflow_engine::{Request, Workload};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
-/// So many cases, or as many as `PROPTEST_CASES` says, in proportion. The same ones every time, so that a
-/// change is judged by what it changed; `PROPTEST_RNG_SEED` goes hunting elsewhere.
+/// Number of cases, scaled by `PROPTEST_CASES`. The seed is fixed, so that results change only with the code;
+/// `PROPTEST_RNG_SEED` selects another one.
 fn cases(usual: u32) -> Config {
     let mut config = Config::default();
     if matches!(config.rng_seed, RngSeed::Random) {
@@ -37,7 +37,7 @@ fn cases(usual: u32) -> Config {
     Config { cases: usual * config.cases / 256, max_shrink_iters: 3000, ..config }
 }
 
-/// Workloads that wait for nothing but room: without terms between tasks.
+/// Workloads without terms between tasks.
 fn plain(of: impl Strategy<Value = Workload>) -> impl Strategy<Value = Workload> {
     of.prop_map(|mut workload| {
         let requests = workload.roles.iter_mut().map(|role| &mut role.request);

@@ -1,4 +1,4 @@
-//! No workload is preempted in vain, and a preemptor gets the resources of its victims.
+//! Every victim is necessary, and the preemptor gets the freed room.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::cases;
 use crate::driver::{TestDriver, started};
 use crate::history::{Step, history};
 
-/// All tasks of these workloads are gone.
+/// Reports all tasks of these workloads as stopped.
 fn gone(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
     for id in ids {
         let tasks = engine.workload(id).map(|view| view.tasks).unwrap_or_default();
@@ -23,7 +23,7 @@ fn gone(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
     }
 }
 
-/// With one victim left alone the beneficiary does not fit; with all gone it starts.
+/// Without any one of the victims the preemptor does not fit; without all of them it starts.
 fn check_each(driver: &TestDriver, victims: &[WorkloadId], beneficiary: &WorkloadId) {
     let mut all = driver.engine.clone();
     gone(&mut all, driver.now, victims);
@@ -48,7 +48,7 @@ fn check_each(driver: &TestDriver, victims: &[WorkloadId], beneficiary: &Workloa
         let policy = Policy { preemption: false, ..copy.policy().clone() };
         copy.apply(driver.now, Event::PolicyUpdated(Box::new(policy)))
             .expect("settings can change");
-        // Ends the hold, so that the workload is placed like any other.
+        // The hold expires, and the preemptor is pending like others.
         for gate in [Some(Gate::Paused("for a moment".into())), None] {
             copy.apply(driver.now, Event::GateChanged { workload: beneficiary.clone(), gate })
                 .expect("a gate can close");
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
-    fn no_victim_could_be_spared_and_the_beneficiary_gets_its_place(history in history(1..60)) {
+    fn every_victim_is_needed_and_the_preemptor_gets_its_room(history in history(1..60)) {
         let mut history = history;
         history.policy.preemption = true;
         let mut driver = TestDriver::new(&history);

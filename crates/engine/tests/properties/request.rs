@@ -1,4 +1,4 @@
-//! Random workloads of every kind.
+//! Random workloads.
 
 use agentaflow_engine::labels::{Expr, Labels, NodeTerm, Op, Selector, Toleration, TolerationOp};
 use agentaflow_engine::{
@@ -9,13 +9,13 @@ use proptest::prelude::*;
 
 use crate::cluster::{MODELS, choice};
 
-/// A label that tasks have, or none.
+/// A task label, or none.
 pub fn labels() -> impl Strategy<Value = Labels> {
     prop_oneof![3 => Just(None), 1 => Just(Some("a")), 1 => Just(Some("b"))]
         .prop_map(|app| app.map(|app| ("app".into(), app.into())).into_iter().collect())
 }
 
-/// Picks tasks by that label.
+/// A selector for that label.
 pub fn selector() -> impl Strategy<Value = Selector> {
     prop_oneof![Just("a"), Just("b")].prop_map(|app| Selector {
         match_labels: [("app".into(), app.into())].into(),
@@ -89,7 +89,6 @@ fn seldom<T: std::fmt::Debug>(
     prop::option::weighted(chance, of)
 }
 
-/// Request of one task.
 pub fn request() -> impl Strategy<Value = Request> {
     let device =
         (gpu(), 0..6_u8, 0..10_u8, seldom(0.2, 0..4_usize), seldom(0.2, 0..4_usize), 0..5_u8);
@@ -140,8 +139,8 @@ pub fn request() -> impl Strategy<Value = Request> {
     })
 }
 
-/// Requests of a gang, sometimes with different roles. A gang with roles has no terms between tasks, because they depend
-/// on the order in which the engine places its tasks.
+/// Requests of a gang's tasks, sometimes different. Such a gang has no terms, because the order in which its
+/// tasks find nodes is not specified.
 fn requests() -> impl Strategy<Value = (Request, Vec<Role>)> {
     let role = (1..3_u32, request());
     let roles = prop::collection::vec(role, 1..3);
@@ -153,7 +152,7 @@ fn requests() -> impl Strategy<Value = (Request, Vec<Role>)> {
     })
 }
 
-/// A workload; its name and queue are given when it is handed in.
+/// A workload; name and queue are set at submission.
 pub fn workload() -> impl Strategy<Value = Workload> {
     let gang =
         (prop_oneof![3 => Just(1_u32), 1 => 2..5_u32], seldom(0.3, (any::<bool>(), domain())));
@@ -181,7 +180,6 @@ pub fn workload() -> impl Strategy<Value = Workload> {
     })
 }
 
-/// A gate of some kind.
 pub fn gate(kind: u8) -> Gate {
     match kind {
         0 => Gate::Budget("spent".into()),

@@ -1,4 +1,4 @@
-//! Quotas, guarantees and the right to stop others, checked from the second set of books.
+//! Quotas, guarantees and preemption rules, checked against the ledger.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::devices::amounts;
 use crate::ledger::{Ledger, Seat};
 
 impl Ledger {
-    /// No queue on the way up is beyond its limit.
+    /// No queue on the path exceeds its limit.
     pub fn check_quotas(&self, workload: &Workload, placement: &Placement) {
         let mut next = Some(workload.queue.clone());
         while let Some(id) = next {
@@ -65,8 +65,8 @@ impl Ledger {
         }
     }
 
-    /// Thousandths that a seat costs, of one model or of all. Counted GPUs of a node with several
-    /// models cost nothing by model, because their models are unknown.
+    /// Thousandths that an allocation uses of one model or of all. Unnamed GPUs of a node with several models
+    /// count for no model.
     fn charge(
         &self,
         workload: &Workload,
@@ -88,7 +88,7 @@ impl Ledger {
                         share.get().into()
                     }
                     GpuRequest::Memory(mib) if !workload.request.exclusive => {
-                        // A lower bound: the GPU is unknown.
+                        // A lower bound, because the GPU is unknown.
                         mib.0 * 1000 / spec.gpus.iter().map(|gpu| gpu.memory.0).max().unwrap_or(1)
                     }
                     _ => u64::from(*count) * 1000,
@@ -110,7 +110,7 @@ impl Ledger {
         parts.iter().map(charge).sum()
     }
 
-    /// Checks a preemption and takes note of it.
+    /// Checks and records a preemption.
     pub fn preempt(&mut self, now: Time, victims: &[Victim], beneficiary: &WorkloadId) {
         let wanting = self.workloads.get(beneficiary).expect("a known beneficiary").clone();
         assert!(self.policy.preemption && wanting.may_preempt, "{beneficiary} may not stop others");
@@ -153,7 +153,7 @@ impl Ledger {
         }
     }
 
-    /// Between queues only what goes beyond a guarantee is taken, counted without those who are on their way out already.
+    /// Between queues only usage beyond the guarantee is preempted, without terminating tasks.
     fn check_guarantees(
         &self,
         victim: &Workload,
@@ -185,7 +185,7 @@ impl Ledger {
             let mut by_name = quota.resources.iter().map(|(name, limit)| {
                 over(Some(*limit), &|w, _| w.request.resources.get(name).copied().unwrap_or(0))
             });
-            // On a node with `GpuAssignment::Count` the models are unknown.
+            // The models are unknown on a node that chooses devices itself.
             let unsure = seats().any(|(_, seat)| matches!(seat.gpus, GpuAssignment::Count(_)));
             let borrows = *quota == Quota::default()
                 || unsure

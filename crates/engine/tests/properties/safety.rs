@@ -1,4 +1,4 @@
-//! Nothing bad ever happens.
+//! Safety: no invariant is ever broken.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn restored(engine: &Scheduler) -> Scheduler {
     Scheduler::restore(read).expect("a snapshot of ours is right")
 }
 
-/// A driver that starts with nothing but what it sees: nodes, foreign use, queues, and places in any order.
+/// A driver that starts from observed nodes, foreign use, queues and placements in any order.
 fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
     let facts = engine.snapshot();
     let mut fresh = Scheduler::new(facts.policy);
@@ -69,21 +69,21 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// The driver and the ledger check every event and every decision on the way.
+    /// Driver and ledger check every event and decision.
     #[test]
-    fn whatever_happens_nothing_is_over_booked_and_gangs_quotas_and_terms_are_kept(history in history(1..90)) {
+    fn no_history_overbooks_or_breaks_gangs_quotas_or_terms(history in history(1..90)) {
         TestDriver::play(&history);
     }
 
     #[test]
-    fn the_same_events_give_the_same_decisions(history in history(1..70)) {
+    fn equal_histories_give_equal_decisions(history in history(1..70)) {
         let driver = TestDriver::play(&history);
         let mut again = Scheduler::new(history.policy.clone());
         prop_assert_eq!(&replay(&mut again, &driver.log), &driver.plans);
     }
 
     #[test]
-    fn restoring_at_any_point_equals_never_having_stopped(history in history(1..70), at in 0.0..1.0_f64) {
+    fn a_restored_engine_decides_like_the_original(history in history(1..70), at in 0.0..1.0_f64) {
         let driver = TestDriver::play(&history);
         let at = (driver.log.len() as f64 * at) as usize;
         let mut never = Scheduler::new(history.policy.clone());
@@ -107,10 +107,10 @@ proptest! {
     }
 
     #[test]
-    fn found_places_make_the_same_books_in_whatever_order_they_are_found(
+    fn adoption_order_does_not_change_the_bookings(
         history in history(1..70), order in any::<u64>(),
     ) {
-        // What waits, and the room that is kept for it, is not found on any node.
+        // Pending workloads and reservations are not observable on nodes.
         let mut facts = TestDriver::play(&history).engine.snapshot();
         facts.workloads.retain(|facts| !facts.tasks.is_empty());
         (facts.holds, facts.savers, facts.blocked_groups) = (vec![], vec![], vec![]);
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn after_everything_has_finished_everything_is_free(history in history(1..70)) {
+    fn all_resources_are_free_after_all_workloads_finish(history in history(1..70)) {
         let mut driver = TestDriver::play(&history);
         for view in driver.engine.workloads() {
             driver.tell(Event::Finished(view.workload.id)).expect("known work can finish");
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn asked_again_at_the_same_moment_the_engine_comes_to_rest_and_every_wait_has_a_reason(
+    fn repeated_passes_settle_and_every_pending_workload_has_a_reason(
         history in history(1..60),
     ) {
         let mut driver = TestDriver::play(&history);
@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn asked_about_all_at_once_the_engine_says_what_it_says_about_each(history in history(1..60)) {
+    fn bulk_reasons_equal_single_reasons(history in history(1..60)) {
         let driver = TestDriver::play(&history);
         let mut reasons = driver.engine.wait_reasons(driver.now);
         for view in driver.engine.workloads() {
@@ -188,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn the_end_of_time_is_a_time_like_any_other(history in history(1..40)) {
+    fn the_maximum_time_is_an_ordinary_time(history in history(1..40)) {
         let mut driver = TestDriver::play(&history);
         driver.now = Time(u64::MAX);
         driver.settle();

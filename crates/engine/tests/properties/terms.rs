@@ -1,4 +1,4 @@
-//! Terms between tasks, checked from the second set of books.
+//! Terms between tasks, checked against the ledger.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use agentaflow_engine::{
 
 use crate::ledger::Ledger;
 
-/// Panics when one more task of this workload may not go to the node, as the terms stand.
+/// Panics when the terms exclude one more task of this workload from the node.
 pub fn check(ledger: &Ledger, workload: &Workload, node: &NodeId) {
     let tasks = tasks(ledger);
     for term in workload.request.affinity.iter().filter(|term| term.weight.is_none()) {
@@ -34,7 +34,7 @@ pub fn check(ledger: &Ledger, workload: &Workload, node: &NodeId) {
     }
 }
 
-/// A task of the engine or foreign usage.
+/// A task, foreign or not.
 struct Task<'a> {
     node: &'a NodeId,
     labels: &'a Labels,

@@ -1,4 +1,4 @@
-//! Mistakes that were found once, each as the shortest history that showed it.
+//! Fixed bugs, each as the shortest history that showed it.
 
 mod places;
 mod turns;

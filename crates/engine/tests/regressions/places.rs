@@ -1,4 +1,4 @@
-//! Nodes of a workload, and its allocation on a GPU.
+//! Placement and GPU shares.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use agentaflow_engine::{
 use crate::{NOW, node, share, started, starts, submit, tell, whole, with};
 
 #[test]
-fn a_model_that_is_used_up_is_avoided_and_not_the_first_one_that_was_chosen() {
+fn an_exhausted_model_quota_excludes_that_model_only() {
     let mut mixed = node("n", 3);
     mixed.gpus[2].model = "NVIDIA A30".into();
     mixed.gpus[2].memory = MiB(24_576);
@@ -27,7 +27,7 @@ fn a_model_that_is_used_up_is_avoided_and_not_the_first_one_that_was_chosen() {
 }
 
 #[test]
-fn slices_leave_what_somebody_else_uses_of_the_gpu_alone() {
+fn slices_do_not_overlap_foreign_use() {
     let mut split = node("n", 1);
     split.gpus[0].mig = MigMode::Free;
     let mut engine = with(vec![split]);
@@ -43,7 +43,7 @@ fn slices_leave_what_somebody_else_uses_of_the_gpu_alone() {
 }
 
 #[test]
-fn several_exclusive_slices_of_one_task_do_not_count_as_strangers_to_each_other() {
+fn exclusive_slices_of_one_task_do_not_conflict() {
     let mut split = node("n", 2);
     split.gpus[0].mig = MigMode::Free;
     split.gpus[1].mig = MigMode::Free;
@@ -57,7 +57,7 @@ fn several_exclusive_slices_of_one_task_do_not_count_as_strangers_to_each_other(
 }
 
 #[test]
-fn a_gang_spread_over_a_label_that_no_node_has_is_said_to_never_fit_and_keeps_no_room() {
+fn a_gang_spread_over_an_unknown_label_never_fits_and_gets_no_reservation() {
     let mut engine = with(vec![node("n", 2)]);
     engine
         .apply(
@@ -77,7 +77,7 @@ fn a_gang_spread_over_a_label_that_no_node_has_is_said_to_never_fit_and_keeps_no
 }
 
 #[test]
-fn a_beneficiary_is_not_started_next_to_one_that_came_to_want_it_away() {
+fn a_preemptor_does_not_start_against_new_anti_affinity() {
     let mut engine = with(vec![node("n", 2)]);
     submit(&mut engine, Workload { preemptible: true, priority: 1, ..whole("low", 2) });
     engine.decide(NOW);
@@ -114,7 +114,7 @@ fn one_gpu_cannot_be_two_whole_gpus_of_a_task() {
 }
 
 #[test]
-fn any_number_of_large_foreign_uses_is_refused_or_counted_but_never_panics() {
+fn many_large_foreign_uses_never_panic() {
     let mut engine = with(vec![node("n", 1)]);
     for number in 0..1200 {
         let gpus = [("g0".into(), ForeignGpu::Memory(MiB(1 << 20)))].into();
@@ -131,7 +131,7 @@ fn any_number_of_large_foreign_uses_is_refused_or_counted_but_never_panics() {
 }
 
 #[test]
-fn slices_that_a_node_moves_to_one_gpu_do_not_lie_on_each_other() {
+fn slices_moved_to_one_gpu_do_not_overlap() {
     let mut split = node("n", 2);
     split.gpus[0].mig = MigMode::Free;
     split.gpus[1].mig = MigMode::Free;
@@ -145,7 +145,7 @@ fn slices_that_a_node_moves_to_one_gpu_do_not_lie_on_each_other() {
 }
 
 #[test]
-fn a_gang_that_must_stay_together_is_not_led_astray_by_the_best_place_for_its_first_task() {
+fn a_gang_in_one_domain_is_not_misled_by_its_first_task() {
     let tight = Node { cpu: MilliCpu(5000), rank: 0, ..node("tight", 1) };
     let wide = Node { cpu: MilliCpu(10_000), rank: 1, ..node("wide", 4) };
     let mut engine = with(vec![tight, wide]);
@@ -173,7 +173,7 @@ fn a_gang_that_must_stay_together_is_not_led_astray_by_the_best_place_for_its_fi
 }
 
 #[test]
-fn who_asks_for_a_part_of_a_gpu_that_is_handed_out_whole_takes_all_of_it() {
+fn a_share_of_a_whole_only_gpu_takes_the_whole_gpu() {
     let memory = |id: &str, mib: u64| {
         Workload::new(id, Request { gpu: GpuRequest::Memory(MiB(mib)), ..Request::default() })
     };
@@ -186,20 +186,20 @@ fn who_asks_for_a_part_of_a_gpu_that_is_handed_out_whole_takes_all_of_it() {
     assert_eq!(started(&plan), ["a", "b", "c"].map(WorkloadId::from), "one GPU each");
     tell(&mut engine, Event::Finished("b".into()));
     assert!(starts(&mut engine, "d"));
-    // Restored from a snapshot, it is still all of the device.
+    // A restored snapshot keeps the whole device.
     let mut again = Scheduler::restore(engine.snapshot()).expect("its own snapshot");
     submit(&mut again, share("e", 100));
     assert!(!starts(&mut again, "e"));
-    // And a whole device that is too small is no device for it.
+    // A whole device that is too small does not fit.
     let mut small = with(vec![Node { whole_gpus_only: true, ..node("counted", 1) }]);
     submit(&mut small, memory("huge", 50_000));
     assert!(!starts(&mut small, "huge"));
 }
 
 #[test]
-fn a_node_is_judged_by_its_own_taints_however_often_they_changed() {
+fn repeated_taint_changes_keep_eligibility_correct() {
     let mut engine = with(vec![node("a", 1), node("b", 1)]);
-    // Those who take nodes away write the time into their taints.
+    // Node controllers write timestamps into taints.
     for time in 0..1 << 16 {
         let taints = vec![
             Taint::new("leaves-at", time.to_string(), Effect::NoSchedule),
@@ -215,7 +215,7 @@ fn a_node_is_judged_by_its_own_taints_however_often_they_changed() {
 }
 
 #[test]
-fn a_resource_that_no_node_has_is_found_nowhere_however_many_others_were_asked_for() {
+fn an_unknown_resource_fits_no_node() {
     let asks = |id: &str, names: &mut dyn Iterator<Item = String>| {
         let resources = names.map(|name| (name.into(), 1)).collect();
         Workload::new(id, Request { resources, ..Request::default() })

@@ -1,4 +1,4 @@
-//! Order of starts, pending workloads and reservations.
+//! Order, gates, reservations and backfill.
 
 use agentaflow_engine::{
     Decision, Event, Gate, MilliCpu, Node, OnFault, Policy, Queue, QueueOrder, Quota, Request,
@@ -8,7 +8,7 @@ use agentaflow_engine::{
 use crate::{NOW, minutes, node, share, started, starts, submit, tell, whole, with};
 
 #[test]
-fn a_workload_that_backs_off_does_not_slip_through_a_gate_that_closed_meanwhile() {
+fn a_gate_applies_after_a_backoff() {
     let mut engine = with(vec![node("n", 1)]);
     submit(&mut engine, whole("train", 1));
     assert!(starts(&mut engine, "train"));
@@ -25,7 +25,7 @@ fn a_workload_that_backs_off_does_not_slip_through_a_gate_that_closed_meanwhile(
 }
 
 #[test]
-fn a_gate_closes_before_a_workload_whose_victims_are_going() {
+fn a_gate_stops_a_preemption_in_progress() {
     let mut engine = with(vec![node("n", 1)]);
     submit(&mut engine, Workload { preemptible: true, priority: 1, ..whole("low", 1) });
     assert!(starts(&mut engine, "low"));
@@ -40,7 +40,7 @@ fn a_gate_closes_before_a_workload_whose_victims_are_going() {
 }
 
 #[test]
-fn removing_the_node_that_a_waiting_workload_avoids_does_not_lose_the_workload() {
+fn removing_an_avoided_node_keeps_the_workload_queued() {
     let mut engine = with(vec![node("n", 1), node("other", 1)]);
     submit(&mut engine, Workload { on_fault: OnFault::Keep, ..whole("a", 1) });
     submit(&mut engine, whole("b", 1));
@@ -57,7 +57,7 @@ fn removing_the_node_that_a_waiting_workload_avoids_does_not_lose_the_workload()
 }
 
 #[test]
-fn a_forecast_does_not_take_away_what_was_placed_again_in_the_same_plan() {
+fn a_forecast_keeps_workloads_placed_again_in_the_same_plan() {
     let mut engine = with(vec![node("n", 1), node("other", 1)]);
     submit(&mut engine, whole("a", 1));
     let plan = engine.decide(NOW);
@@ -67,7 +67,7 @@ fn a_forecast_does_not_take_away_what_was_placed_again_in_the_same_plan() {
 }
 
 #[test]
-fn a_queue_that_was_removed_does_not_matter_to_a_new_order() {
+fn a_removed_queue_does_not_affect_a_new_order() {
     let mut engine = with(vec![node("n", 1)]);
     tell(&mut engine, Event::QueueUpdated(Box::new(Queue::new("team"))));
     submit(&mut engine, Workload { queue: "team".into(), ..whole("a", 1) });
@@ -86,7 +86,7 @@ fn a_queue_that_was_removed_does_not_matter_to_a_new_order() {
 }
 
 #[test]
-fn what_takes_no_gpu_of_a_reserved_head_is_not_stopped_by_a_head_that_cannot_pay() {
+fn a_head_without_quota_does_not_block_other_workloads() {
     let mut engine = with(vec![node("n", 2)]);
     let limit = Quota { gpu: Some(1000), ..Quota::default() };
     tell(&mut engine, Event::QueueUpdated(Box::new(Queue { limit, ..Queue::new("poor") })));
@@ -101,7 +101,7 @@ fn what_takes_no_gpu_of_a_reserved_head_is_not_stopped_by_a_head_that_cannot_pay
 }
 
 #[test]
-fn a_short_newcomer_is_backfilled_even_when_equal_but_longer_work_waits_already() {
+fn a_short_workload_is_backfilled_despite_a_longer_equal_one() {
     let mut engine = with(vec![node("n", 2)]);
     submit(&mut engine, minutes(whole("running", 1), 30));
     engine.decide(NOW);
@@ -113,7 +113,7 @@ fn a_short_newcomer_is_backfilled_even_when_equal_but_longer_work_waits_already(
 }
 
 #[test]
-fn quota_that_the_reserved_head_needs_is_kept_for_it() {
+fn quota_of_the_reserved_head_is_pledged() {
     let mut engine = with(vec![node("n", 2), Node { gpus: Vec::new(), ..node("cpu", 0) }]);
     let limit = Quota { cpu: Some(4000), ..Quota::default() };
     tell(&mut engine, Event::QueueUpdated(Box::new(Queue { limit, ..Queue::new("team") })));
@@ -132,7 +132,7 @@ fn quota_that_the_reserved_head_needs_is_kept_for_it() {
 }
 
 #[test]
-fn a_queue_keeps_what_it_is_guaranteed_however_many_of_its_workloads_are_wanted() {
+fn preemption_never_takes_guaranteed_quota() {
     let mut engine = with(vec![node("n", 3)]);
     let gpus = |count: u64| Quota { gpu: Some(count * 1000), ..Quota::default() };
     tell(
@@ -159,7 +159,7 @@ fn a_queue_keeps_what_it_is_guaranteed_however_many_of_its_workloads_are_wanted(
 }
 
 #[test]
-fn who_comes_first_starts_in_room_that_was_kept_for_who_comes_later() {
+fn an_earlier_workload_starts_in_room_reserved_for_a_later_one() {
     let mut engine = with(vec![node("n", 2)]);
     engine
         .apply(
@@ -175,7 +175,7 @@ fn who_comes_first_starts_in_room_that_was_kept_for_who_comes_later() {
 }
 
 #[test]
-fn a_reservation_goes_on_to_who_waits_longest_and_not_round_and_round_among_small_work() {
+fn a_reservation_passes_to_the_longest_pending_workload() {
     let mut engine = with(vec![node("n", 1)]);
     engine
         .apply(
@@ -213,7 +213,7 @@ fn a_reservation_goes_on_to_who_waits_longest_and_not_round_and_round_among_smal
 }
 
 #[test]
-fn without_backfill_two_heads_of_two_queues_do_not_wait_for_each_other() {
+fn without_backfill_two_heads_do_not_block_each_other() {
     let mut engine = with(vec![node("n", 1)]);
     let policy =
         Policy { patience: Span(0), backfill: false, half_life: Span(0), ..Policy::default() };
@@ -233,7 +233,7 @@ fn without_backfill_two_heads_of_two_queues_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn without_backfill_one_that_never_fits_does_not_keep_the_reserved_one_behind_it_from_starting() {
+fn without_backfill_a_workload_that_never_fits_does_not_block_the_reservation() {
     let mut engine = with(vec![node("n", 1)]);
     let policy = Policy { patience: Span(0), backfill: false, ..Policy::default() };
     engine.apply(NOW, Event::PolicyUpdated(Box::new(policy))).expect("settings");

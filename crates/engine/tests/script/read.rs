@@ -1,4 +1,4 @@
-//! Words into nodes, workloads, queues, policies and foreign use. An `Err` is the engine's refusal.
+//! Parses nodes, workloads, queues, policies and foreign use. An `Err` is the engine's rejection.
 
 use agentaflow_engine::labels::{NodeTerm, Selector};
 use agentaflow_engine::{
@@ -37,8 +37,8 @@ pub(crate) fn node(mut words: Words) -> Answer<Node> {
     Ok(node)
 }
 
-/// `gpus=4 model=A100 mem=40960 nvlink=2 mig=free`, or `gpu=A100:40960 gpu=T4:16384`; `nvlink=2`
-/// joins pairs. GPUs are called 0, 1, 2, …, or as `names=a,b` says.
+/// `gpus=4 model=A100 mem=40960 nvlink=2 mig=free`, or `gpu=A100:40960 gpu=T4:16384`; `nvlink=2` connects
+/// pairs. GPU ids are 0, 1, 2, …, or `names=a,b`.
 fn gpus(words: &mut Words) -> Answer<Vec<Gpu>> {
     let count = words.take_number("gpus").unwrap_or(0);
     let model = words.take("model").unwrap_or_else(|| "A100".to_owned());
@@ -63,7 +63,7 @@ fn gpus(words: &mut Words) -> Answer<Vec<Gpu>> {
     Ok(kinds.into_iter().enumerate().map(gpu).collect())
 }
 
-/// `mig=free`, or the only slices there are: `mig=3g.20gb@0,2g.10gb@4`.
+/// `mig=free`, or a fixed layout: `mig=3g.20gb@0,2g.10gb@4`.
 fn mig_mode(words: &mut Words) -> Answer<MigMode> {
     let Some(mode) = words.take("mig") else { return Ok(MigMode::Off) };
     if mode == "free" {
@@ -78,8 +78,8 @@ fn mig_mode(words: &mut Words) -> Answer<MigMode> {
     Ok(MigMode::Fixed(slices))
 }
 
-/// `submit train gpus=2 cpu=4 tasks=4 same=rack estimate=1h prio=7 queue=q strategy=pack …`, and behind
-/// each `and` more tasks of the same gang that ask for something else.
+/// `submit train gpus=2 cpu=4 tasks=4 same=rack estimate=1h prio=7 queue=q strategy=pack …`; each `and` adds
+/// a role with another request.
 pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
     let mut workload = Workload::new(words.plain(0), Request::default());
     workload.tasks = words.take_number("tasks").unwrap_or(1) as u32;
@@ -113,8 +113,8 @@ pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
     Ok(workload)
 }
 
-/// `adopt train seat=0:a:0,1 seat=1:b over=2 placed=10m confirmed stopping=1` and what `submit` takes: task 0
-/// is on these GPUs of a, task 1 somewhere on b, task 2 is over.
+/// `adopt train task=0:a:0,1 task=1:b finished=2 placed=10m confirmed stopping=1` and the options of
+/// `submit`: task 0 is on these GPUs of a, task 1 on unknown GPUs of b, task 2 is finished.
 pub(crate) fn adopted(mut words: Words) -> Answer<AdoptedWorkload> {
     let (seats, confirmed) = (words.take_all("seat"), words.flag("confirmed"));
     let over = words.take("over").unwrap_or_default();
@@ -210,7 +210,7 @@ pub(crate) fn gpu_ask(words: &mut Words) -> Answer<GpuRequest> {
     Ok(GpuRequest::Mig { profile, count: words.number(count) as u32 })
 }
 
-/// `where rack=r1 cores>8 or rack=r2`: conditions of a term, then of the next.
+/// `where rack=r1 cores>8 or rack=r2`: conditions of a term; `or` starts the next term.
 fn required_nodes(words: &mut Words) -> Vec<NodeTerm> {
     let section = words.section("where");
     let terms = section.split(|word| word == "or").filter(|term| !term.is_empty());
@@ -229,7 +229,7 @@ fn preferred(words: &Words, text: &str) -> NodePreference {
     NodePreference { weight: words.number(weight) as u32, term }
 }
 
-/// `near=rack:app=db` must, `near=rack:app=db:50` would like to; the same with `away`.
+/// `near=rack:app=db` is required, `near=rack:app=db:50` is preferred; the same with `away`.
 pub(crate) fn affinity(words: &mut Words) -> Vec<TaskAffinity> {
     let mut found = Vec::new();
     for (name, side) in [("near", AffinityKind::Affinity), ("away", AffinityKind::AntiAffinity)] {
@@ -244,8 +244,8 @@ pub(crate) fn affinity(words: &mut Words) -> Vec<TaskAffinity> {
     found
 }
 
-/// `skew=1:zone:app=web` must, `soft-skew=…` would like to; `skew=1:zone:app=web:3` with at least
-/// three domains; `ignore-affinity` and `honor-taints` behind that say which nodes count.
+/// `skew=1:zone:app=web` is required, `soft-skew=…` is preferred; `skew=1:zone:app=web:3` sets the minimum of
+/// domains; `ignore-affinity` and `honor-taints` follow.
 fn skews(words: &mut Words) -> Vec<TopologySpread> {
     let mut found = Vec::new();
     for (name, required) in [("skew", true), ("soft-skew", false)] {
@@ -299,7 +299,7 @@ pub(crate) fn queue(mut words: Words) -> Queue {
     queue
 }
 
-/// GPUs and cores are whole ones here.
+/// GPUs and cores in whole units.
 fn quota(words: &mut Words, name: &str) -> Quota {
     let mut quota = Quota::default();
     for (key, value) in words.take_below(name) {
@@ -322,7 +322,7 @@ fn quota(words: &mut Words, name: &str) -> Quota {
     quota
 }
 
-/// `policy strategy=best_fit order=fifo ageing=10m half-life=1h goal=80 backfill=no …`: the rest stays.
+/// `policy strategy=best_fit order=fifo ageing=10m half-life=1h goal=80 backfill=no …`: other settings stay.
 pub(crate) fn policy(mut words: Words, mut policy: Policy) -> Answer<Policy> {
     if let Some(strategy) = words.take("strategy") {
         policy.strategy = refusable(strategy.parse())?;
@@ -385,7 +385,6 @@ pub(crate) fn foreign(mut words: Words) -> Answer<ForeignUse> {
     Ok(uses)
 }
 
-/// The engine's own message.
 pub(crate) fn refusable<T, E: std::fmt::Display>(result: Result<T, E>) -> Answer<T> {
     result.map_err(|error| error.to_string())
 }

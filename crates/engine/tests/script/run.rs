@@ -1,4 +1,4 @@
-//! Carries out one command after the other.
+//! Executes the commands of a script.
 
 use agentaflow_engine::{
     Event, GpuHealth, GpuId, NodeId, Percent, Scheduler, Snapshot, Time, WorkloadId,
@@ -7,7 +7,7 @@ use agentaflow_engine::{
 use super::words::Words;
 use super::{read, speak};
 
-/// A cluster, and the time in it.
+/// The scheduler of a script and its current time.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     scheduler: Scheduler,
@@ -15,7 +15,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The answer to one command.
+    /// Output of one command.
     pub(crate) fn run(&mut self, place: &str, line: &str) -> Vec<String> {
         let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words = Words::new(place, rest);
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// Repeated passes at the times of the plan must reach a fixed point.
+    /// Repeated passes at the plan's wake time must settle.
     fn decide(&mut self, words: &Words) -> Vec<String> {
         let plan = self.scheduler.decide(self.now);
         let mut copy = self.scheduler.clone();
@@ -110,7 +110,7 @@ impl World {
         Ok(vec![event])
     }
 
-    /// Events about one task, or about all that are placed when none is named.
+    /// Events of one task, or of all placed tasks.
     fn task_events(&self, command: &str, words: &Words) -> Vec<Event> {
         let workload = WorkloadId::from(words.plain(0));
         let placed = || {
@@ -145,7 +145,7 @@ impl World {
         if lines.is_empty() { vec!["none".to_owned()] } else { lines }
     }
 
-    /// Stops the engine and starts another from what it wrote down.
+    /// Replaces the scheduler by one restored from its snapshot.
     fn restart(&mut self, words: &Words) {
         let before = self.scheduler.snapshot();
         let text = serde_json::to_string(&before)
@@ -158,7 +158,7 @@ impl World {
         self.scheduler = restored;
     }
 
-    /// A question must not change anything.
+    /// A question must not change the state.
     fn unchanged(
         &self,
         place: &str,

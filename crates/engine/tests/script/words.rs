@@ -1,4 +1,4 @@
-//! Lines into words, and words into values.
+//! Splits lines into words and parses values.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use agentaflow_engine::{MilliCpu, Span};
 const SECTIONS: [&str; 8] =
     ["labels", "taints", "has", "selector", "where", "tolerates", "needs", "tokens"];
 
-/// Words of one command, grouped by role.
+/// Words of one command.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
-    /// File and line of the command, for messages.
+    /// File and line, for messages.
     pub(crate) place: String,
     plain: Vec<String>,
     options: BTreeMap<String, Vec<String>>,
     sections: BTreeMap<String, Vec<String>>,
-    /// Words after each `and`.
+    /// The part after each `and`.
     more: Vec<Words>,
 }
 
@@ -41,7 +41,7 @@ impl Words {
         words
     }
 
-    /// A script that is not understood is a mistake in the script.
+    /// Panics about an invalid script.
     pub(crate) fn mistake(&self, what: &str) -> ! {
         panic!("{}: {what}", self.place)
     }
@@ -57,29 +57,26 @@ impl Words {
         self.plain.get(at).map(String::as_str)
     }
 
-    /// Takes a word without a value; false if missing.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let before = self.plain.len();
         self.plain.retain(|word| word != name);
         self.plain.len() < before
     }
 
-    /// Takes out what stands behind each `and`.
     pub(crate) fn take_more(&mut self) -> Vec<Self> {
         std::mem::take(&mut self.more)
     }
 
-    /// Takes out an option.
     pub(crate) fn take(&mut self, name: &str) -> Option<String> {
         self.options.remove(name).and_then(|mut values| values.pop())
     }
 
-    /// Takes out an option that may be given more than once.
+    /// Removes a repeatable option.
     pub(crate) fn take_all(&mut self, name: &str) -> Vec<String> {
         self.options.remove(name).unwrap_or_default()
     }
 
-    /// Takes out the options that begin with `name.`, without that.
+    /// Removes the options with the prefix `name.`; returns them without it.
     pub(crate) fn take_below(&mut self, name: &str) -> Vec<(String, String)> {
         let prefix = format!("{name}.");
         let keys: Vec<String> =
@@ -155,7 +152,7 @@ impl Words {
         words.iter().map(toleration).collect()
     }
 
-    /// Everything must have been understood; `plain` words were used.
+    /// Panics about unused words; `plain` words were used.
     pub(crate) fn end(&self, plain: usize) {
         let left =
             self.options.keys().chain(self.sections.keys()).chain(self.plain.iter().skip(plain));

@@ -37,7 +37,7 @@ fn error<T: std::fmt::Debug>(text: &str, read: impl Fn(&Path) -> Result<T, SimEr
 }
 
 #[test]
-fn a_machine_list_is_read_with_crlf_and_blank_lines() {
+fn a_node_list_is_read_with_crlf_and_blank_lines() {
     let text =
         "sn,cpu_milli,memory_mib,gpu,model\r\n\r\na,64000,262144,2,P100\r\nb,32000,1024,0,\r\n";
     let nodes = with(text, read_alibaba_nodes).unwrap();
@@ -71,7 +71,7 @@ fn a_pod_runs_from_being_scheduled_to_being_deleted() {
 }
 
 #[test]
-fn a_model_of_a_trace_means_exactly_itself() {
+fn a_trace_model_matches_exactly() {
     let node = TraceNode {
         name: "n".into(),
         cpu: MilliCpu(1),
@@ -101,7 +101,7 @@ fn elasticflow_counts_seconds_and_philly_milliseconds() {
 }
 
 #[test]
-fn a_job_larger_than_a_machine_becomes_a_gang() {
+fn a_job_larger_than_a_node_becomes_a_gang() {
     for (gpus, per_node, tasks, each) in
         [(4, 8, 1, 4), (8, 8, 1, 8), (64, 8, 8, 8), (12, 8, 2, 6), (13, 8, 13, 1)]
     {
@@ -123,7 +123,7 @@ fn arrivals_and_ranks_are_read() {
 }
 
 #[test]
-fn every_format_is_known_by_its_first_line() {
+fn every_format_is_detected_by_its_first_line() {
     let table = [
         ("sn,cpu_milli,memory_mib,gpu,model", Format::AlibabaNodes),
         ("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec", Format::AlibabaPods),
@@ -145,7 +145,7 @@ fn every_format_is_known_by_its_first_line() {
 }
 
 #[test]
-fn a_bad_value_is_refused_with_line_and_column() {
+fn an_invalid_value_is_rejected_with_line_and_column() {
     let pod = |row: &str| {
         format!(
             "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\nok,1,1,0,0,0,1\n{row}\n"
@@ -183,7 +183,7 @@ fn a_bad_value_is_refused_with_line_and_column() {
 }
 
 #[test]
-fn a_file_that_cannot_be_right_is_refused() {
+fn invalid_files_are_rejected() {
     let missing = "`FILE`, line 1: column `gpu_milli` is missing; a pod list file starts with the line `name,cpu_milli,";
     assert!(
         error("name,cpu_milli,memory_mib,num_gpu\na,1,1,1\n", read_alibaba_pods)
@@ -208,7 +208,7 @@ fn a_file_that_cannot_be_right_is_refused() {
 }
 
 #[test]
-fn a_pod_list_without_machines_or_times_cannot_be_replayed() {
+fn a_pod_list_without_nodes_or_times_cannot_be_replayed() {
     let pods = Scratch::new("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,1000\n");
     let nodes = Scratch::new("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,T4\n");
     let message =

@@ -35,7 +35,7 @@ fn page_of(title: &str, outcomes: &[Outcome]) -> String {
 }
 
 #[test]
-fn a_page_asks_for_nothing_from_elsewhere() {
+fn a_page_makes_no_requests() {
     let page = page_of("x", &[outcome("best_fit", vec![sample(0.0, 50.0), sample(100.0, 0.0)])]);
     for reference in ["http:", "https:", "src=", "href=", "url(", "@import", "<link", "<img"] {
         assert!(!page.contains(reference), "{reference}");
@@ -43,7 +43,7 @@ fn a_page_asks_for_nothing_from_elsewhere() {
 }
 
 #[test]
-fn names_cannot_become_markup() {
+fn names_are_escaped() {
     let evil = "</script><script>alert(1)</script>\"'&";
     let page = page_of(evil, &[outcome(evil, vec![sample(0.0, 1.0)])]);
     assert!(!page.contains("<script>alert"));
@@ -52,7 +52,7 @@ fn names_cannot_become_markup() {
 }
 
 #[test]
-fn every_picture_has_its_numbers() {
+fn every_picture_has_a_table() {
     let page = page_of(
         "x",
         &[outcome("best_fit", vec![sample(0.0, 80.0), sample(50.0, 40.0), sample(100.0, 0.0)])],
@@ -66,13 +66,13 @@ fn every_picture_has_its_numbers() {
 }
 
 #[test]
-fn a_page_without_runs_or_curves_is_still_a_page() {
+fn a_page_without_runs_or_curves_renders() {
     assert!(page_of("x", &[]).ends_with("</html>\n"));
     assert!(page_of("x", &[outcome("best_fit", Vec::new())]).ends_with("</html>\n"));
 }
 
 #[test]
-fn a_curve_that_is_over_has_no_value() {
+fn a_curve_has_no_value_after_its_end() {
     let curve = [sample(10.0, 5.0), sample(20.0, 7.0)];
     let value = |at| value_at(&curve, at, |sample| sample.allocated_percent);
     assert_eq!(
@@ -82,7 +82,7 @@ fn a_curve_that_is_over_has_no_value() {
 }
 
 #[test]
-fn runs_that_differ_in_their_order_are_named_by_it() {
+fn runs_with_several_orders_are_named_by_order() {
     let mut second = outcome("best_fit", Vec::new());
     second.order = "shortest".to_owned();
     assert_eq!(
@@ -92,7 +92,7 @@ fn runs_that_differ_in_their_order_are_named_by_it() {
 }
 
 #[test]
-fn a_strategy_with_an_order_of_its_own_needs_no_second_name() {
+fn a_single_order_needs_no_name() {
     let mut second = outcome("priority", Vec::new());
     second.order = "priority".to_owned();
     assert_eq!(names(&[outcome("best_fit", Vec::new()), second]), ["best_fit", "priority"]);

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_read_and_written_as_people_do() {
+    fn durations_parse_and_display() {
         let table = [
             ("90s", 90),
             ("15m", 900),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_cores_and_gpus_are_read_from_text_or_numbers() {
+    fn sizes_cores_and_gpus_parse_from_text_or_numbers() {
         let size = |text: &str| serde_json::from_str::<Size>(text).map(|size| size.0.0).ok();
         assert_eq!(size("\"8Gi\""), Some(8192));
         assert_eq!(size("\"1.5TiB\""), Some(1_572_864));

@@ -58,7 +58,7 @@ fn durations_and_estimates_follow_the_scenario() {
 }
 
 #[test]
-fn chance_depends_on_the_seed_alone() {
+fn random_values_depend_on_the_seed_alone() {
     let other = SMALL.replace("seed: 7", "seed: 8");
     assert_eq!(parse(SMALL, "a").unwrap(), parse(SMALL, "b").unwrap());
     assert_ne!(parse(SMALL, "a").unwrap().jobs, parse(&other, "a").unwrap().jobs);
@@ -74,7 +74,7 @@ fn a_scenario_written_as_yaml_or_json_reads_the_same() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_with_its_place() {
+fn syntax_errors_are_reported_with_their_position() {
     let table = [
         ("nodes:\n  - name: a\n    gpu: 8\n", "line 3", "unknown field `gpu`"),
         ("jobs:\n  - name: a\n    duration: soon\n", "line 3", "a length of time such as `90s`"),
@@ -96,7 +96,7 @@ fn what_cannot_be_read_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn invalid_parts_are_rejected_by_name() {
     let table = [
         (
             "jobs: [{ name: a, gpus: 1.5, duration: 1h }]",
@@ -137,7 +137,7 @@ fn what_makes_no_sense_is_refused_by_name() {
 }
 
 #[test]
-fn a_cluster_too_large_to_be_meant_is_refused_before_it_is_made() {
+fn an_oversized_cluster_is_rejected_before_expansion() {
     let table = [
         (
             "nodes: [{ name: a, gpus: 4000000000 }]",
@@ -157,7 +157,7 @@ fn a_cluster_too_large_to_be_meant_is_refused_before_it_is_made() {
 }
 
 #[test]
-fn names_differ_and_queues_are_there() {
+fn names_are_unique_and_queues_exist() {
     let table = [
         (
             "nodes: [{ name: n, count: 2 }, { name: n-1 }]",
@@ -188,7 +188,7 @@ fn names_differ_and_queues_are_there() {
 }
 
 #[test]
-fn arrivals_in_a_distant_future_are_refused() {
+fn arrivals_in_the_distant_future_are_rejected() {
     for random in [false, true] {
         let text = format!(
             "jobs: [{{ name: j, count: 1000000, every: 800000d, random: {random}, duration: 1s }}]"
@@ -200,7 +200,7 @@ fn arrivals_in_a_distant_future_are_refused() {
 }
 
 #[test]
-fn nothing_and_next_to_nothing_are_refused() {
+fn empty_scenarios_are_rejected() {
     let nodes = "the scenario: `nodes`: must not be empty; add at least one node";
     assert_eq!(message("{}"), nodes);
     assert_eq!(message("nodes: [{ name: n, count: 0 }]\njobs: [{ name: j, duration: 1s }]"), nodes);

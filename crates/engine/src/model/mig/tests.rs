@@ -4,7 +4,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 #[test]
-fn a_gpu_is_found_by_any_usual_spelling_and_its_memory() {
+fn a_geometry_is_found_by_model_spelling_and_memory() {
     let cases = [
         ("NVIDIA A100-SXM4-40GB", 40960, Some("A100-40")),
         ("NVIDIA A100-SXM4-40GB", 40536, Some("A100-40")),
@@ -35,7 +35,7 @@ fn a_gpu_is_found_by_any_usual_spelling_and_its_memory() {
 }
 
 #[test]
-fn a_profile_is_found_by_its_name_and_by_its_resource_name() {
+fn a_profile_is_found_by_name_and_resource_name() {
     let cases = [
         ("1g.5gb", Some("1g.5gb")),
         ("mig-1g.5gb", Some("1g.5gb")),
@@ -63,7 +63,7 @@ fn a_share_is_rounded_up() {
 }
 
 #[test]
-fn a_gpu_holds_as_many_of_each_profile_as_the_guide_says() {
+fn profile_counts_match_the_mig_user_guide() {
     for geometry in &GEOMETRIES {
         let expected: &[usize] =
             if geometry.compute_slices == 7 { &[7, 1, 4, 3, 2, 1, 1] } else { &[4, 1, 2, 1, 1] };
@@ -73,7 +73,7 @@ fn a_gpu_holds_as_many_of_each_profile_as_the_guide_says() {
 }
 
 #[test]
-fn profiles_fit_together_as_in_the_guide() {
+fn profile_combinations_match_the_mig_user_guide() {
     let cases = [
         ("A100-40", "7g.40gb", true),
         ("A100-40", "4g.20gb 3g.20gb", true),
@@ -130,7 +130,7 @@ fn no_arrangement_overlaps_or_exceeds_the_gpu() {
 }
 
 #[test]
-fn giving_a_slice_back_restores_what_was_before() {
+fn releasing_a_slice_restores_the_slots() {
     for geometry in &GEOMETRIES {
         for instances in arrangements(geometry) {
             let full = Slots::of(geometry, &instances).unwrap();
@@ -146,7 +146,7 @@ fn giving_a_slice_back_restores_what_was_before() {
 }
 
 #[test]
-fn instances_that_overlap_or_do_not_exist_are_no_layout() {
+fn overlapping_or_unknown_instances_are_invalid() {
     let a100 = geometry("A100-40");
     let place = |name, start| Instance { profile: a100.profile(name).unwrap(), start };
     assert!(Slots::of(a100, &[place("4g.20gb", 0), place("3g.20gb", 4)]).is_some());
@@ -157,7 +157,7 @@ fn instances_that_overlap_or_do_not_exist_are_no_layout() {
 }
 
 #[test]
-fn slices_go_where_the_driver_puts_them_in_the_guide() {
+fn slice_positions_match_the_mig_user_guide() {
     let cases: [(&[&str], &[u8]); 4] = [
         (&["1g.5gb"; 7], &[6, 4, 5, 0, 1, 2, 3]),
         (&["2g.10gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"], &[4, 6, 0, 1, 2, 3]),
@@ -178,7 +178,7 @@ fn slices_go_where_the_driver_puts_them_in_the_guide() {
 }
 
 #[test]
-fn a_first_slice_spares_the_larger_half() {
+fn a_first_slice_keeps_the_larger_half_free() {
     let a100 = geometry("A100-80");
     for (name, expected) in [("3g.40gb", 4), ("2g.20gb", 4), ("1g.20gb", 6), ("1g.10gb", 6)] {
         let profile = a100.profile(name).unwrap();
@@ -190,7 +190,7 @@ fn a_first_slice_spares_the_larger_half() {
 /// A greedy choice keeps room for `7g` and `4g` always, on a GPU in use also for `3g` and `2g`, and on an A30 for
 /// every profile. See [`Slots::best_start`] for the exceptions.
 #[test]
-fn equal_slices_block_no_more_of_themselves_or_of_large_ones_than_any_places_must() {
+fn equal_slices_block_as_few_profiles_as_possible() {
     for geometry in &GEOMETRIES {
         let states: BTreeSet<_> =
             arrangements(geometry).iter().map(|list| Slots::of(geometry, list)).collect();
@@ -218,7 +218,7 @@ fn equal_slices_block_no_more_of_themselves_or_of_large_ones_than_any_places_mus
 }
 
 #[test]
-fn a_fixed_layout_offers_only_its_own_places() {
+fn a_fixed_layout_offers_only_its_instances() {
     let a100 = geometry("A100-40");
     let [one, two, three] =
         ["1g.5gb", "2g.10gb", "3g.20gb"].map(|name| a100.profile(name).unwrap());
@@ -238,7 +238,7 @@ fn a_fixed_layout_offers_only_its_own_places() {
 }
 
 #[test]
-fn the_tables_are_ordered_and_places_of_one_profile_are_apart() {
+fn tables_are_ordered_and_start_slots_do_not_overlap() {
     for geometry in &GEOMETRIES {
         assert!(geometry.profiles.is_sorted_by_key(|p| (p.slots, p.compute, p.media)));
         for profile in geometry.profiles {

@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tree_agrees_with_a_plain_search(
+        fn the_tree_agrees_with_a_linear_search(
             mut leaves in prop::collection::vec(prop_oneof![Just(UNFIT), -3..3_i64], 1..700),
             updates in prop::collection::vec((0..700_usize, prop_oneof![Just(UNFIT), -3..3_i64]), 0..80),
         ) {
