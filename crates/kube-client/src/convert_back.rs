@@ -60,7 +60,7 @@ fn of_workload(written: &Value) -> Result<JobSpec, Unfit> {
     })
 }
 
-/// What a pod runs, with the folders of the node that it sees.
+/// Job of a pod, with its host folders as volumes.
 fn of_pod(pod: &Value, path: &str) -> Result<JobSpec, Unfit> {
     let mut spec = template::read(pod);
     if spec.docker_image.is_none() {

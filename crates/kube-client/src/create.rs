@@ -37,7 +37,7 @@ impl Cluster {
         Ok(view.other(kind, &metadata))
     }
 
-    /// Where objects of its kind are made.
+    /// API for creating objects of this kind.
     async fn door(
         &self,
         object: &Value,
@@ -81,7 +81,7 @@ impl Cluster {
     }
 }
 
-/// What the API server says, and where it helps who said it.
+/// Error of the API server, with the rejecting component if known.
 fn explained(error: kube::Error, kind: &str) -> Failure {
     let failure = Failure::from(error);
     match failure {

@@ -5,7 +5,7 @@ use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_kube_core::pod_end;
 use agentaflow_kube_core::slim::{ContainerStatus, Pod, Terminated};
 
-/// How a pod ended.
+/// End of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ending {
     pub(super) reason: Option<EndReason>,
@@ -14,7 +14,7 @@ pub(super) struct Ending {
     pub(super) message: Option<String>,
 }
 
-/// How a pod ended, or what keeps it from beginning; nothing of one that runs.
+/// End of a pod, or the obstacle to its start; empty for a running pod.
 pub(super) fn of(pod: &Pod) -> Ending {
     let failed = pod.status.phase.as_deref() == Some("Failed");
     let said = pod.status.reason.as_deref().unwrap_or_default();
@@ -58,7 +58,7 @@ fn of_container(end: &Terminated) -> EndReason {
     }
 }
 
-/// Whether the termination message, which may be the end of the output, shows exhausted GPU memory.
+/// True if the termination message, often the end of the output, shows exhausted GPU memory.
 fn shows_gpu_out_of_memory(end: &Terminated) -> bool {
     let message = end.message.as_deref().unwrap_or_default();
     agentaflow_explain::find_cause(message) == Some(EndCause::GpuOutOfMemory)

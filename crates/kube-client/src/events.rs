@@ -1,4 +1,4 @@
-//! What happened to jobs: the Events about workloads and their pods.
+//! Events of jobs: the Kubernetes Events of workloads and their pods.
 
 use agentaflow_api::event::Event;
 use agentaflow_api::{Stamp, job::Job};
@@ -16,7 +16,7 @@ use super::show::stamp;
 use super::{Cluster, Failure, list};
 
 impl Cluster {
-    /// What happened: to one job, or to all; oldest first.
+    /// Events of one job or of all jobs, oldest first.
     pub async fn events(&self, job: Option<&str>) -> Result<Vec<Event>, Failure> {
         let mut known = self.known(job).await?;
         let api = known.api(self);
@@ -31,7 +31,7 @@ impl Cluster {
         Ok(news.filter_map(|event| known.show(event)).collect())
     }
 
-    /// What happens from now on.
+    /// Future events.
     pub async fn follow_events(
         &self,
         job: Option<&str>,
@@ -48,7 +48,7 @@ impl Cluster {
         Ok(events.boxed())
     }
 
-    /// Whose events are meant.
+    /// Objects whose events are selected.
     async fn known(&self, job: Option<&str>) -> Result<Known, Failure> {
         let mut known = Known { everywhere: self.everywhere, ..Known::default() };
         if let Some(name) = job {
@@ -109,7 +109,7 @@ impl Known {
         about.filter_map(|event| Some((self.job_of(event)?, event.message.clone()?))).collect()
     }
 
-    /// Whether an event says of a pod what was told of its whole workload.
+    /// True if an event of a pod repeats an event of its workload.
     fn repeats(&self, event: &core::Event, told: &BTreeSet<(Named, String)>) -> bool {
         let of_a_pod = event.involved_object.kind.as_deref() == Some("Pod") && is_wait(event);
         let said = || Some((self.job_of(event)?, event.message.clone()?));
@@ -175,12 +175,12 @@ impl Known {
     }
 }
 
-/// Whether an event says why something waits.
+/// True for an event with a pending reason.
 fn is_wait(event: &core::Event) -> bool {
     event.reason.as_deref() == Some(names::FAILED_SCHEDULING)
 }
 
-/// Whether a pod of this name is one of a workload.
+/// True if a pod of this name belongs to the workload.
 fn is_pod_of(pod: &str, workload: &str) -> bool {
     let parts = |text: &str| -> Option<(u32, u32)> {
         let (rest, last) = text.rsplit_once('-')?;

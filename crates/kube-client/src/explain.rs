@@ -35,7 +35,7 @@ impl Cluster {
         }
     }
 
-    /// What would become of an object that is not handed in yet.
+    /// Evaluates an object that is not submitted.
     pub async fn what_if(&self, object: &Value) -> Result<Explanation, Failure> {
         if !is_name(&self.namespace) {
             return Err(Failure::Refused(format!("`{}` is not a namespace", self.namespace)));
@@ -60,7 +60,7 @@ impl Cluster {
         self.tail(named, broken.map_or(0, |task| task.task)).await
     }
 
-    /// What keeps a job that has its place from beginning, such as an image that cannot be pulled.
+    /// Obstacle to the start of a placed job, such as a failed image pull.
     async fn trouble(&self, named: &Named, job: &Job) -> Result<Option<Explanation>, Failure> {
         let Some(message) = job.error_message.clone().filter(|_| named.kind == Kind::Workload)
         else {
@@ -80,7 +80,7 @@ impl Cluster {
         }))
     }
 
-    /// What conditions, pods and events tell.
+    /// Explanation from conditions, pods and events, without the scheduler.
     async fn seen_from_outside(
         &self,
         named: &Named,
@@ -100,7 +100,7 @@ impl Cluster {
             _ => job
                 .wait_reason
                 .clone()
-                .unwrap_or_else(|| "it waits, and nobody said why".to_owned()),
+                .unwrap_or_else(|| "Pending; no reason reported yet".to_owned()),
         };
         Ok(Explanation {
             status: job.status,
@@ -131,7 +131,7 @@ fn unreadable(error: &serde_json::Error) -> Failure {
     Failure::Other(format!("the scheduler's answer cannot be read: {error}"))
 }
 
-/// What the scheduler does not know: how the job stands, and what it costs.
+/// Adds status and cost of the job, which the scheduler does not know.
 fn completed(mut told: Explanation, job: &Job) -> Explanation {
     told.status = job.status;
     told.price_per_hour = told.price_per_hour.or(job.price_per_hour);

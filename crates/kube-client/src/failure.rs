@@ -3,16 +3,16 @@
 /// Why a cluster did not answer as it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// What was asked for is not there.
+    /// Object not found.
     #[error("{0}")]
     NotFound(String),
     /// The caller may not do that, or is not known.
     #[error("{0}")]
     Forbidden(String),
-    /// What was handed in is not right, or contradicts what is there.
+    /// Invalid object, or conflict with an existing one.
     #[error("{0}")]
     Refused(String),
-    /// Nobody answers.
+    /// API server or scheduler unavailable.
     #[error("{0}")]
     Unreachable(String),
     /// A cluster cannot do that; a server can.
@@ -29,7 +29,6 @@ impl Failure {
         Self::Unsupported(format!("a Kubernetes context cannot {what}"))
     }
 
-    /// Whether something that was asked for by name is not there.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }

@@ -20,7 +20,7 @@ use super::Failure;
 /// Between two tries to go on.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// How long nobody may answer before it is given up.
+/// Longest outage of the API server before following ends.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 type Lines = Pin<Box<dyn AsyncBufRead + Send>>;
@@ -37,7 +37,7 @@ pub(super) struct Following {
     place: Place,
     /// The container was over when the connection was made: what comes is all there is.
     over: bool,
-    /// Since when nobody answers.
+    /// Start of the current outage.
     away: Option<Instant>,
 }
 
@@ -117,7 +117,7 @@ impl Following {
     }
 }
 
-/// How far the output was shown.
+/// Position in the output.
 #[derive(Debug, Default)]
 struct Place {
     /// Of the first line that was shown: those before it were not wanted.

@@ -190,7 +190,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Whoever made a pod would make it again.
+    /// Rejects a pod with an owner, which would create the pod again.
     fn refuse_owned(&self, pod: &core::Pod) -> Result<(), Failure> {
         let owners = pod.metadata.owner_references.iter().flatten();
         let Some(owner) = owners.into_iter().find(|owner| owner.controller == Some(true)) else {
@@ -215,7 +215,6 @@ fn owner_of(pod: &Pod) -> Option<String> {
     Some(owner.uid.clone())
 }
 
-/// Whether an object is a workload of ours.
 pub(super) fn is_workload(object: &Value) -> bool {
     let group = object["apiVersion"].as_str().and_then(|version| version.split('/').next());
     object["kind"] == "GPUWorkload" && group == Some(names::GROUP)

@@ -1,11 +1,11 @@
-//! What people ask of a cluster, answered in the words of the REST API: the same types, so that whoever shows them
-//! need not know which of the two was asked.
+//! Queries and changes of a cluster in the types of the REST API, so that the command line treats servers and clusters
+//! alike.
 //!
-//! A job is a `GPUWorkload`, named by its name; a pod that our scheduler places and that belongs to no workload is a
-//! job too, named `pod/` and its name. Both may be preceded by their namespace and a slash.
+//! A job is a `GPUWorkload`, named by its name; a pod of this scheduler without a workload is
+//! a job named `pod/NAME`. A namespace and a slash may precede both names.
 //!
-//! Where to look first: `jobs.rs` asks, `show.rs` says it in the API's words; `convert.rs` turns work that is written
-//! for one of the two into what the other takes.
+//! Start with `jobs.rs` (queries), `show.rs` (conversion to API types) and `convert.rs` (conversion of manifests between
+//! server and cluster).
 
 mod clock;
 pub mod convert;
@@ -37,13 +37,13 @@ pub struct Cluster {
     /// Speaks to its API server. Make it of a configuration without `default_retry`: repeating for minutes what is
     /// answered with 429 or 503 is right for a controller, and wrong where these are the answer.
     pub client: kube::Client,
-    /// Where work is looked for and handed in.
+    /// Namespace of queries and submissions.
     pub namespace: String,
     /// Work of all namespaces is listed.
     pub everywhere: bool,
     /// The namespace of the product: its scheduler, its settings, what its monitors say.
     pub system: String,
-    /// Where the scheduler answers questions; through the API server when nobody says.
+    /// URL of the scheduler; default: the service proxy of the API server.
     pub scheduler: Option<String>,
 }
 

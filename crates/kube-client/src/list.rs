@@ -7,7 +7,7 @@ use std::fmt::Debug;
 
 use super::Failure;
 
-/// How many are asked for at a time.
+/// Objects per page.
 const PAGE: u32 = 500;
 
 /// More than any list that people could look at; ends a server that never does.

@@ -12,7 +12,7 @@ use super::follow::Following;
 use super::named::{Kind, Named};
 use super::{Cluster, Failure, LogQuery, show, template};
 
-/// How often a pod that has not begun is looked at.
+/// Poll interval of a pod that has not started.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The most of a failed job's output that is looked through for what killed it.
@@ -91,7 +91,7 @@ impl Cluster {
         self.lone_pod(&Named { kind: Kind::Pod, name: pod, ..named.clone() }).await
     }
 
-    /// Whether there will be output to follow.
+    /// True if the job may still produce output.
     async fn is_worth_waiting(
         &self,
         named: &Named,

@@ -1,10 +1,10 @@
-//! How people name jobs: a workload by its name, a pod as `pod/NAME`, each with its namespace in front if they like.
+//! Names of jobs: a workload by its name, a pod as `pod/NAME`, each with an optional namespace prefix.
 
 use std::fmt;
 
 use super::Failure;
 
-/// What runs.
+/// Kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// A `GPUWorkload`.
@@ -22,7 +22,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Reads what somebody typed. `namespace` is meant where they do not say.
+    /// Parses a name; `namespace` is the default namespace.
     pub(super) fn parse(text: &str, namespace: &str) -> Result<Self, Failure> {
         let parts: Vec<&str> = text.trim().split('/').collect();
         let (space, kind, name) = match parts.as_slice() {
@@ -70,7 +70,7 @@ impl fmt::Display for Named {
     }
 }
 
-/// Whether the API server could know something of this name; anything else would change the path that is asked.
+/// True for a valid object name; any other text would change the request path.
 pub(super) fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     !text.is_empty() && text.len() <= 253 && text.chars().all(plain) && !text.starts_with('.')

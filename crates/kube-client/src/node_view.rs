@@ -42,7 +42,7 @@ impl Seen {
         self.node.metadata.resource_version.clone()
     }
 
-    /// Whether it is a node for GPU work.
+    /// True for a GPU node.
     pub(super) fn has_gpus(&self) -> bool {
         let offers = self.slim.status.allocatable.iter().flatten();
         let offers = offers.into_iter().any(|(name, _)| name.starts_with("nvidia.com/"));
@@ -66,7 +66,7 @@ impl Seen {
     }
 
     /// The devices that a pod on this node has: as the kubelet gave them out, where a monitor says so, or else as the
-    /// pod says; none when nobody knows.
+    /// pod says; `None` if unknown.
     pub(super) fn gpus_of(&self, pod: &Pod) -> Option<BTreeSet<String>> {
         let whole = whole_name(pod);
         let holds = |gpu: &&GpuStatus| {
@@ -133,7 +133,7 @@ impl Seen {
         }
     }
 
-    /// GPUs that somebody closed, as they are named on the node.
+    /// Cordoned GPUs, from the annotation of the node.
     fn closed_gpus(&self) -> Vec<String> {
         let named = self.node.metadata.annotations.as_ref();
         let named = named.and_then(|all| all.get(names::NODE_CLOSED_GPUS)).map(String::as_str);
@@ -305,7 +305,7 @@ impl Seen {
         beat.max(monitor)
     }
 
-    /// What a whole GPU costs an hour.
+    /// Price of a whole GPU per hour.
     fn price(&self) -> Dollars {
         let unit = self.view.prices.get(names::GPU_RESOURCE).copied().unwrap_or_default();
         let whole = unit.0.saturating_mul(u64::from(self.view.shared_units.max(1)));
@@ -324,7 +324,7 @@ impl Seen {
     }
 }
 
-/// What people call a pod: `namespace/name`.
+/// `namespace/name`.
 pub(super) fn whole_name(pod: &Pod) -> String {
     let part = |part: &Option<String>| part.clone().unwrap_or_default();
     format!("{}/{}", part(&pod.metadata.namespace), part(&pod.metadata.name))
@@ -350,7 +350,7 @@ fn instance(
         gpu_type: Some(model.to_owned()),
         // The engine's least memory stands for a GPU about which nothing is known.
         gpu_memory: Some(memory).filter(|memory| *memory > 1),
-        // Without a reading nobody knows what is used of it.
+        // Unknown without a reading.
         gpu_memory_available: reading
             .map(|gpu| memory.saturating_sub(gpu.memory_used))
             .filter(|_| memory > 1),

@@ -104,7 +104,7 @@ fn without_a_monitor_labels_and_pods_tell() {
     assert_eq!(
         shown.gpu_memory_available,
         unread.gpu_memory.unwrap(),
-        "a GPU that nobody has is free"
+        "an unallocated GPU is free"
     );
     assert!(!seen(json!({"metadata": {"name": "plain"}}), None, vec![]).has_gpus());
 }
@@ -174,7 +174,7 @@ fn a_pod_has_the_gpus_that_the_kubelet_gave_it_or_else_those_it_says() {
         ("the kubelet chose otherwise than planned", "train-0", assigned("GPU-b"), Some("GPU-a")),
         ("planned, and not yet started", "late", assigned("GPU-b"), Some("GPU-b")),
         ("a slice of time", "slice", assigned("GPU-b::3"), Some("GPU-b")),
-        ("a device that nobody knows", "odd", assigned("MIG-7"), None),
+        ("an unknown device", "odd", assigned("MIG-7"), None),
         ("a pod of others", "other", json!({}), None),
     ];
     for (what, name, annotations, expected) in cases {

@@ -58,7 +58,7 @@ impl Cluster {
     }
 
     /// Closes a node, or a GPU of it (`node/gpu`), and evicts the GPU work on it; says what it evicted. Pods that a
-    /// disruption budget keeps stay, and so do those of which nobody says which GPUs they have; the failure names
+    /// disruption budget keeps stay, and so do pods whose GPUs are unknown; the failure names
     /// them.
     pub async fn drain(&self, target: &str) -> Result<Vec<String>, Failure> {
         self.cordon(target, true).await?;
@@ -70,7 +70,7 @@ impl Cluster {
             let devices = self.devices().await?.remove(node);
             let seen = Seen::new(self.node(node).await?, devices, Vec::new());
             let (_, gpu) = seen.find_gpu(gpu)?;
-            let silent = |pod| format!("{}: nobody says which GPUs it has", whole_name(pod));
+            let silent = |pod| format!("{}: its GPUs are unknown", whole_name(pod));
             kept.extend(pods.iter().filter(|pod| seen.gpus_of(pod).is_none()).map(silent));
             pods.retain(|pod| seen.gpus_of(pod).is_some_and(|gpus| gpus.contains(&gpu)));
         }
@@ -128,7 +128,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the monitors say, by node. Where there is no monitor, or it may not be read, labels must do.
+    /// `GPUNode`s by node name; nodes without one, or without the right to read it, use labels.
     async fn devices(&self) -> Result<BTreeMap<String, slim::GpuNode>, Failure> {
         let api: Api<slim::GpuNode> = self.namespaced(&self.system);
         let found = match list::all(&api, ListParams::default()).await {
@@ -188,7 +188,7 @@ fn parts(target: &str) -> (&str, Option<&str>) {
     target.split_once('/').map_or((target, None), |(node, gpu)| (node, Some(gpu)))
 }
 
-/// Whether a drain evicts a pod: it has GPUs, and nobody would put it back on the same node.
+/// True if a drain evicts the pod: it has GPUs, and no DaemonSet would recreate it on the node.
 fn is_to_go(pod: &Pod) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
     let daemon =

@@ -22,7 +22,7 @@ pub(super) async fn send(
     Ok((status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
 }
 
-/// What an answer that is an error says.
+/// Message of an error response.
 pub(super) fn message(text: &str) -> String {
     let told: Option<serde_json::Value> = serde_json::from_str(text).ok();
     let told = told.as_ref().and_then(|told| told["message"].as_str());

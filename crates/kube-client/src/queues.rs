@@ -16,7 +16,7 @@ use super::{Cluster, Failure, list};
 /// The namespace that means all of them.
 const EVERYWHERE: &str = "*";
 
-/// How often a write is tried that others overtake.
+/// Attempts of a write that conflicts with other writers.
 const TRIES: usize = 10;
 
 impl Cluster {
@@ -48,12 +48,12 @@ impl Cluster {
                 api.replace(&queue.name, &how, &there).await
             } else {
                 let namespaces = vec![EVERYWHERE.to_owned()];
-                let everybody = GpuQueueSpec { namespaces, ..GpuQueueSpec::default() };
-                let new = GpuQueue::new(&queue.name, written(queue, everybody)?);
+                let unrestricted = GpuQueueSpec { namespaces, ..GpuQueueSpec::default() };
+                let new = GpuQueue::new(&queue.name, written(queue, unrestricted)?);
                 api.create(&how, &new).await
             };
             match written {
-                // The scheduler, or somebody else, wrote in between.
+                // The scheduler or a different client wrote in between.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(no_kind(error.into())),
                 Ok(made) => {

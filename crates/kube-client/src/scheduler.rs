@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::{Cluster, Failure, once};
 
-/// How long the scheduler may take to answer; it gives up by itself after two seconds.
+/// Timeout of a request; the scheduler itself gives up after two seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where the scheduler answers what.
+/// Ports of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Port {
     /// Questions.
@@ -66,7 +66,7 @@ impl Cluster {
         }
     }
 
-    /// What a scheduler, or an API server in front of it, says that is no answer.
+    /// Error response of the scheduler or of the API server in front of it.
     fn refusal(&self, status: u16, text: &str) -> Failure {
         // The API server speaks JSON, the scheduler plain text.
         let proxy = text.trim_start().starts_with('{');
@@ -98,7 +98,7 @@ fn direct(url: &str, port: Port) -> Result<kube::Client, Failure> {
     kube::Client::try_from(config).map_err(|_| wrong(url))
 }
 
-/// Where the scheduler answers this: questions where the context says, metrics on the port that is theirs.
+/// URL of a port: the context names the HTTP port; metrics have their own port.
 fn address(url: &str, port: Port) -> Option<http::Uri> {
     let uri: http::Uri = url.trim().trim_end_matches('/').parse().ok()?;
     let (scheme, host) = (uri.scheme_str()?, uri.host()?);
@@ -108,7 +108,7 @@ fn address(url: &str, port: Port) -> Option<http::Uri> {
     }
 }
 
-/// Nobody answers where the scheduler was asked, which for metrics is not where the context says.
+/// Error for a scheduler that does not respond. The URL of metrics differs from the context.
 fn silent(url: &str, port: Port, why: &str) -> Failure {
     let asked = address(url, port).map_or_else(|| url.to_owned(), |uri| uri.to_string());
     let why = why.rsplit(": ").next().unwrap_or_default();

@@ -17,7 +17,7 @@ use super::template;
 
 const HOUR_MS: i128 = 3_600_000;
 
-/// How jobs are shown: with their namespace or without, and as of when.
+/// Options of the conversion to API jobs: with or without namespace, and the current time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) everywhere: bool,
@@ -103,7 +103,7 @@ impl View {
         job
     }
 
-    /// What else was made: only its name is known.
+    /// Job for an object of a different kind, of which only the name is known.
     pub(super) fn other(&self, kind: &str, metadata: &ObjectMeta) -> Job {
         let named = named(metadata, Kind::Workload);
         let space = if self.everywhere { format!("{}/", named.namespace) } else { String::new() };
@@ -126,7 +126,7 @@ impl View {
         }
     }
 
-    /// How long it ran, and what that costs.
+    /// Sets run time and cost.
     fn count(&self, job: &mut Job, over: bool) {
         let until = if over { job.completed_at } else { Some(self.now) };
         let ran = job.started_at.zip(until);
@@ -138,7 +138,7 @@ impl View {
     }
 }
 
-/// What a length of time costs, rounded half to even.
+/// Cost of a duration, rounded half to even.
 fn cost(price: Dollars, milliseconds: i64) -> Dollars {
     let exact = i128::from(price.0) * i128::from(milliseconds);
     let (whole, rest) = (exact.div_euclid(HOUR_MS), exact.rem_euclid(HOUR_MS));
@@ -175,7 +175,7 @@ fn named(metadata: &ObjectMeta, kind: Kind) -> Named {
     }
 }
 
-/// Where tasks are; by the nodes alone where the pods are gone.
+/// Nodes and pods of the tasks; only nodes if the pods are gone.
 fn tasks(pods: &BTreeMap<u32, &Pod>, nodes: Option<&str>, phase: WorkloadPhase) -> Vec<TaskPlace> {
     if pods.is_empty() {
         let nodes = nodes.unwrap_or_default().split(',').filter(|node| !node.is_empty());

@@ -1,4 +1,4 @@
-//! What a pod runs, as jobs of the REST API say it.
+//! Conversion of a pod template to a job of the REST API.
 
 use agentaflow_api::Cores;
 use agentaflow_api::job::JobSpec;
@@ -6,8 +6,7 @@ use agentaflow_kube_core::names;
 use agentaflow_kube_core::translate::{mebibytes, milli_cpu};
 use serde_json::Value;
 
-/// What a pod runs: its GPU container's image, command, variables and resources. `spec` is a pod's spec as it is
-/// written; what cannot be read is left out.
+/// Image, command, variables and resources of the GPU container. `spec` is a raw pod spec; invalid fields are left out.
 pub(super) fn read(spec: &Value) -> JobSpec {
     let Some(container) = main_container(spec) else { return JobSpec::default() };
     let (docker_image, docker_tag) = image(container["image"].as_str().unwrap_or_default());
@@ -64,7 +63,7 @@ pub(super) fn image(written: &str) -> (Option<String>, Option<String>) {
     }
 }
 
-/// How many GPUs, or slices of which profile, a container has.
+/// Number of GPUs, or of slices with their profile.
 fn gpus(container: &Value) -> Option<(u32, Option<String>)> {
     let limits = container.pointer("/resources/limits")?.as_object()?;
     let count = |value: &Value| match value {
@@ -79,7 +78,7 @@ fn gpus(container: &Value) -> Option<(u32, Option<String>)> {
     })
 }
 
-/// What a container asks for of a resource, or may use at most.
+/// Request of a container for a resource, otherwise its limit.
 fn amount(container: &Value, resource: &str) -> Option<String> {
     let resources = &container["resources"];
     let asked = [&resources["requests"][resource], &resources["limits"][resource]];
