@@ -18,6 +18,7 @@ use utoipa::ToSchema;
 
 use crate::end::StartFailure;
 use crate::event::EventKind;
+use crate::ids::JobId;
 use crate::job::{ResourceUsage, Runtime, Volume};
 use crate::units::{Cores, Secret, Stamp};
 
@@ -26,8 +27,7 @@ use crate::units::{Cores, Secret, Stamp};
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 pub struct TaskKey {
-    /// The job.
-    pub job: i64,
+    pub job: JobId,
     /// Which try, from 1.
     pub epoch: u32,
     /// Which task of it, from 0.

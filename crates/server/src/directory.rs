@@ -1,33 +1,49 @@
-//! People and keys in memory: what every request asks for first.
+//! Users and credentials in memory, for the authentication of every request.
 //!
-//! Owned by the core, which changes it together with the store; shared for reading behind a lock that is
-//! only held for a look.
+//! Only the core changes the directory, together with the store. Requests read it without the core's lock.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustc_hash::FxHashMap;
 
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::Stamp;
 
 use crate::store::{CredentialKind, CredentialRow, UserRow};
 
-/// Users and credentials, with the ways to find them.
+/// The directory, shared by the core and all requests. Each access is short.
+#[derive(Clone, Debug, Default)]
+pub struct SharedDirectory(Arc<RwLock<Directory>>);
+
+impl SharedDirectory {
+    pub fn read(&self) -> RwLockReadGuard<'_, Directory> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Directory> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn replace(&self, directory: Directory) {
+        *self.write() = directory;
+    }
+}
+
+/// Users and credentials, with their indexes.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    /// By number.
-    pub users: BTreeMap<i64, UserRow>,
-    /// By number.
+    pub users: BTreeMap<UserId, UserRow>,
     pub credentials: BTreeMap<i64, CredentialRow>,
-    /// Credential numbers by the hash of the secret.
+    /// Credential ids by the hash of the secret.
     pub by_hash: FxHashMap<String, i64>,
-    /// User numbers by lower-cased name.
-    pub by_name: FxHashMap<String, i64>,
-    /// Numbers of the refresh tokens that count now, by the name of their session.
+    /// User ids by lower-case name.
+    pub by_name: FxHashMap<String, UserId>,
+    /// Ids of the valid refresh tokens by the name of their session.
     pub sessions: FxHashMap<String, i64>,
 }
 
 impl Directory {
-    /// A directory of these.
     pub fn new(users: Vec<UserRow>, credentials: Vec<CredentialRow>) -> Self {
         let mut directory = Self::default();
         for user in users {
@@ -39,7 +55,7 @@ impl Directory {
         directory
     }
 
-    /// Adds or changes a user.
+    /// Adds or replaces a user.
     pub fn put_user(&mut self, user: UserRow) {
         let name = user.username.to_lowercase();
         if let Some(old) = self.users.get(&user.id) {
@@ -52,7 +68,7 @@ impl Directory {
         self.users.insert(user.id, user);
     }
 
-    /// Adds or changes a credential.
+    /// Adds or replaces a credential.
     pub fn put_credential(&mut self, credential: CredentialRow) {
         self.drop_credential(credential.id);
         self.by_hash.insert(credential.hash.clone(), credential.id);
@@ -62,7 +78,6 @@ impl Directory {
         self.credentials.insert(credential.id, credential);
     }
 
-    /// Forgets a credential.
     pub fn drop_credential(&mut self, id: i64) {
         let Some(credential) = self.credentials.remove(&id) else { return };
         self.by_hash.remove(&credential.hash);
@@ -73,20 +88,20 @@ impl Directory {
         }
     }
 
-    /// The user with this name, whatever its case.
+    /// User with this name; case does not matter.
     pub fn user_named(&self, name: &str) -> Option<&UserRow> {
         self.users.get(self.by_name.get(&name.to_lowercase())?)
     }
 
-    /// The credential whose secret has this hash, if it still counts at that time.
+    /// Credential whose secret has this hash, if it is valid at `now`.
     pub fn credential(&self, hash: &str, now: Stamp) -> Option<&CredentialRow> {
         let found = self.credentials.get(self.by_hash.get(hash)?)?;
         let ended = found.expires_at.is_some_and(|end| end <= now);
         (found.revoked_at.is_none() && !ended).then_some(found)
     }
 
-    /// Whether this session of this user goes on.
-    pub fn session_lives(&self, session: &str, user: i64, now: Stamp) -> bool {
+    /// Whether this session of the user is valid at `now`.
+    pub fn session_lives(&self, session: &str, user: UserId, now: Stamp) -> bool {
         let row = self.sessions.get(session).and_then(|id| self.credentials.get(id));
         row.is_some_and(|row| {
             row.user_id == Some(user) && row.expires_at.is_none_or(|end| end > now)

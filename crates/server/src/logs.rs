@@ -15,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use agentaflow_api::ids::JobId;
 use agentaflow_api::link::TaskKey;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -32,7 +33,7 @@ pub enum LogError {
     #[error("cannot use the log of job {job}")]
     Io {
         /// Which job.
-        job: i64,
+        job: JobId,
         /// Why.
         source: io::Error,
     },
@@ -63,7 +64,7 @@ pub struct LogStore {
     most: u64,
     disk: Arc<Disk>,
     shards: Vec<Arc<tokio::sync::Mutex<Shard>>>,
-    followers: Mutex<HashMap<i64, watch::Sender<u64>>>,
+    followers: Mutex<HashMap<JobId, watch::Sender<u64>>>,
 }
 
 impl LogStore {
@@ -96,7 +97,7 @@ impl LogStore {
     /// Reads at most `max` bytes from an offset of the whole log; an offset beyond its end reads nothing.
     pub async fn read(
         &self,
-        job: i64,
+        job: JobId,
         task: u32,
         offset: u64,
         max: usize,
@@ -106,26 +107,26 @@ impl LogStore {
     }
 
     /// Where the last so many lines begin.
-    pub async fn tail(&self, job: i64, task: u32, lines: u64) -> Result<u64, LogError> {
+    pub async fn tail(&self, job: JobId, task: u32, lines: u64) -> Result<u64, LogError> {
         let path = log_path(&self.dir, job, task);
         blocking(job, move || tail_start(&path, lines)).await
     }
 
     /// The tasks of a job that have a log.
-    pub async fn tasks(&self, job: i64) -> Result<Vec<u32>, LogError> {
+    pub async fn tasks(&self, job: JobId) -> Result<Vec<u32>, LogError> {
         let folder = folder(&self.dir, job);
         blocking(job, move || Ok(sizes(&folder)?.into_keys().collect())).await
     }
 
     /// Changes whenever something is written, so that followers wake at once.
-    pub fn subscribe(&self, job: i64) -> watch::Receiver<u64> {
+    pub fn subscribe(&self, job: JobId) -> watch::Receiver<u64> {
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         followers.retain(|_, follower| follower.receiver_count() > 0);
         followers.entry(job).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
     /// Wakes followers of a job, for example because it is over.
-    pub fn wake(&self, job: i64) {
+    pub fn wake(&self, job: JobId) {
         let followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(follower) = followers.get(&job) {
             follower.send_modify(|count| *count = count.wrapping_add(1));
@@ -133,7 +134,7 @@ impl LogStore {
     }
 
     /// Removes everything that a job wrote.
-    pub async fn delete(&self, job: i64) -> Result<(), LogError> {
+    pub async fn delete(&self, job: JobId) -> Result<(), LogError> {
         let folder = folder(&self.dir, job);
         self.in_shard(job, move |shard| {
             shard.forget_job(job);
@@ -149,17 +150,17 @@ impl LogStore {
 
     async fn in_shard<T: Send + 'static>(
         &self,
-        job: i64,
+        job: JobId,
         work: impl FnOnce(&mut Shard) -> io::Result<T> + Send + 'static,
     ) -> Result<T, LogError> {
-        let shard = &self.shards[job.unsigned_abs() as usize % SHARDS];
+        let shard = &self.shards[job.0.unsigned_abs() as usize % SHARDS];
         let mut shard = Arc::clone(shard).lock_owned().await;
         blocking(job, move || work(&mut shard)).await
     }
 }
 
 async fn blocking<T: Send + 'static>(
-    job: i64,
+    job: JobId,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, LogError> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -168,11 +169,11 @@ async fn blocking<T: Send + 'static>(
         .map_err(|source| LogError::Io { job, source })
 }
 
-fn folder(dir: &Path, job: i64) -> PathBuf {
+fn folder(dir: &Path, job: JobId) -> PathBuf {
     dir.join(job.to_string())
 }
 
-fn log_path(dir: &Path, job: i64, task: u32) -> PathBuf {
+fn log_path(dir: &Path, job: JobId, task: u32) -> PathBuf {
     folder(dir, job).join(format!("{task}.log"))
 }
 

@@ -1,173 +1,192 @@
-//! Agents that are called instead of calling, in the way of the worker system's documents.
+//! Agents that the server calls, according to the documented push protocol.
 //!
 //! The server calls `POST {api_endpoint}/jobs/` and `DELETE {api_endpoint}/jobs/{id}`; the agent reports with
-//! `POST /gpu-workers/jobs/{id}/status`. A registration names the endpoint, and a registration is all it takes
-//! to name one, so the server only calls the address that the registration came from, or one that its operator
-//! allows: otherwise anybody with a registration token could make it call anywhere.
+//! `POST /gpu-workers/jobs/{id}/status`. A registration names the endpoint. The server only calls the address that the
+//! registration came from, or one that its operator allows: otherwise a registration token could direct it anywhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::link::{Ended, Message, Report, Stop, TaskKey, TaskUpdate};
 
-use crate::core::Core;
+use crate::core::{AgentMessage, Core, PushNode};
 
-/// A call that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Endpoints are asked whether they are there this often.
-const PROBE: Duration = Duration::from_secs(5);
+/// Timeout of a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of health probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Endpoints without permission that are remembered as reported.
+const MAX_REPORTED: usize = 10_000;
 
-/// Endpoints that may not be called and are remembered as told of.
-const MOST_TOLD: usize = 10_000;
+/// A push endpoint without permission.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ForbiddenEndpoint {
+    node: NodeId,
+    endpoint: String,
+}
+
+/// Client of the agent of one node.
+#[derive(Clone)]
+struct PushClient {
+    core: Core,
+    http: reqwest::Client,
+    node: NodeId,
+    base: Url,
+}
 
 /// Calls push agents until the server stops.
 pub async fn run(
     core: Core,
-    mut messages: mpsc::UnboundedReceiver<(i64, Message)>,
+    mut messages: mpsc::UnboundedReceiver<AgentMessage>,
     stop: CancellationToken,
 ) {
-    let Ok(client) = client() else {
-        tracing::error!("no HTTP client could be made; agents that are pushed to get no work");
+    let Ok(http) = http_client() else {
+        tracing::error!("Cannot create an HTTP client; push agents get no work");
         return;
     };
-    let mut probes = tokio::time::interval(PROBE);
-    let mut told = BTreeSet::new();
+    let mut probes = tokio::time::interval(PROBE_INTERVAL);
+    let mut reported = BTreeSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = probes.tick() => probe_all(&core, &client, &mut told),
+            _ = probes.tick() => probe_all(&core, &http, &mut reported),
             message = messages.recv() => {
-                let Some((node, message)) = message else { return };
-                deliver(&core, &client, node, message);
+                let Some(message) = message else { return };
+                deliver(&core, &http, message);
             }
         }
     }
 }
 
-fn client() -> Result<reqwest::Client, reqwest::Error> {
+fn http_client() -> Result<reqwest::Client, reqwest::Error> {
     agentaflow_api::client::install_crypto();
     reqwest::Client::builder()
-        .timeout(PATIENCE)
+        .timeout(CALL_TIMEOUT)
         // A redirect would lead away from the address that was checked.
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .build()
 }
 
-/// Asks every push endpoint whether it is there. One that may not be called is told of once.
-fn probe_all(core: &Core, client: &reqwest::Client, told: &mut BTreeSet<(i64, String)>) {
-    for (node, endpoint, peer) in core.push_nodes() {
-        let base = match allowed(&endpoint, peer.as_deref(), &core.settings().push_allow) {
-            Ok(base) => base,
-            Err(why) => {
-                if told.len() < MOST_TOLD && told.insert((node, endpoint)) {
-                    tracing::warn!(node, %why, "a push endpoint is not called");
-                    core.push_refused(node, &why);
+/// Probes every push endpoint. An endpoint without permission is reported once.
+fn probe_all(core: &Core, http: &reqwest::Client, reported: &mut BTreeSet<ForbiddenEndpoint>) {
+    for push in core.push_nodes() {
+        let node = push.id;
+        match PushClient::new(core, http, &push) {
+            Ok(client) => {
+                tokio::spawn(async move { client.probe().await });
+            }
+            Err(reason) => {
+                let forbidden = ForbiddenEndpoint { node, endpoint: push.endpoint };
+                if reported.len() < MAX_REPORTED && reported.insert(forbidden) {
+                    tracing::warn!(%node, %reason, "Push endpoint is not permitted");
+                    core.record_push_refused(node, &reason);
                 }
-                core.push_answers(node, false);
-                continue;
+                core.record_probe(node, false);
             }
-        };
-        let (core, client) = (core.clone(), client.clone());
-        tokio::spawn(async move {
-            let answers = answers(&client, &base).await;
-            core.push_answers(node, answers);
-            if answers {
-                catch_up(&core, &client, node, &base).await;
-            }
-        });
+        }
     }
 }
 
-/// Says again what was not answered for: a call that failed, or that a killed server did not make.
-async fn catch_up(core: &Core, client: &reqwest::Client, node: i64, base: &Url) {
-    let (tasks, stops) = core.push_due(node);
-    for key in tasks {
-        start(core, client, node, base, key).await;
-    }
-    for stop in stops {
-        halt(core, client, node, base, &stop).await;
-    }
-}
-
-async fn answers(client: &reqwest::Client, base: &Url) -> bool {
-    let Some(url) = below(base, "health") else { return false };
-    client.get(url).send().await.is_ok_and(|response| response.status().is_success())
-}
-
-fn deliver(core: &Core, client: &reqwest::Client, node: i64, message: Message) {
-    let known: BTreeMap<i64, (String, Option<String>)> =
-        core.push_nodes().into_iter().map(|(id, endpoint, peer)| (id, (endpoint, peer))).collect();
-    let Some((endpoint, peer)) = known.get(&node).cloned() else { return };
-    let (core, client) = (core.clone(), client.clone());
+fn deliver(core: &Core, http: &reqwest::Client, message: AgentMessage) {
+    let AgentMessage { node, message } = message;
+    let Some(push) = core.push_nodes().into_iter().find(|push| push.id == node) else { return };
+    let Ok(client) = PushClient::new(core, http, &push) else { return };
     tokio::spawn(async move {
-        let Ok(base) = allowed(&endpoint, peer.as_deref(), &core.settings().push_allow) else {
-            return;
-        };
         match message {
-            Message::Assign(assignment) => start(&core, &client, node, &base, assignment.key).await,
-            Message::Stop(stop) => halt(&core, &client, node, &base, &stop).await,
-            // The regular look says what was missed.
+            Message::Assign(assignment) => client.start(assignment.key).await,
+            Message::Stop(stop) => client.stop(&stop).await,
+            // The probe repeats unconfirmed messages.
             Message::Sync { .. } => {}
         }
     });
 }
 
-/// Hands a job over: 200 is taken, another answer is not. No answer may be either: the job is taken back before
-/// it is given to another.
-async fn start(core: &Core, client: &reqwest::Client, node: i64, base: &Url, key: TaskKey) {
-    let (Some(body), Some(url)) = (core.push_request(key.job), below(base, "jobs/")) else {
-        return;
-    };
-    let update = match client.post(url).json(&body).send().await {
-        // 409: it has it already.
-        Ok(response) if response.status().is_success() || response.status().as_u16() == 409 => {
-            TaskUpdate::Accepted
+impl PushClient {
+    fn new(core: &Core, http: &reqwest::Client, push: &PushNode) -> Result<Self, String> {
+        let base =
+            permitted_url(&push.endpoint, push.peer.as_deref(), &core.settings().push_allow)?;
+        Ok(Self { core: core.clone(), http: http.clone(), node: push.id, base })
+    }
+
+    /// Records if the agent answers, and repeats unconfirmed messages: a call that failed, or that a killed server did
+    /// not make.
+    async fn probe(&self) {
+        let answers = match below(&self.base, "health") {
+            Some(url) => {
+                let response = self.http.get(url).send().await;
+                response.is_ok_and(|response| response.status().is_success())
+            }
+            None => false,
+        };
+        self.core.record_probe(self.node, answers);
+        if answers {
+            let unconfirmed = self.core.unconfirmed_pushes(self.node);
+            for key in unconfirmed.tasks {
+                self.start(key).await;
+            }
+            for stop in unconfirmed.stops {
+                self.stop(&stop).await;
+            }
         }
-        Ok(response) => TaskUpdate::Refused {
-            detail: match response.status().as_u16() {
-                429 => "its agent says that it is full".to_owned(),
-                503 => "its agent says that it is not ready".to_owned(),
-                other => format!("its agent answered {other}"),
+    }
+
+    /// Sends a job: 200 accepts it, any other status refuses it. Without a response the job is withdrawn before it is
+    /// placed elsewhere.
+    async fn start(&self, key: TaskKey) {
+        let (Some(body), Some(url)) = (self.core.push_request(key.job), below(&self.base, "jobs/"))
+        else {
+            return;
+        };
+        let refused = |detail: &str| TaskUpdate::Refused { detail: detail.to_owned() };
+        let update = match self.http.post(url).json(&body).send().await {
+            // 409: the agent has the job already.
+            Ok(response) if response.status().is_success() || response.status().as_u16() == 409 => {
+                TaskUpdate::Accepted
+            }
+            Ok(response) => match response.status().as_u16() {
+                429 => refused("the agent is at its limit (429)"),
+                503 => refused("the agent is not ready (503)"),
+                status => refused(&format!("the agent answered {status}")),
             },
-        },
-        Err(error) if error.is_connect() => {
-            TaskUpdate::Refused { detail: "its agent cannot be reached".to_owned() }
+            Err(error) if error.is_connect() => refused("the agent cannot be reached"),
+            Err(_) if self.delete(key.job).await => refused("the agent did not answer"),
+            Err(_) => return,
+        };
+        self.apply(Report { key, update }).await;
+    }
+
+    /// Stops a job. A job that the agent does not know has ended.
+    async fn stop(&self, stop: &Stop) {
+        if self.delete(stop.key.job).await {
+            let ended = Ended { stopped: Some(stop.cause), ..Ended::default() };
+            self.apply(Report { key: stop.key, update: TaskUpdate::Ended(Box::new(ended)) }).await;
         }
-        Err(_) if delete(client, base, key.job).await => {
-            TaskUpdate::Refused { detail: "its agent did not answer".to_owned() }
+    }
+
+    async fn apply(&self, report: Report) {
+        if let Err(error) = self.core.apply_push_update(self.node, report).await {
+            tracing::warn!(%error, node = %self.node, "Cannot apply an update of a push agent");
         }
-        Err(_) => return,
-    };
-    if let Err(error) = core.push_update(node, Report { key, update }).await {
-        tracing::warn!(%error, "update of a push agent was not accepted");
+    }
+
+    /// Deletes a job; true if the agent stopped it or does not know it.
+    async fn delete(&self, job: JobId) -> bool {
+        let Some(url) = below(&self.base, &format!("jobs/{job}")) else { return false };
+        let response = self.http.delete(url).send().await;
+        response.is_ok_and(|response| {
+            response.status().is_success() || response.status().as_u16() == 404
+        })
     }
 }
 
-/// Stops a job. One that the agent does not know any more is over.
-async fn halt(core: &Core, client: &reqwest::Client, node: i64, base: &Url, stop: &Stop) {
-    if delete(client, base, stop.key.job).await {
-        let ended = Ended { stopped: Some(stop.cause), ..Ended::default() };
-        let report = Report { key: stop.key, update: TaskUpdate::Ended(Box::new(ended)) };
-        if let Err(error) = core.push_update(node, report).await {
-            tracing::warn!(%error, "update of a push agent was not accepted");
-        }
-    }
-}
-
-/// Tells an agent to stop a job; true when it is gone or unknown there.
-async fn delete(client: &reqwest::Client, base: &Url, job: i64) -> bool {
-    let Some(url) = below(base, &format!("jobs/{job}")) else { return false };
-    let answer = client.delete(url).send().await;
-    answer.is_ok_and(|answer| answer.status().is_success() || answer.status().as_u16() == 404)
-}
-
-/// The endpoint as a URL, if it may be called.
-fn allowed(endpoint: &str, peer: Option<&str>, allow: &[String]) -> Result<Url, String> {
+/// URL of an endpoint, if the server may call it.
+fn permitted_url(endpoint: &str, peer: Option<&str>, allow: &[String]) -> Result<Url, String> {
     let url: Url = endpoint.parse().map_err(|_| format!("`{endpoint}` is not a URL"))?;
     if !matches!(url.scheme(), "http" | "https")
         || !url.username().is_empty()
@@ -187,7 +206,7 @@ fn allowed(endpoint: &str, peer: Option<&str>, allow: &[String]) -> Result<Url, 
         Ok(url)
     } else {
         Err(format!(
-            "`{host}` is neither the address that the node registered from nor allowed with --push-allow"
+            "`{host}` is neither the address that the node registered from nor permitted with --push-allow"
         ))
     }
 }
@@ -208,11 +227,11 @@ mod tests {
 
     fn may(endpoint: &str, peer: &str, allow: &[&str]) -> bool {
         let allow: Vec<String> = allow.iter().map(ToString::to_string).collect();
-        allowed(endpoint, Some(peer), &allow).is_ok()
+        permitted_url(endpoint, Some(peer), &allow).is_ok()
     }
 
     #[test]
-    fn only_the_registering_address_and_allowed_ones_are_called() {
+    fn only_the_registering_address_and_permitted_ones_are_called() {
         assert!(may("http://10.0.0.7:8080", "10.0.0.7", &[]));
         assert!(may("http://[::1]:8080", "::1", &[]));
         assert!(may("http://127.0.0.1:9000", "::ffff:127.0.0.1", &[]));

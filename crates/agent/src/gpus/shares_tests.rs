@@ -1,10 +1,11 @@
+use agentaflow_api::ids::JobId;
 use agentaflow_api::link::GpuGrant;
 use agentaflow_gpu::MigDevice;
 
 use super::*;
 
 fn key(job: i64) -> TaskKey {
-    TaskKey { job, epoch: 1, task: 0 }
+    TaskKey { job: JobId(job), epoch: 1, task: 0 }
 }
 
 fn task(job: i64, uuid: &str, memory: u64, shared: bool) -> TaskLoad {

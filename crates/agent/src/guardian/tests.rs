@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use agentaflow_api::end::{EndCause, EndReason};
+use agentaflow_api::ids::JobId;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Secret;
 
@@ -129,7 +130,7 @@ impl Drop for TestDir {
 }
 
 fn key(job: i64) -> TaskKey {
-    TaskKey { job, epoch: 1, task: 0 }
+    TaskKey { job: JobId(job), epoch: 1, task: 0 }
 }
 
 fn is_alive(pid: u32) -> bool {

@@ -155,7 +155,7 @@ mod tests {
     fn output_over_the_limit_is_truncated_with_a_notice() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("output.log");
-        let key = TaskKey { job: 1, epoch: 1, task: 0 };
+        let key = TaskKey { job: agentaflow_api::ids::JobId(1), epoch: 1, task: 0 };
         std::fs::write(&path, "0123456789abcdef").unwrap();
         let tail = Tail::new(key, path.clone(), 16, true);
         assert_eq!(read_all(&tail), b"0123456789abcdef");
@@ -172,7 +172,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("output.log");
         std::fs::write(&path, "hello").unwrap();
-        let tail = Tail::new(TaskKey { job: 1, epoch: 1, task: 0 }, path, 100, false);
+        let tail = Tail::new(
+            TaskKey { job: agentaflow_api::ids::JobId(1), epoch: 1, task: 0 },
+            path,
+            100,
+            false,
+        );
         tail.rewind();
         assert_eq!(tail.piece(10).unwrap().data, "");
         assert!(!tail.is_sent());

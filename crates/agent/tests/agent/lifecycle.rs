@@ -6,6 +6,7 @@ use serde_json::json;
 
 use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::JobId;
 use agentaflow_api::link::{GpuGrant, Message, Report, Stop, StopCause, TaskKey, TaskUpdate};
 
 use crate::{TestBed, data_of, shell};
@@ -126,7 +127,7 @@ async fn a_stop_ends_a_running_task_and_a_task_that_never_arrived() {
     let agent = bed.agent();
     let key = bed.assign(shell(1, "sleep 300"));
     bed.server.running(key).await;
-    let never = TaskKey { job: 99, epoch: 4, task: 0 };
+    let never = TaskKey { job: JobId(99), epoch: 4, task: 0 };
     for key in [key, never] {
         bed.server.send(Message::Stop(Stop { key, cause: StopCause::Cancelled, grace_ms: 1000 }));
     }

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use agentaflow_agent::{AgentError, AgentSettings};
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::Runtime;
 use agentaflow_api::link::{Assignment, Message, TaskKey};
 use agentaflow_api::units::{Cores, Secret};
@@ -178,7 +179,7 @@ impl Drop for TestBed {
 
 fn shell(job: i64, script: &str) -> Assignment {
     Assignment {
-        key: TaskKey { job, epoch: 1, task: 0 },
+        key: TaskKey { job: JobId(job), epoch: 1, task: 0 },
         job_name: None,
         runtime: Runtime::Process,
         image: None,

@@ -20,6 +20,7 @@ use agentaflow_agent::runtime::docker::{
 use agentaflow_agent::runtime::{Runtime, StartError};
 use agentaflow_api::end::{EndReason, StartFailure};
 use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::JobId;
 use agentaflow_api::link::{StopCause, TaskKey};
 
 use bench::{Bench, connect, name, output, settings, socket, until};
@@ -207,7 +208,8 @@ async fn docker_a_container_ends_on_term_and_the_reason_outlives_the_agent() {
     assert_eq!(exit.stopped, Some(StopCause::Drained));
     // Stopping ended and unknown tasks is allowed.
     next.stop(key, StopCause::Cancelled, Duration::ZERO).await;
-    next.stop(TaskKey { job: 1, epoch: 1, task: 1 }, StopCause::Cancelled, Duration::ZERO).await;
+    next.stop(TaskKey { job: JobId(1), epoch: 1, task: 1 }, StopCause::Cancelled, Duration::ZERO)
+        .await;
 }
 
 #[tokio::test]

@@ -146,3 +146,84 @@ fn beat(line: &mut Connection, node: &str) {
         line.call("POST", &format!("/gpu-workers/nodes/{node}/heartbeat"), Some(&body)).unwrap();
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
+
+/// Pending jobs of the one account that asks.
+const PENDING: usize = 100_000;
+/// `GET /queues` a second.
+const READS: u32 = 500;
+/// Heartbeats a second, from as many nodes.
+const BEATS: u32 = 100;
+/// Length of each of the two measurements.
+const WINDOW: Duration = Duration::from_secs(5);
+
+/// Latency of heartbeats while an account with 100,000 pending jobs asks for its queues 500 times a second.
+pub(crate) fn reads_beside_heartbeats() -> Vec<Row> {
+    let system = System::start("server", &["--rate", "1000000"]);
+    let token = system.token("registration-token");
+    let nodes: Vec<_> =
+        (0..BEATS as usize).map(|number| register(&system, &token, number)).collect();
+    let job = json!({"docker_image": "busybox", "cpu_cores_required": 1});
+    submit(&system, 50, PENDING, &job);
+    let (mut alone, _) = heartbeats_beside(&system, &nodes, 0);
+    let (mut beside, reads) = heartbeats_beside(&system, &nodes, READS);
+    let shown = |times: &mut Vec<Duration>| {
+        let [half, most] = [50, 99].map(|part| percentile(times, part).as_secs_f64() * 1e3);
+        format!("p50 {half:.2} ms, p99 {most:.2} ms")
+    };
+    let rate = f64::from(reads) / WINDOW.as_secs_f64();
+    vec![
+        Row::new("heartbeats beside 100,000 pending jobs, no reads", shown(&mut alone)),
+        Row::new(
+            "the same with 500 `GET /queues` a second by the owner of the jobs",
+            format!("{} ({rate:.0} reads/s answered)", shown(&mut beside)),
+        ),
+    ]
+}
+
+/// Sends heartbeats for [`WINDOW`] beside `reads` calls of `GET /queues` a second. Returns the latency of each heartbeat
+/// and the number of reads that were answered.
+fn heartbeats_beside(
+    system: &System,
+    nodes: &[(String, String)],
+    reads: u32,
+) -> (Vec<Duration>, u32) {
+    const READERS: u32 = 10;
+    let since = Instant::now();
+    let answered = Mutex::new(0);
+    let mut latencies = Vec::new();
+    thread::scope(|scope| {
+        for reader in 0..READERS.min(reads) {
+            let answered = &answered;
+            scope.spawn(move || {
+                let mut line = system.connect();
+                let mut number = reader;
+                let mut own = 0;
+                while at_rate(since, number, reads) {
+                    line.call("GET", "/queues", None).unwrap().ok();
+                    (number, own) = (number + READERS, own + 1);
+                }
+                *answered.lock().unwrap() += own;
+            });
+        }
+        let mut lines: Vec<_> = nodes
+            .iter()
+            .map(|(_, key)| Connection::open(system.port, Some(key)).unwrap())
+            .collect();
+        let mut number = 0;
+        while at_rate(since, number, BEATS) {
+            let index = number as usize % nodes.len();
+            let started = Instant::now();
+            beat(&mut lines[index], &nodes[index].0);
+            latencies.push(started.elapsed());
+            number += 1;
+        }
+    });
+    (latencies, answered.into_inner().unwrap())
+}
+
+/// Waits until call `number` of `rate` calls a second is due; false once [`WINDOW`] is over.
+fn at_rate(since: Instant, number: u32, rate: u32) -> bool {
+    let due = since + Duration::from_secs(1) * number / rate;
+    thread::sleep(due.saturating_duration_since(Instant::now()));
+    since.elapsed() < WINDOW
+}

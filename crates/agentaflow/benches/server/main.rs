@@ -33,10 +33,11 @@ impl Row {
 /// A measurement, by the name under which it can be asked for.
 type Measurement = (&'static str, fn() -> Vec<Row>);
 
-const MEASUREMENTS: [Measurement; 6] = [
+const MEASUREMENTS: [Measurement; 7] = [
     ("jobs", load::thousand_jobs),
     ("submit", load::submissions),
     ("heartbeats", load::heartbeats),
+    ("reads", load::reads_beside_heartbeats),
     ("memory", memory::idle),
     ("start", latency::process_start),
     ("container", latency::container_start),

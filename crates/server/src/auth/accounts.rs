@@ -2,12 +2,13 @@
 
 use agentaflow_api::account::{Role, User};
 use agentaflow_api::error::ErrorCode;
+use agentaflow_api::ids::{MicroUsd, UserId};
 use agentaflow_api::units::{Dollars, Secret, Stamp};
 
 use super::sessions::end_all;
 use super::tokens::{Minted, digest, mint};
 use crate::api_error::ApiError;
-use crate::core::DirectoryWrite;
+use crate::core::{AccountSummary, DirectoryWrite};
 use crate::directory::Directory;
 use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 
@@ -25,7 +26,7 @@ pub struct UserPatch {
     pub active: Option<bool>,
     pub default_queue: Option<String>,
     /// A negative amount removes the limit.
-    pub spending_limit: Option<i64>,
+    pub spending_limit: Option<MicroUsd>,
     pub prepaid: Option<bool>,
 }
 
@@ -37,7 +38,7 @@ pub fn create_user(user: UserRow) -> Result<DirectoryWrite<(UserRow, Option<Secr
     };
     Ok(Box::new(move |directory, ids, now| {
         free_name(directory, &user.username)?;
-        ids.0.user += 1;
+        ids.0.user.0 += 1;
         let user = UserRow { id: ids.0.user, created_at: now, active: true, ..user };
         let mut changes = vec![Change::User(Box::new(user.clone()))];
         let code = invite.map(|Minted { secret, row }| {
@@ -67,7 +68,7 @@ pub fn register(
     Box::new(move |directory, ids, now| {
         let Some(code) = invite else {
             let user = sign_up(directory, username, email, password_hash, open)?;
-            ids.0.user += 1;
+            ids.0.user.0 += 1;
             let user = UserRow { id: ids.0.user, created_at: now, ..user };
             return Ok((vec![Change::User(Box::new(user.clone()))], user));
         };
@@ -92,7 +93,7 @@ pub fn register(
 }
 
 /// Changes a user. A new password ends all sessions and the invitation.
-pub fn update_user(id: i64, patch: UserPatch) -> DirectoryWrite<UserRow> {
+pub fn update_user(id: UserId, patch: UserPatch) -> DirectoryWrite<UserRow> {
     Box::new(move |directory, _, _| {
         let old = find(directory, id)?;
         let mut user = old.clone();
@@ -113,24 +114,24 @@ pub fn update_user(id: i64, patch: UserPatch) -> DirectoryWrite<UserRow> {
 }
 
 /// Switches a user off: no login, no key, no session counts any more. Jobs and bills stay.
-pub fn deactivate_user(id: i64) -> DirectoryWrite<UserRow> {
+pub fn deactivate_user(id: UserId) -> DirectoryWrite<UserRow> {
     update_user(id, UserPatch { active: Some(false), ..UserPatch::default() })
 }
 
 /// A user as the API shows one.
-pub fn show_user(row: &UserRow, (balance, spent): (Dollars, Dollars)) -> User {
+pub fn show_user(row: &UserRow, account: AccountSummary) -> User {
     User {
-        id: row.id,
+        id: row.id.0,
         username: row.username.clone(),
         email: row.email.clone(),
         role: row.role,
         grants: row.grants.clone(),
         active: row.active,
         default_queue: row.default_queue.clone(),
-        balance,
+        balance: account.balance,
         prepaid: row.prepaid,
-        spending_limit: row.spending_limit.map(Dollars),
-        spent_this_month: spent,
+        spending_limit: row.spending_limit.map(|limit| Dollars(limit.0)),
+        spent_this_month: account.spent_this_month,
         created_at: row.created_at,
         invite: None,
     }
@@ -166,7 +167,7 @@ fn apply(user: &mut UserRow, patch: UserPatch) {
         user.email = (!email.is_empty()).then_some(email);
     }
     if let Some(limit) = patch.spending_limit {
-        user.spending_limit = (limit >= 0).then_some(limit);
+        user.spending_limit = (limit.0 >= 0).then_some(limit);
     }
     user.password_hash = patch.password_hash.or(user.password_hash.take());
     user.role = patch.role.unwrap_or(user.role);
@@ -180,7 +181,7 @@ fn apply(user: &mut UserRow, patch: UserPatch) {
     }
 }
 
-fn find(directory: &Directory, id: i64) -> Result<&UserRow, ApiError> {
+fn find(directory: &Directory, id: UserId) -> Result<&UserRow, ApiError> {
     let missing = || ApiError::not_found(format!("there is no user with the number {id}"));
     directory.users.get(&id).ok_or_else(missing)
 }
@@ -196,7 +197,7 @@ fn invited_name(asked: Option<&str>, invited: &str) -> Result<(), ApiError> {
     Err(ApiError::invalid("username", detail))
 }
 
-fn end_invites(directory: &Directory, user: i64) -> Vec<Change> {
+fn end_invites(directory: &Directory, user: UserId) -> Vec<Change> {
     let of_user =
         |row: &&CredentialRow| row.kind == CredentialKind::Invite && row.user_id == Some(user);
     let invites = directory.credentials.values().filter(of_user);

@@ -1,5 +1,6 @@
 //! From a token to the one who holds it.
 
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::Stamp;
 
 use super::jwt::{Claims, JwtKeys};
@@ -73,7 +74,7 @@ pub fn known(directory: &Directory, token: &Presented, now: Stamp) -> Result<Kno
 }
 
 fn session(directory: &Directory, claims: &Claims, now: Stamp) -> Result<Known, Unknown> {
-    let user = claims.sub.parse().ok().and_then(|id: i64| directory.users.get(&id));
+    let user = claims.sub.parse().ok().and_then(|id: UserId| directory.users.get(&id));
     let user = user.ok_or(Unknown::NoSuch)?;
     if claims.exp <= now.0 / 1000
         || claims.session_epoch != user.session_epoch

@@ -3,6 +3,7 @@
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
 use serde::{Deserialize, Serialize};
 
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::{Secret, Stamp};
 
 use crate::api_error::ApiError;
@@ -45,7 +46,13 @@ impl JwtKeys {
     }
 
     /// A token for this user's session.
-    pub fn issue(&self, user: i64, epoch: u32, sid: &str, now: Stamp) -> Result<Secret, ApiError> {
+    pub fn issue(
+        &self,
+        user: UserId,
+        epoch: u32,
+        sid: &str,
+        now: Stamp,
+    ) -> Result<Secret, ApiError> {
         let iat = now.0 / 1000;
         let claims = Claims {
             sub: user.to_string(),

@@ -2,6 +2,7 @@
 
 use agentaflow_api::account::ApiKey;
 use agentaflow_api::error::ErrorCode;
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::tokens::mint;
@@ -22,7 +23,7 @@ pub struct NewKey {
     /// An API key or a registration token.
     pub kind: CredentialKind,
     /// Whose.
-    pub user: i64,
+    pub user: UserId,
     /// What it is called.
     pub name: String,
     /// When it ends.
@@ -66,7 +67,7 @@ pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, ApiError> {
 }
 
 /// Makes a key void. `owner` limits it to that user's own.
-pub fn revoke_key(kind: CredentialKind, id: i64, owner: Option<i64>) -> DirectoryWrite<ApiKey> {
+pub fn revoke_key(kind: CredentialKind, id: i64, owner: Option<UserId>) -> DirectoryWrite<ApiKey> {
     Box::new(move |directory, _, now| {
         let row = find(directory, kind, id, owner)?;
         let row = CredentialRow { revoked_at: row.revoked_at.or(Some(now)), ..row.clone() };
@@ -79,7 +80,7 @@ pub fn revoke_key(kind: CredentialKind, id: i64, owner: Option<i64>) -> Director
 pub fn rotate_key(
     kind: CredentialKind,
     id: i64,
-    owner: Option<i64>,
+    owner: Option<UserId>,
 ) -> Result<DirectoryWrite<ApiKey>, ApiError> {
     let minted = mint(kind, "")?;
     Ok(Box::new(move |directory, _, now| {
@@ -102,7 +103,7 @@ pub fn rotate_key(
 }
 
 /// Keys of this kind, oldest first; of that user or of all.
-pub fn list_keys(directory: &Directory, kind: CredentialKind, user: Option<i64>) -> Vec<ApiKey> {
+pub fn list_keys(directory: &Directory, kind: CredentialKind, user: Option<UserId>) -> Vec<ApiKey> {
     of(directory, kind, user).map(|row| show_key(row, None)).collect()
 }
 
@@ -123,7 +124,7 @@ pub fn show_key(row: &CredentialRow, key: Option<Secret>) -> ApiKey {
 fn of(
     directory: &Directory,
     kind: CredentialKind,
-    user: Option<i64>,
+    user: Option<UserId>,
 ) -> impl Iterator<Item = &CredentialRow> {
     let fits = move |row: &&CredentialRow| {
         row.kind == kind && user.is_none_or(|user| row.user_id == Some(user))
@@ -135,7 +136,7 @@ fn find(
     directory: &Directory,
     kind: CredentialKind,
     id: i64,
-    owner: Option<i64>,
+    owner: Option<UserId>,
 ) -> Result<&CredentialRow, ApiError> {
     let row = directory.credentials.get(&id).filter(|row| row.kind == kind);
     let row = row.filter(|row| owner.is_none_or(|owner| row.user_id == Some(owner)));

@@ -17,6 +17,7 @@ use std::sync::Mutex;
 
 use rustc_hash::FxHashMap;
 
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::Stamp;
 
 pub use accounts::{UserPatch, create_user, deactivate_user, register, show_user, update_user};
@@ -52,9 +53,9 @@ pub struct Auth {
     /// Logins by name, so that many addresses do not help a guesser.
     pub names: Limiter<String>,
     /// Calls by account.
-    pub accounts: Limiter<i64>,
+    pub accounts: Limiter<UserId>,
     /// Questions by account that the scheduler must plan for.
-    pub plans: Limiter<i64>,
+    pub plans: Limiter<UserId>,
     touched: Mutex<FxHashMap<i64, Stamp>>,
 }
 

@@ -1,6 +1,7 @@
 //! Sessions: a refresh token that is used once and replaced, and the access tokens made with it.
 
 use agentaflow_api::account::Tokens;
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::jwt::{ACCESS_SECONDS, JwtKeys};
@@ -27,7 +28,7 @@ pub struct Opened {
 }
 
 /// Opens a session for this user.
-pub fn open_session(user: i64, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, ApiError> {
+pub fn open_session(user: UserId, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, ApiError> {
     let minted = mint(CredentialKind::Refresh, "")?;
     Ok(Box::new(move |directory, ids, now| {
         let user = directory.users.get(&user).filter(|user| user.active);
@@ -103,7 +104,7 @@ pub fn use_link(code: &str, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, ApiE
 }
 
 /// Ends all sessions of a user.
-pub(super) fn end_all(directory: &Directory, user: i64) -> Vec<Change> {
+pub(super) fn end_all(directory: &Directory, user: UserId) -> Vec<Change> {
     let of_user =
         |row: &&CredentialRow| row.kind == CredentialKind::Refresh && row.user_id == Some(user);
     directory
@@ -176,7 +177,7 @@ fn forget_used(directory: &Directory, row: &CredentialRow) -> Vec<Change> {
 }
 
 /// Forgets what has ended of this user, and the oldest sessions if there are too many.
-fn make_room(directory: &Directory, user: i64, now: Stamp) -> Vec<Change> {
+fn make_room(directory: &Directory, user: UserId, now: Stamp) -> Vec<Change> {
     let mine = |row: &&CredentialRow| {
         row.user_id == Some(user)
             && matches!(row.kind, CredentialKind::Refresh | CredentialKind::BrowserLink)

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::error::ErrorCode;
+use agentaflow_api::ids::{AgentId, NodeId, UserId};
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::*;
@@ -15,7 +16,7 @@ use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 const NOW: Stamp = Stamp(1_800_000_000_000);
 
 fn user(id: i64, name: &str, role: Role) -> UserRow {
-    UserRow { id, username: name.to_owned(), role, active: true, ..UserRow::default() }
+    UserRow { id: UserId(id), username: name.to_owned(), role, active: true, ..UserRow::default() }
 }
 
 /// Two users and one credential of each kind, all with the secret `<kind>`.
@@ -24,9 +25,9 @@ fn directory() -> Directory {
         id,
         kind,
         hash: digest(secret),
-        user_id: Some(1),
-        node_id: Some(7),
-        agent_id: Some(8),
+        user_id: Some(UserId(1)),
+        node_id: Some(NodeId(7)),
+        agent_id: Some(AgentId(8)),
         ..CredentialRow::default()
     };
     let credentials = vec![
@@ -39,8 +40,8 @@ fn directory() -> Directory {
         row(7, CredentialKind::Agent, "af-agent"),
         CredentialRow { revoked_at: Some(NOW), ..row(8, CredentialKind::ApiKey, "af-revoked") },
         CredentialRow { expires_at: Some(NOW), ..row(9, CredentialKind::ApiKey, "af-expired") },
-        CredentialRow { user_id: Some(2), ..row(10, CredentialKind::ApiKey, "af-off") },
-        CredentialRow { user_id: Some(99), ..row(11, CredentialKind::ApiKey, "af-orphan") },
+        CredentialRow { user_id: Some(UserId(2)), ..row(10, CredentialKind::ApiKey, "af-off") },
+        CredentialRow { user_id: Some(UserId(99)), ..row(11, CredentialKind::ApiKey, "af-orphan") },
     ];
     let off = UserRow { active: false, ..user(2, "off", Role::Admin) };
     Directory::new(vec![user(1, "ada", Role::Admin), off], credentials)
@@ -52,7 +53,7 @@ fn jwt() -> JwtKeys {
 
 fn run<T>(directory: &mut Directory, write: DirectoryWrite<T>, now: Stamp) -> Result<T, ApiError> {
     let mut ids = Ids::default();
-    ids.0.user = directory.users.keys().max().copied().unwrap_or(0);
+    ids.0.user = directory.users.keys().max().copied().unwrap_or_default();
     ids.0.credential = directory.credentials.keys().max().copied().unwrap_or(0);
     let (changes, answer) = write(directory, &mut ids, now)?;
     for change in changes {
@@ -70,10 +71,15 @@ fn run<T>(directory: &mut Directory, write: DirectoryWrite<T>, now: Stamp) -> Re
 fn each_kind_of_token_opens_what_it_is_for_and_nothing_else() {
     let directory = directory();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
-    assert!(matches!(who("af-key"), Ok(Known::User(user, Some((1, None)))) if user.id == 1));
+    assert!(
+        matches!(who("af-key"), Ok(Known::User(user, Some((1, None)))) if user.id == UserId(1))
+    );
     assert_eq!(who("af-registration"), Ok(Known::Worker(Worker::Token, Some((5, None)))));
-    assert_eq!(who("af-node"), Ok(Known::Worker(Worker::Node(7), None)));
-    assert_eq!(who("af-agent"), Ok(Known::Worker(Worker::Agent { agent: 8, node: 7 }, None)));
+    assert_eq!(who("af-node"), Ok(Known::Worker(Worker::Node(NodeId(7)), None)));
+    assert_eq!(
+        who("af-agent"),
+        Ok(Known::Worker(Worker::Agent { agent: AgentId(8), node: NodeId(7) }, None))
+    );
     for (secret, why) in [
         ("af-refresh", Unknown::NoSuch),
         ("af-invite", Unknown::NoSuch),
@@ -93,7 +99,7 @@ fn each_kind_of_token_opens_what_it_is_for_and_nothing_else() {
 #[test]
 fn an_access_token_counts_for_an_hour_and_only_while_its_session_lives() {
     let mut directory = directory();
-    let opened = run(&mut directory, open_session(1, jwt()).unwrap(), NOW).unwrap();
+    let opened = run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW).unwrap();
     let access = opened.tokens.access_token.expose().to_owned();
     let who = |directory: &Directory, at| known(directory, &presented(&jwt(), &access), at);
     let after = |ms| Stamp(NOW.0 + ms);
@@ -120,7 +126,7 @@ fn a_token_without_a_signature_is_no_token() {
 #[test]
 fn a_refresh_token_is_good_once_and_a_second_use_ends_the_session() {
     let mut directory = directory();
-    let first = run(&mut directory, open_session(1, jwt()).unwrap(), NOW).unwrap().tokens;
+    let first = run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW).unwrap().tokens;
     let again = |directory: &mut Directory, token: &Secret| {
         run(directory, refresh(token, jwt()).unwrap(), NOW).unwrap()
     };
@@ -141,8 +147,10 @@ fn a_refresh_token_is_good_once_and_a_second_use_ends_the_session() {
 #[test]
 fn a_session_does_not_grow_without_bounds() {
     let mut directory = directory();
-    let mut token =
-        run(&mut directory, open_session(1, jwt()).unwrap(), NOW).unwrap().tokens.refresh_token;
+    let mut token = run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW)
+        .unwrap()
+        .tokens
+        .refresh_token;
     for _ in 0..100 {
         token = run(&mut directory, refresh(&token, jwt()).unwrap(), NOW)
             .unwrap()
@@ -152,7 +160,7 @@ fn a_session_does_not_grow_without_bounds() {
     }
     assert!(directory.credentials.len() < 11 + 25, "{}", directory.credentials.len());
     for _ in 0..100 {
-        run(&mut directory, open_session(1, jwt()).unwrap(), NOW).unwrap();
+        run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW).unwrap();
     }
     assert!(directory.sessions.len() <= 50, "{}", directory.sessions.len());
 }
@@ -213,22 +221,22 @@ fn sign_up_without_an_invitation_needs_an_open_door() {
 fn the_last_admin_stays_one() {
     let mut directory = directory();
     let demote = UserPatch { role: Some(Role::User), ..UserPatch::default() };
-    let refusal = run(&mut directory, update_user(1, demote.clone()), NOW).unwrap_err();
+    let refusal = run(&mut directory, update_user(UserId(1), demote.clone()), NOW).unwrap_err();
     assert_eq!((refusal.status, refusal.code), (409, ErrorCode::LastAdmin));
     assert_eq!(
-        run(&mut directory, deactivate_user(1), NOW).unwrap_err().code,
+        run(&mut directory, deactivate_user(UserId(1)), NOW).unwrap_err().code,
         ErrorCode::LastAdmin
     );
     directory.put_user(user(3, "bob", Role::Admin));
-    assert!(run(&mut directory, update_user(1, demote), NOW).is_ok());
+    assert!(run(&mut directory, update_user(UserId(1), demote), NOW).is_ok());
 }
 
 #[test]
 fn a_new_password_ends_all_sessions_and_leaves_keys() {
     let mut directory = directory();
-    let opened = run(&mut directory, open_session(1, jwt()).unwrap(), NOW).unwrap();
+    let opened = run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW).unwrap();
     let patch = UserPatch { password_hash: Some("new".to_owned()), ..UserPatch::default() };
-    run(&mut directory, update_user(1, patch), NOW).unwrap();
+    run(&mut directory, update_user(UserId(1), patch), NOW).unwrap();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
     assert_eq!(who(opened.tokens.access_token.expose()), Err(Unknown::Ended));
     assert!(who("af-key").is_ok());
@@ -238,7 +246,8 @@ fn a_new_password_ends_all_sessions_and_leaves_keys() {
 fn a_rotated_key_has_another_secret_and_the_old_one_is_void() {
     let mut directory = directory();
     let rotated =
-        run(&mut directory, rotate_key(CredentialKind::ApiKey, 1, Some(1)).unwrap(), NOW).unwrap();
+        run(&mut directory, rotate_key(CredentialKind::ApiKey, 1, Some(UserId(1))).unwrap(), NOW)
+            .unwrap();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
     assert_eq!(who("af-key"), Err(Unknown::NoSuch));
     assert!(who(rotated.key.unwrap().expose()).is_ok());
@@ -247,7 +256,7 @@ fn a_rotated_key_has_another_secret_and_the_old_one_is_void() {
 #[test]
 fn keys_of_others_are_out_of_reach() {
     let mut directory = directory();
-    let foreign = run(&mut directory, revoke_key(CredentialKind::ApiKey, 1, Some(2)), NOW);
+    let foreign = run(&mut directory, revoke_key(CredentialKind::ApiKey, 1, Some(UserId(2))), NOW);
     assert_eq!(foreign.unwrap_err().status, 404);
     let wrong_kind = run(&mut directory, revoke_key(CredentialKind::ApiKey, 6, None), NOW);
     assert_eq!(wrong_kind.unwrap_err().status, 404, "a node's key is not a user's");

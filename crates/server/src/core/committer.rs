@@ -1,4 +1,4 @@
-//! The committer: asks the engine, writes batches, and tells the world.
+//! The committer: runs the engine, writes batches, and then answers callers and agents.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,47 +7,61 @@ use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::NodeId;
+use agentaflow_api::job::TaskState;
 use agentaflow_api::link::Message;
 use agentaflow_api::units::Stamp;
+use agentaflow_backoff::BackoffPolicy;
 
-use super::batch::Batch;
-use super::hub::Hub;
-use super::jobs::stops;
-use super::pulse::Way;
+use super::journal::{AgentMessage, Batch};
+use super::node::{Contact, LiveNode};
+use super::outbox::Outboxes;
+use super::pending_reasons::ReasonCache;
+use super::published::Published;
 use super::restore::ENGINE_MEMORY;
 use super::state::State;
+use super::stop::stops;
 use crate::api_error::ApiError;
+use crate::directory::SharedDirectory;
 use crate::secrets::Keyring;
 use crate::settings::Settings;
-use crate::store::{Change, SeatState, Store, StoreError};
+use crate::store::{Change, Loaded, Store, StoreError};
 
-/// Leases, budgets and timers are looked at this often.
+/// Interval of checks of leases and timers.
 const TICK: Duration = Duration::from_millis(200);
-/// Spending is looked at this often.
-const SPENDING: Duration = Duration::from_secs(1);
-/// Signs of life and the engine's own memory are written down this often.
-const FLUSH: Duration = Duration::from_secs(10);
-/// Idempotency keys hold this long.
-pub(crate) const KEY_LIFE: Duration = Duration::from_hours(24);
-/// Keys are remembered in memory this long; the store knows older ones.
-const KEY_MEMORY: Duration = Duration::from_mins(10);
+/// Interval of checks of running jobs against budgets.
+const BUDGET_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which heartbeats and the engine's own memory are saved.
+const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
+/// Lifetime of idempotency keys.
+pub(super) const KEY_LIFE: Duration = Duration::from_hours(24);
 
-/// What the core's handle and the committer share.
-pub(crate) struct Inner {
-    pub(crate) state: Mutex<State>,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) hub: Hub,
-    pub(crate) events: broadcast::Sender<Arc<Event>>,
-    pub(crate) pushes: mpsc::UnboundedSender<(i64, Message)>,
-    pub(crate) wake: Notify,
-    pub(crate) stop: CancellationToken,
-    /// Cancelled when the last batch is written and the store is closed.
-    pub(crate) done: CancellationToken,
-    /// Cancelled when the server must not go on: another one took over.
-    pub(crate) fatal: CancellationToken,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) secrets: Arc<Keyring>,
-    pub(super) reasons: super::waits::Latest,
+/// Delays between attempts to reload the state after a failed transaction.
+const RELOAD: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(100), Duration::from_secs(5));
+
+const CANNOT_WRITE: &str = "the server cannot write to its database now; try again in a moment";
+const STOPPING: &str = "the server is stopping; try again in a moment";
+
+/// Shared by the core's handles and the committer.
+pub(super) struct Inner {
+    pub(super) state: Mutex<State>,
+    pub(super) published: Published,
+    pub(super) directory: SharedDirectory,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) outboxes: Outboxes,
+    pub(super) events: broadcast::Sender<Arc<Event>>,
+    pub(super) pushes: mpsc::UnboundedSender<AgentMessage>,
+    pub(super) wake: Notify,
+    pub(super) stop: CancellationToken,
+    /// Cancelled once the last batch is written and the store is closed.
+    pub(super) done: CancellationToken,
+    /// Cancelled when another server took over the database.
+    pub(super) fatal: CancellationToken,
+    pub(super) settings: Arc<Settings>,
+    pub(super) secrets: Arc<Keyring>,
+    pub(super) reasons: ReasonCache,
 }
 
 impl std::fmt::Debug for Inner {
@@ -56,250 +70,251 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// When the regular chores were done last.
+/// Work that repeats at an interval.
+struct Periodic {
+    interval: Duration,
+    last: Instant,
+}
+
+impl Periodic {
+    fn new(interval: Duration) -> Self {
+        Self { interval, last: Instant::now() }
+    }
+
+    fn is_due(&mut self) -> bool {
+        let due = self.last.elapsed() >= self.interval;
+        if due {
+            self.last = Instant::now();
+        }
+        due
+    }
+}
+
 struct Chores {
-    tick: Instant,
-    spending: Instant,
-    flush: Instant,
-    prune: Instant,
+    tick: Periodic,
+    budgets: Periodic,
+    save: Periodic,
+    prune: Periodic,
+}
+
+/// A batch with its writes.
+struct Transaction {
+    batch: Batch,
+    changes: Vec<Change>,
 }
 
 impl Inner {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs until the server stops; the last batch is written.
-    pub(crate) async fn commit_for_ever(self: Arc<Self>) {
-        let now = Instant::now();
-        let mut chores = Chores { tick: now, spending: now, flush: now, prune: now };
+    /// Commits batches until the server stops; the last batch is written.
+    pub(super) async fn run_committer(self: Arc<Self>) {
+        let mut chores = Chores {
+            tick: Periodic::new(TICK),
+            budgets: Periodic::new(BUDGET_INTERVAL),
+            save: Periodic::new(SAVE_INTERVAL),
+            prune: Periodic::new(PRUNE_INTERVAL),
+        };
         loop {
             let stopping = self.stop.is_cancelled();
             if stopping {
-                self.last_words();
+                self.close_journal();
             }
-            while let Some(batch) = self.next_batch(&mut chores) {
-                self.write(batch).await;
+            while let Some(transaction) = self.next_transaction(&mut chores) {
+                self.commit(transaction).await;
             }
             if stopping {
                 break;
             }
-            let sleep = self.sleep();
+            let delay = self.lock().engine.until_wake().unwrap_or(TICK).min(TICK);
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = self.stop.cancelled() => {}
-                () = tokio::time::sleep(sleep) => {}
+                () = tokio::time::sleep(delay) => {}
             }
         }
         self.store.close().await;
         self.done.cancel();
     }
 
-    /// Until the engine wants to be asked, or the next tick.
-    fn sleep(&self) -> Duration {
-        let state = self.lock();
-        let wake = state.wake.map(|at| Duration::from_millis(at.since(state.clock.now()).0));
-        wake.unwrap_or(TICK).min(TICK)
-    }
-
-    /// What is to be written now, with everything that follows from it.
-    fn next_batch(&self, chores: &mut Chores) -> Option<Written> {
+    /// Runs the engine and takes the batch, if it holds anything.
+    fn next_transaction(&self, chores: &mut Chores) -> Option<Transaction> {
         let mut state = self.lock();
-        if state.closed.is_none() {
+        if state.journal.is_open() {
             self.do_chores(&mut state, chores);
-            if state.money_moved {
-                state.look_at_gates();
-            }
-            let due = state.wake.is_some_and(|at| at <= state.clock.now());
-            if state.dirty || due {
-                state.decide();
+            state.update_budget_gates();
+            if state.engine.is_due() {
+                state.run_engine();
             }
         }
-        if state.batch.is_empty() {
+        if state.journal.is_empty() && !state.jobs.has_unsaved() {
+            state.publish(&self.published);
             return None;
         }
-        let mut syncs: Vec<i64> = std::mem::take(&mut state.batch.syncs).into_iter().collect();
-        // Agents that are called are told what they miss by the one who calls them.
-        syncs.retain(|node| state.nodes.get(node).is_some_and(|node| !node.is_push()));
-        let mut batch = std::mem::take(&mut state.batch);
-        // Who is told everything needs nothing else.
-        batch.outgoing.retain(|(node, _)| !syncs.contains(node));
-        batch.outgoing.extend(syncs.into_iter().map(|node| (node, sync(&state, node))));
-        let changes = changes(&state, &mut batch);
-        state.writing = (!changes.is_empty()).then(Instant::now);
-        Some(Written { batch, changes })
+        let mut batch = state.journal.take_batch();
+        add_syncs(&state, &mut batch);
+        let mut changes = state.jobs.take_changes();
+        changes.append(&mut batch.changes);
+        if !changes.is_empty() {
+            state.journal.begin_write();
+        }
+        Some(Transaction { batch, changes })
     }
 
     fn do_chores(&self, state: &mut State, chores: &mut Chores) {
-        let due = |last: &mut Instant, every: Duration| {
-            let due = last.elapsed() >= every;
-            if due {
-                *last = Instant::now();
-            }
-            due
-        };
-        if due(&mut chores.tick, TICK) {
+        if chores.tick.is_due() {
             state.find_lost_nodes();
             state.stop_overdue_pushes();
-            for node in self.hub.stopped_polling() {
-                state.reach(node, Way::Stream(None));
+            for node in self.outboxes.stopped_polling() {
+                state.connect_node(node, Contact::StreamClosed);
             }
         }
-        if due(&mut chores.spending, SPENDING) {
-            state.watch_spending();
+        if chores.budgets.is_due() {
+            state.enforce_budgets();
         }
-        if due(&mut chores.flush, FLUSH) {
-            state.flush_heartbeats();
-            state.recent_keys.retain(|_, (_, _, at)| at.elapsed() < KEY_MEMORY);
-            if !state.engine.is_empty() {
-                let memory = state.engine_memory();
-                state.batch.changes.push(Change::Meta(ENGINE_MEMORY, memory));
+        if chores.save.is_due() {
+            state.save_heartbeats();
+            state.jobs.keys_mut().expire();
+            if !state.engine.scheduler().is_empty() {
+                save_engine_memory(state);
             }
         }
-        if due(&mut chores.prune, Duration::from_hours(1)) {
+        if chores.prune.is_due() {
             let before = Stamp(Stamp::now().0 - KEY_LIFE.as_millis() as i64);
-            state.batch.changes.push(Change::IdempotencyBefore(before));
+            state.journal.write(Change::IdempotencyBefore(before));
         }
     }
 
-    /// Before the end, what is only in memory is written down.
-    fn last_words(&self) {
+    /// Saves the state that is only in memory, and accepts no more changes.
+    fn close_journal(&self) {
         let mut state = self.lock();
-        if state.closed.is_none() {
-            state.flush_heartbeats();
-            let memory = state.engine_memory();
-            state.batch.changes.push(Change::Meta(ENGINE_MEMORY, memory));
-            state.closed = Some("the server is stopping; try again in a moment");
+        if state.journal.is_open() {
+            state.save_heartbeats();
+            save_engine_memory(&mut state);
+            state.journal.close(STOPPING);
         }
     }
 
-    async fn write(&self, written: Written) {
-        let Written { batch, changes } = written;
+    async fn commit(&self, transaction: Transaction) {
+        let Transaction { batch, changes } = transaction;
         let result = if changes.is_empty() { Ok(()) } else { self.store.commit(&changes).await };
         match result {
-            Ok(()) => self.publish(batch),
-            Err(error) => self.start_over(batch, &error).await,
+            Ok(()) => self.announce(batch),
+            Err(error) => self.reload(batch, &error).await,
         }
     }
 
-    /// It is durable: tell everybody.
-    fn publish(&self, batch: Batch) {
+    /// Publishes a durable batch: views, messages, events, and then the answers to callers.
+    fn announce(&self, mut batch: Batch) {
         let mut state = self.lock();
-        state.writing = None;
-        for (node, message) in batch.outgoing {
-            let live = state.nodes.get(&node);
-            if live.is_some_and(super::state::LiveNode::is_push) {
-                let _ = self.pushes.send((node, message));
+        state.journal.end_write();
+        state.publish(&self.published);
+        for AgentMessage { node, message } in batch.messages.drain(..) {
+            if state.nodes.get(node).is_some_and(LiveNode::is_push) {
+                // The receiver ends with the server.
+                let _ = self.pushes.send(AgentMessage { node, message });
             } else {
-                self.hub.send(node, message);
+                self.outboxes.send(node, message);
             }
         }
         drop(state);
-        for event in batch.events {
+        for event in batch.events.drain(..) {
+            // Without subscribers nothing receives the event.
             let _ = self.events.send(event);
         }
-        for ticket in batch.tickets {
-            let _ = ticket.send(Ok(()));
-        }
+        batch.answer(&Ok(()));
     }
 
-    /// It is not durable: memory and store differ, so the memory is loaded again.
-    async fn start_over(&self, batch: Batch, error: &StoreError) {
-        tracing::error!(error = %chain(error), "a transaction failed; the state is loaded again from the store");
-        let refusal = ApiError::unavailable(
-            "the server cannot write to its database now; try again in a moment",
-        );
+    /// Replaces the state with the store's after a failed transaction: memory has changes that the store lacks.
+    async fn reload(&self, batch: Batch, error: &StoreError) {
+        tracing::error!(error = %chain(error), "Transaction failed; the state is reloaded from the store");
         let fenced = matches!(error, StoreError::Fenced);
-        {
-            // What came after stands on what was not written.
+        let failed = Err(ApiError::unavailable(CANNOT_WRITE));
+        let later = {
+            // Later changes build on the failed ones.
             let mut state = self.lock();
-            state.closed = Some(if fenced {
-                "another server has taken over the database"
-            } else {
-                "the server cannot write to its database now; try again in a moment"
-            });
-            fail(std::mem::take(&mut state.batch), &refusal);
-        }
-        fail(batch, &refusal);
+            let reason =
+                if fenced { "another server has taken over the database" } else { CANNOT_WRITE };
+            state.journal.close(reason);
+            drop(state.jobs.take_changes());
+            state.journal.take_batch()
+        };
+        later.answer(&failed);
+        batch.answer(&failed);
         if fenced {
             self.fatal.cancel();
             return;
         }
-        let mut pause = Duration::from_millis(100);
-        while !self.stop.is_cancelled() {
+        match self.stop.run_until_cancelled(self.load_again()).await {
+            Some(Some(loaded)) => self.replace_state(loaded),
+            Some(None) => self.fatal.cancel(),
+            None => {}
+        }
+    }
+
+    /// Loads the store until it succeeds; none if another server took over the database.
+    async fn load_again(&self) -> Option<Loaded> {
+        let mut backoff = RELOAD.start();
+        loop {
             match self.store.load(&Stamp::now().month()).await {
-                Ok(loaded) => {
-                    let mut state = self.lock();
-                    let mut fresh = State::load(
-                        self.settings.clone(),
-                        self.secrets.clone(),
-                        loaded,
-                        Some(&state),
-                    );
-                    let nodes: Vec<i64> = fresh.nodes.keys().copied().collect();
-                    for node in nodes {
-                        fresh.refresh_node(node);
-                        if fresh.nodes.get(&node).is_some_and(super::state::LiveNode::reachable) {
-                            fresh.batch.syncs.insert(node);
-                        }
-                    }
-                    *state = fresh;
-                    return;
-                }
-                Err(StoreError::Fenced) => return self.fatal.cancel(),
-                Err(error) => tracing::error!(error = %chain(&error), "the store cannot be read"),
+                Ok(loaded) => return Some(loaded),
+                Err(StoreError::Fenced) => return None,
+                Err(error) => tracing::error!(error = %chain(&error), "Cannot read the store"),
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(5));
+            backoff.sleep().await;
         }
     }
-}
 
-/// A batch and the writes that it means.
-struct Written {
-    batch: Batch,
-    changes: Vec<Change>,
-}
-
-/// All writes of a batch: jobs as they are now, then the rest in order.
-fn changes(state: &State, batch: &mut Batch) -> Vec<Change> {
-    let mut changes = Vec::with_capacity(batch.touched.len() + batch.changes.len());
-    let row = |id: &i64| state.jobs.get(id).or_else(|| batch.finished.get(id));
-    for id in &batch.new_jobs {
-        changes.extend(row(id).map(|row| Change::NewJob(Box::new(row.clone()))));
-    }
-    for id in batch.touched.difference(&batch.new_jobs) {
-        changes.extend(row(id).map(|row| Change::Job(*id, Box::new(row.state.clone()))));
-    }
-    changes.append(&mut batch.changes);
-    changes
-}
-
-/// Everything that a node should have.
-fn sync(state: &State, node: i64) -> Message {
-    let jobs = state.nodes.get(&node).map(|node| node.jobs.clone()).unwrap_or_default();
-    let (mut assignments, mut halts) = (Vec::new(), Vec::new());
-    for id in jobs {
-        let Some(job) = state.jobs.get(&id) else { continue };
-        for seat in job
-            .state
-            .seats
-            .iter()
-            .filter(|seat| seat.node == node && seat.state != SeatState::Ended)
-        {
-            assignments.extend(state.assignment(id, seat.task));
-        }
-        halts.extend(
-            stops(job, None).into_iter().filter(|(on, _)| *on == node).map(|(_, stop)| stop),
+    fn replace_state(&self, loaded: Loaded) {
+        let mut state = self.lock();
+        let mut fresh = State::load(
+            self.settings.clone(),
+            self.secrets.clone(),
+            self.directory.clone(),
+            loaded,
+            Some(&state),
         );
+        for node in fresh.nodes.ids() {
+            fresh.report_node(node);
+            if fresh.nodes.get(node).is_some_and(LiveNode::is_reachable) {
+                fresh.journal.request_sync(node);
+            }
+        }
+        self.published.clear();
+        fresh.publish(&self.published);
+        *state = fresh;
     }
-    Message::Sync { assignments, stops: halts }
 }
 
-fn fail(batch: Batch, refusal: &ApiError) {
-    for ticket in batch.tickets {
-        let _ = ticket.send(Err(refusal.clone()));
+/// Replaces the messages of nodes that need a full sync. A push agent receives missed messages from the task that calls
+/// it.
+fn add_syncs(state: &State, batch: &mut Batch) {
+    let mut syncs = std::mem::take(&mut batch.syncs);
+    syncs.retain(|node| state.nodes.get(*node).is_some_and(|node| !node.is_push()));
+    batch.messages.retain(|message| !syncs.contains(&message.node));
+    let full = |node: NodeId| AgentMessage { node, message: full_sync(state, node) };
+    batch.messages.extend(syncs.into_iter().map(full));
+}
+
+/// All assignments and stops of a node.
+fn full_sync(state: &State, node: NodeId) -> Message {
+    let jobs = state.nodes.get(node).map(LiveNode::jobs).unwrap_or_default();
+    let mut assignments = Vec::new();
+    let mut node_stops = Vec::new();
+    for job in jobs.into_iter().filter_map(|id| state.jobs.get(id)) {
+        let here = job.state.tasks.iter().filter(|task| task.node == node);
+        let live = here.filter(|task| task.state != TaskState::Ended);
+        assignments.extend(live.filter_map(|task| state.assignment(job, task)));
+        let stops = stops(job, None).into_iter().filter(|stop| stop.node == node);
+        node_stops.extend(stops.map(|stop| stop.stop));
     }
+    Message::Sync { assignments, stops: node_stops }
+}
+
+fn save_engine_memory(state: &mut State) {
+    let memory = state.engine.memory();
+    state.journal.write(Change::Meta(ENGINE_MEMORY, memory));
 }
 
 /// An error with its causes.

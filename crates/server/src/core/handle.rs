@@ -1,109 +1,111 @@
-//! How the rest of the server talks to the core.
+//! Interface of the core to the rest of the server.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::Event;
-use agentaflow_api::link::{Framed, Message};
+use agentaflow_api::ids::{AgentId, MicroUsd, NodeId, UserId};
+use agentaflow_api::link::Framed;
 use agentaflow_api::queue::{Queue, QueueSpec};
-use agentaflow_api::units::{Dollars, Stamp};
+use agentaflow_api::units::Stamp;
 
 use super::committer::Inner;
-use super::hub::Hub;
+use super::journal::AgentMessage;
+use super::ledger::AccountSummary;
+use super::outbox::Outboxes;
+use super::pending_reasons::ReasonCache;
+use super::published::Published;
 use super::state::State;
 use crate::api_error::ApiError;
-use crate::directory::Directory;
+use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
-use crate::store::{Change, Store, StoreError, UserRow};
+use crate::store::{Change, LastIds, Store, StoreError, UserRow};
 
-/// A user who is known to be who they say.
+/// An authenticated user.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The user, as of the request.
+    /// User record as of the request.
     pub user: Arc<UserRow>,
-    /// Authenticated by a browser's cookie.
+    /// Authenticated by the cookie of a browser.
     pub by_cookie: bool,
 }
 
-/// A machine that is known to be what it says.
+/// An authenticated machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Worker {
     /// With the key of this node.
-    Node(i64),
+    Node(NodeId),
     /// With the key of this agent, which works for that node.
-    Agent {
-        /// The agent's number.
-        agent: i64,
-        /// The node's number.
-        node: i64,
-    },
-    /// With a registration token only.
+    Agent { agent: AgentId, node: NodeId },
+    /// With a registration token.
     Token,
 }
 
-/// A node as callers name it: `gpu-…` or a number.
+/// A node as callers name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeRef {
-    /// By its `gpu-…` name.
+    /// `gpu-…`
     Name(String),
-    /// By its number.
-    Number(i64),
+    Number(NodeId),
 }
 
-/// A key that makes a repeated submission safe, with the hash of the body it came with.
+/// A key that makes a repeated submission safe, with the hash of its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
-    /// The key.
     pub key: String,
     /// blake3 of the body, in hexadecimal.
     pub body: String,
 }
 
-/// Hands out numbers inside the core.
+/// Last ids of users and credentials.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ids(pub crate::store::LastIds);
+pub struct Ids(pub LastIds);
 
-/// A change of people or keys: runs inside the core, alone, on the directory as it is. What it returns is
-/// written, then put into the directory, then answered. If it refuses, nothing happens.
+/// A change of users or credentials. The core runs it alone, with the directory as it is, and applies the changes that
+/// it returns; an error changes nothing.
 pub type DirectoryWrite<T> = Box<
     dyn FnOnce(&Directory, &mut Ids, Stamp) -> Result<(Vec<Change>, T), ApiError> + Send + 'static,
 >;
 
-/// What a held-open agent stream yields.
+/// Item of an agent's stream.
 #[derive(Clone, Debug)]
 pub enum StreamItem {
-    /// A message.
     Message(Arc<Framed>),
-    /// A sign of life.
     Ping,
 }
 
-/// The way to the core. Cheap to clone.
+/// Handle of the core. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Core {
     pub(super) inner: Arc<Inner>,
 }
 
 impl Core {
-    /// Loads the state from the store and starts the committer. The receiver yields what is to be pushed to
-    /// nodes whose agents are called instead of calling.
+    /// Loads the state from the store and starts the committer. The receiver yields the messages for agents that the
+    /// server calls.
     pub async fn start(
         settings: Arc<Settings>,
         store: Arc<dyn Store>,
         secrets: Arc<Keyring>,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<(i64, Message)>), StoreError> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<AgentMessage>), StoreError> {
         let loaded = store.load(&Stamp::now().month()).await?;
-        let state = State::load(settings.clone(), secrets.clone(), loaded, None);
+        let directory = SharedDirectory::default();
+        let mut state =
+            State::load(settings.clone(), secrets.clone(), directory.clone(), loaded, None);
+        let published = Published::default();
+        state.publish(&published);
         let (pushes, to_push) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
             state: std::sync::Mutex::new(state),
+            published,
+            directory,
             store,
-            hub: Hub::new(format!("{:x}", Stamp::now().0)),
+            outboxes: Outboxes::new(format!("{:x}", Stamp::now().0)),
             events: broadcast::channel(4096).0,
             pushes,
             wake: Notify::new(),
@@ -112,29 +114,27 @@ impl Core {
             fatal: CancellationToken::new(),
             settings,
             secrets,
-            reasons: std::sync::Mutex::default(),
+            reasons: ReasonCache::default(),
         });
-        tokio::spawn(inner.clone().commit_for_ever());
+        tokio::spawn(inner.clone().run_committer());
         Ok((Self { inner }, to_push))
     }
 
-    /// Changes something: runs alone, and returns when it is durable.
-    pub(super) async fn act<T>(
+    /// Runs a change under the lock and returns once it is durable and published.
+    pub(super) async fn change<T>(
         &self,
         change: impl FnOnce(&mut State) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let (answer, ticket) = {
             let mut state = self.inner.lock();
-            if let Some(why) = state.closed {
-                return Err(ApiError::unavailable(why));
-            }
+            state.journal.check_open()?;
             let answer = change(&mut state)?;
-            // What was changed before may still be on its way to the disk: nobody is told of it earlier.
-            let ticket = (state.batch.has_changes() || state.writing.is_some()).then(|| {
-                let (sender, receiver) = oneshot::channel();
-                state.batch.tickets.push(sender);
-                receiver
-            });
+            // A caller learns nothing of an earlier change that is still being written.
+            let pending = state.has_changes() || state.journal.is_writing();
+            let ticket = pending.then(|| state.journal.ticket());
+            if ticket.is_none() {
+                state.publish(&self.inner.published);
+            }
             (answer, ticket)
         };
         self.inner.wake.notify_one();
@@ -145,12 +145,12 @@ impl Core {
         Ok(answer)
     }
 
-    /// Cancelled when the server must not go on: another one took over the database.
+    /// Cancelled when another server took over the database.
     pub fn fatal(&self) -> CancellationToken {
         self.inner.fatal.clone()
     }
 
-    /// Stops taking anything, writes what is left, and lets go of the store. Returns when that is done.
+    /// Accepts no more changes, writes the last batch, and closes the store.
     pub async fn stop(&self) {
         self.inner.stop.cancel();
         self.inner.wake.notify_one();
@@ -162,81 +162,78 @@ impl Core {
         self.inner.store.clone()
     }
 
-    /// The settings.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.inner.settings
     }
 
-    /// A look at people and keys. Keep it short: the core waits for it.
-    pub fn directory<T>(&self, look: impl FnOnce(&Directory) -> T) -> T {
-        look(&self.inner.lock().directory)
+    /// Reads users and credentials, without the core's lock.
+    pub fn directory<T>(&self, read: impl FnOnce(&Directory) -> T) -> T {
+        read(&self.inner.directory.read())
     }
 
-    /// Changes people or keys.
+    /// Changes users or credentials.
     pub async fn write<T: Send + 'static>(&self, write: DirectoryWrite<T>) -> Result<T, ApiError> {
-        self.act(|state| {
+        self.change(|state| {
             let mut ids = state.ids;
-            let (changes, answer) = write(&state.directory, &mut ids, Stamp::now())?;
+            let (changes, answer) = write(&state.directory.read(), &mut ids, Stamp::now())?;
             state.ids = ids;
+            let mut directory = state.directory.write();
             for change in &changes {
                 match change {
                     Change::User(user) => {
-                        state.directory.put_user((**user).clone());
-                        state.money_moved = true;
+                        directory.put_user((**user).clone());
+                        state.ledger.mark_gates_stale();
                     }
-                    Change::Credential(row) => state.directory.put_credential((**row).clone()),
-                    Change::CredentialGone(id) => state.directory.drop_credential(*id),
+                    Change::Credential(row) => directory.put_credential((**row).clone()),
+                    Change::CredentialGone(id) => directory.drop_credential(*id),
                     _ => {}
                 }
             }
-            state.batch.changes.extend(changes);
+            drop(directory);
+            state.journal.write_all(changes);
             Ok(answer)
         })
         .await
     }
 
-    /// Pays money in, or takes it back.
+    /// Books a payment, or a withdrawal if negative.
     pub async fn credit(
         &self,
-        user: i64,
-        amount: Dollars,
+        user: UserId,
+        amount: MicroUsd,
         note: Option<String>,
     ) -> Result<(), ApiError> {
-        self.act(|state| state.credit(user, amount, note)).await
+        self.change(|state| state.credit_account(user, amount, note)).await
     }
 
-    /// A user's balance and this month's spending, running jobs included.
-    pub fn account(&self, user: i64) -> (Dollars, Dollars) {
-        let mut state = self.inner.lock();
-        let running = state.accrued(user);
-        let account = state.account(user);
-        (Dollars(account.balance - running), Dollars(account.spent + running))
+    /// Balance and spending of a user, running tasks included.
+    pub fn account(&self, user: UserId) -> AccountSummary {
+        self.inner.published.account(user)
     }
 
-    /// Queues, by name.
-    #[allow(clippy::unused_async, reason = "asking is a call like the others")]
-    pub async fn queues(&self) -> Result<Vec<Queue>, ApiError> {
-        Ok(self.inner.lock().show_queues())
+    /// All queues, the root queue first, then by name.
+    pub fn queues(&self) -> Vec<Queue> {
+        self.inner.published.queues()
     }
 
-    /// Makes or changes a queue. The flag says whether it is new.
+    pub fn queue(&self, name: &str) -> Option<Queue> {
+        self.inner.published.queue(name)
+    }
+
+    /// Creates or replaces a queue. The flag tells if it is new.
     pub async fn put_queue(
         &self,
         queue: QueueSpec,
         must_be_new: bool,
     ) -> Result<(Queue, bool), ApiError> {
         let name = queue.name.clone();
-        self.act(|state| {
-            let is_new = state.put_queue(queue, must_be_new)?;
-            let shown = state.show_queues().into_iter().find(|queue| queue.spec.name == name);
-            Ok((shown.unwrap_or_default(), is_new))
-        })
-        .await
+        let is_new = self.change(|state| state.put_queue(queue, must_be_new)).await?;
+        Ok((self.queue(&name).unwrap_or_default(), is_new))
     }
 
-    /// Removes a queue; refused while it has jobs or children.
+    /// Deletes a queue without jobs and child queues.
     pub async fn delete_queue(&self, name: &str) -> Result<(), ApiError> {
-        self.act(|state| state.delete_queue(name)).await
+        self.change(|state| state.delete_queue(name)).await
     }
 
     /// Events as they are committed, from now on.
@@ -244,47 +241,44 @@ impl Core {
         self.inner.events.subscribe()
     }
 
-    /// Makes a new key for secrets and seals all that are kept with it. Returns how many were sealed anew.
+    /// Creates a new key for secrets and reseals all secrets with it. Returns the number of jobs resealed.
     pub async fn rotate_secret_key(&self) -> Result<usize, ApiError> {
         self.inner.secrets.rotate().map_err(|error| {
             if let SecretError::Full { .. } = error {
                 return ApiError::conflict(ErrorCode::KeyFileFull, error.to_string());
             }
-            tracing::error!(%error, "the secret key could not be changed");
+            tracing::error!(%error, "Cannot change the secret key");
             ApiError::unavailable("the new key could not be written; the old one stays in force")
         })?;
-        let renewed = self.act(|state| Ok(state.reseal())).await?;
-        // That is durable now: older keys that nothing is sealed with can go.
+        let resealed = self.change(|state| Ok(state.reseal_secrets())).await?;
+        // The resealed secrets are durable: keys without a secret can be removed.
         let sealed: Vec<String> = {
             let state = self.inner.lock();
-            state.jobs.values().filter_map(|job| job.state.sealed.clone()).collect()
+            state.jobs.iter().filter_map(|job| job.state.sealed.clone()).collect()
         };
         if let Err(error) = self.inner.secrets.forget_unused(sealed.iter().map(String::as_str)) {
-            tracing::warn!(%error, "old secret keys could not be forgotten; they do no harm");
+            tracing::warn!(%error, "Cannot remove old secret keys");
         }
-        Ok(renewed)
+        Ok(resealed)
     }
 
-    /// Changes the cluster's strategy.
+    /// Sets the scheduling strategy of the cluster.
     pub async fn set_strategy(&self, name: &str) -> Result<(), ApiError> {
-        self.act(|state| state.set_strategy(name)).await
+        self.change(|state| state.set_strategy(name)).await
     }
 
-    /// The cluster's strategy.
     pub fn strategy(&self) -> &'static str {
-        self.inner.lock().strategy().name()
+        self.inner.lock().engine.scheduler().policy().strategy.name()
     }
 
-    /// Whether the server can keep its promises: the database answers and the core is alive.
+    /// Whether the database answers and the core accepts changes.
     pub async fn ready(&self) -> Result<(), ApiError> {
-        if let Some(why) = self.inner.lock().closed {
-            return Err(ApiError::unavailable(why));
-        }
+        self.inner.lock().journal.check_open()?;
         self.inner.store.ping().await.map_err(|error| unreadable(&error))
     }
 }
 
 pub(super) fn unreadable(error: &StoreError) -> ApiError {
-    tracing::error!(%error, "the store cannot be read");
+    tracing::error!(%error, "Cannot read the store");
     ApiError::unavailable("the server cannot read its database now; try again in a moment")
 }

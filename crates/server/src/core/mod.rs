@@ -1,39 +1,47 @@
-//! The core: everything that changes, behind one lock, and one committer that makes it durable.
+//! The core: all state that changes, behind one lock, and one committer that makes it durable.
 //!
-//! Whoever wants to change something takes the lock, changes the memory (`State`), and waits for the
-//! *ticket* of the batch (`Batch`) that the change went into. The committer asks the engine what
-//! follows, writes the batch in one transaction, and only then answers tickets, sends messages to agents and
-//! publishes events. While it writes, the next batch fills: that is the group commit.
+//! A change takes the lock, changes the parts of `State`, and waits for the *ticket* of its batch (`Journal`). The
+//! committer runs the engine, writes the batch in one transaction, and then publishes views, sends messages to agents,
+//! publishes events and answers tickets. While it writes, the next batch fills: group commit.
 //!
-//! Nothing is answered, sent or published that is not durable. If a transaction fails, the memory is thrown away
-//! and loaded from the store again; everybody who waited is told to try again.
+//! The core answers, sends and publishes a change only once the change is durable. After a failed transaction it reloads
+//! the state from the store, and callers receive an error that permits a retry.
+//!
+//! Reads that do not need the engine come from `Published`, without the lock.
 
-mod assigning;
-mod batch;
+mod admin;
+mod assignment;
 mod budgets;
-mod calls_agents;
-mod calls_jobs;
-mod calls_nodes;
-mod clock;
 mod committer;
-mod describe;
-mod endings;
+mod engine_link;
+mod explain;
+mod finish;
 mod handle;
-mod hub;
-mod jobs;
-mod leases;
-mod money;
-mod nodes;
-mod placing;
-mod pulse;
-mod pushes;
-mod queues;
-mod reports;
+mod handle_agents;
+mod handle_jobs;
+mod handle_nodes;
+mod job;
+mod job_view;
+mod journal;
+mod ledger;
+mod liveness;
+mod node;
+mod outbox;
+mod pending_reasons;
+mod place;
+mod pricing;
+mod published;
+mod push_agents;
+mod queue_table;
+mod registration;
 mod restore;
-mod show;
-mod show_nodes;
 mod state;
-mod waits;
+mod stop;
+mod submit;
+mod task_updates;
 
 pub use handle::{Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, StreamItem, Worker};
-pub use waits::Waits;
+pub use journal::AgentMessage;
+pub use ledger::AccountSummary;
+pub use pending_reasons::PendingReasons;
+pub(crate) use push_agents::PushNode;

@@ -1,196 +1,151 @@
-//! From the store to memory: what is running is a fact and never decided anew, what waits keeps its age.
+//! State from the store. Placements that are live are facts and not decided again; pending jobs keep their age.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
-use agentaflow_api::job::{JobStatus, OnNodeLost};
+use agentaflow_api::ids::NodeId;
+use agentaflow_api::job::{JobStatus, TaskState};
 use agentaflow_engine::{
-    Gate, GpuId, MiB, MilliCpu, NodeId, NodeSnapshot, Policy, Queue, QueueSnapshot, Quota,
-    Scheduler, Snapshot, TaskSnapshot, Time, WorkloadPhase, WorkloadSnapshot,
+    Gate, GpuAllocation, NodeSnapshot, Policy, Queue, QueueSnapshot, Scheduler, Snapshot,
+    TaskSnapshot, Time, Workload, WorkloadPhase, WorkloadSnapshot,
 };
 
-use agentaflow_api::queue::{QueueSpec, QuotaSpec};
-
-use super::batch::Batch;
-use super::clock::Clock;
-use super::describe::{closed_gpus, engine_node};
+use super::engine_link::{Clock, EngineLink};
 use super::handle::Ids;
-use super::jobs::{weight, workload};
-use super::money::Account;
-use super::state::{LiveNode, State, Told};
-use crate::directory::Directory;
+use super::job::JobTable;
+use super::job::workload::workload;
+use super::journal::Journal;
+use super::ledger::Ledger;
+use super::node::{LiveNode, NodeTable, TaskBooking, TaskRef};
+use super::queue_table::{QueueTable, ROOT, engine_queue};
+use super::state::State;
+use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::Keyring;
 use crate::settings::Settings;
-use crate::store::{JobRow, Loaded, QueueRow, SeatState};
+use crate::store::{JobRow, Loaded, QueueRow, TaskAssignment};
 
-/// The name under which the engine's own memory (cursor, decayed use) is kept in the store.
-pub(crate) const ENGINE_MEMORY: &str = "engine";
-/// The name under which the strategy is kept.
-pub(crate) const STRATEGY: &str = "strategy";
+/// Key of the engine's own memory (cursor, decayed usage) in the store.
+pub(super) const ENGINE_MEMORY: &str = "engine";
+/// Key of the strategy in the store.
+pub(super) const STRATEGY: &str = "strategy";
 
 impl State {
-    /// A state from what the store holds. `before` keeps what is only known while things live.
-    pub(crate) fn load(
+    /// Builds the state from the store. `before` provides the liveness of nodes after a reload.
+    pub(super) fn load(
         settings: Arc<Settings>,
         secrets: Arc<Keyring>,
+        directory: SharedDirectory,
         loaded: Loaded,
         before: Option<&Self>,
     ) -> Self {
-        let clock = before.map_or_else(Clock::new, |before| before.clock);
+        let last = loaded.last;
+        directory.replace(Directory::new(loaded.users, loaded.credentials));
+        let jobs = JobTable::new(loaded.jobs, last.job);
+        let queues = QueueTable::new(loaded.queues);
+        let mut nodes = NodeTable::new(loaded.nodes, loaded.agents, last.node, last.agent);
+        nodes.keep_liveness(before.map(|before| &before.nodes));
+        book_tasks(&jobs, &mut nodes);
+        let mut policy = settings.policy.clone();
+        let strategy = loaded.meta.get(STRATEGY).and_then(|name| name.parse().ok());
+        policy.strategy = strategy.unwrap_or(policy.strategy);
+        let clock = before.map_or_else(Clock::new, |before| before.engine.clock());
+        let memory =
+            loaded.meta.get(ENGINE_MEMORY).and_then(|text| serde_json::from_str(text).ok());
+        let scheduler =
+            restore_engine(&jobs, &mut nodes, &queues, policy, memory.unwrap_or_default(), clock);
         let mut state = Self {
-            clock,
-            engine: Scheduler::default(),
-            directory: Directory::new(loaded.users, loaded.credentials),
-            jobs: loaded.jobs.into_iter().map(|job| (job.id, job)).collect(),
-            nodes: loaded.nodes.into_iter().map(|row| (row.id, LiveNode::new(row))).collect(),
-            agents: loaded.agents.into_iter().map(|agent| (agent.id, agent)).collect(),
-            queues: loaded.queues.into_iter().map(|row| (row.spec.name.clone(), row)).collect(),
-            accounts: accounts(&loaded.accounts),
-            recent_keys: FxHashMap::default(),
-            ids: Ids(loaded.last),
-            batch: Batch::default(),
-            dirty: true,
-            money_moved: true,
-            wake: None,
-            writing: None,
-            held: FxHashMap::default(),
-            closed: None,
+            ids: Ids(last),
+            ledger: Ledger::new(loaded.accounts, last.ledger),
+            journal: Journal::new(last.event),
+            engine: EngineLink::new(scheduler, clock),
             settings,
             secrets,
-        };
-        state.keep_alive(before);
-        state.seat_jobs();
-        state.weigh_jobs();
-        let strategy = loaded.meta.get(STRATEGY);
-        let strategy = strategy.and_then(|name| name.parse().ok());
-        let mut policy = state.settings.policy.clone();
-        policy.strategy = strategy.unwrap_or(policy.strategy);
-        state.engine = state.restored(policy, loaded.meta.get(ENGINE_MEMORY));
-        state.reseal();
-        state
-    }
-
-    /// Takes over what is not in the store: signs of life, streams, readings.
-    fn keep_alive(&mut self, before: Option<&Self>) {
-        for (id, node) in &mut self.nodes {
-            let Some(old) = before.and_then(|before| before.nodes.get(id)) else { continue };
-            let row = std::mem::take(&mut node.row);
-            // Whether it is lost and which GPUs are sick is found out again: the engine starts anew.
-            *node = LiveNode {
-                row,
-                jobs: BTreeSet::new(),
-                sick: BTreeSet::new(),
-                told: None,
-                lost: false,
-                ..old.clone()
-            };
-        }
-        let nodes: Vec<i64> = self.nodes.keys().copied().collect();
-        for node in nodes {
-            self.set_interval(node);
-        }
-    }
-
-    /// Counts what each user holds.
-    fn weigh_jobs(&mut self) {
-        for job in self.jobs.values() {
-            let held = self.held.entry(job.user_id).or_default();
-            (held.0, held.1) = (held.0 + 1, held.1 + weight(&job.spec));
-        }
-    }
-
-    /// Notes on the nodes which jobs they have.
-    fn seat_jobs(&mut self) {
-        for job in self.jobs.values() {
-            for seat in job.state.seats.iter().filter(|_| job.state.status != JobStatus::Pending) {
-                if let Some(node) =
-                    self.nodes.get_mut(&seat.node).filter(|_| seat.state != SeatState::Ended)
-                {
-                    node.jobs.insert(job.id);
-                }
-            }
-        }
-    }
-
-    /// The engine as it was, from facts. Facts that contradict each other cost the jobs that they are about, never
-    /// the others.
-    fn restored(&mut self, policy: Policy, memory: Option<&String>) -> Scheduler {
-        let now = self.clock.now();
-        let memory: Snapshot =
-            memory.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let queues = queue_facts(self.queues.values(), &memory);
-        let nodes = self.node_facts();
-        let mut workloads = Vec::new();
-        for job in self.jobs.values() {
-            match workload(job) {
-                Ok(workload) => workloads.push(facts(job, workload, self, now)),
-                Err(error) => tracing::error!(job = job.id, %error, "a stored job cannot be read"),
-            }
-        }
-        let mut snapshot = Snapshot {
-            now,
-            policy: policy.clone(),
-            queues,
+            directory,
+            jobs,
             nodes,
-            workloads,
-            cursor: memory.cursor,
-            ..Snapshot::default()
+            queues,
         };
-        let workloads = std::mem::take(&mut snapshot.workloads);
-        let Ok(empty) = Scheduler::restore(snapshot.clone()) else {
-            tracing::error!(
-                "the nodes and queues in the store contradict each other; they are told anew"
-            );
-            self.nodes.values_mut().for_each(|node| node.told = None);
-            return Scheduler::new(policy);
-        };
-        add_what_fits(&snapshot, &mut Vec::new(), workloads).unwrap_or(empty)
-    }
-
-    /// Nodes that have, or had, an agent. They are closed until work can reach them again.
-    fn node_facts(&mut self) -> Vec<NodeSnapshot> {
-        let with_agents: BTreeSet<i64> = self.agents.values().map(|agent| agent.node_id).collect();
-        let mut facts = Vec::new();
-        for (id, node) in &mut self.nodes {
-            if !with_agents.contains(id) && node.jobs.is_empty() && !node.reachable() {
-                continue;
-            }
-            let description = engine_node(&node.row, &node.runtimes(), &BTreeMap::new());
-            node.told = Some(Told {
-                node: description.clone(),
-                foreign: agentaflow_engine::ForeignUse::default(),
-                cordoned: true,
-                draining: node.row.draining,
-                closed: closed_gpus(&node.row.overrides),
-            });
-            let known = |id: &GpuId| description.gpus.iter().any(|gpu| gpu.id == *id);
-            let mut health = closed_gpus(&node.row.overrides);
-            health.retain(|id, _| known(id));
-            facts.push(NodeSnapshot {
-                node: description,
-                lost: node.lost,
-                cordoned: true,
-                draining: node.row.draining,
-                reclaimed: None,
-                health,
-                utilization: BTreeMap::new(),
-                foreign: BTreeMap::new(),
-            });
-        }
-        facts
-    }
-
-    /// What the engine remembers and no record holds.
-    pub(crate) fn engine_memory(&self) -> String {
-        serde_json::to_string(&self.engine.usage_history()).unwrap_or_default()
+        state.reseal_secrets();
+        state
     }
 }
 
-/// Restores as many of these workloads as possible on top of those that are known to fit: all at once if it
-/// works, which is the rule; otherwise by halves, until the ones at fault stand alone.
-fn add_what_fits(
+/// Books the live tasks of all jobs on their nodes.
+fn book_tasks(jobs: &JobTable, nodes: &mut NodeTable) {
+    for job in jobs.iter().filter(|job| job.state.status != JobStatus::Pending) {
+        for task in job.state.tasks.iter().filter(|task| task.state != TaskState::Ended) {
+            let key = TaskRef { job: job.id, task: task.task };
+            nodes.update(task.node, |node| node.add_task(key, TaskBooking::new(job, task)));
+        }
+    }
+}
+
+/// Restores the engine from facts. Inconsistent facts cost the jobs that they belong to, and no others.
+fn restore_engine(
+    jobs: &JobTable,
+    nodes: &mut NodeTable,
+    queues: &QueueTable,
+    policy: Policy,
+    memory: Snapshot,
+    clock: Clock,
+) -> Scheduler {
+    let now = clock.now();
+    let snapshot = Snapshot {
+        now,
+        policy: policy.clone(),
+        queues: queue_facts(queues.iter(), &memory),
+        nodes: node_facts(nodes),
+        cursor: memory.cursor,
+        ..Snapshot::default()
+    };
+    let mut workloads = Vec::new();
+    for job in jobs.iter() {
+        match workload(job) {
+            Ok(workload) => workloads.push(workload_facts(job, workload, nodes, now)),
+            Err(error) => tracing::error!(job = %job.id, %error, "Cannot read a stored job"),
+        }
+    }
+    let Ok(empty) = Scheduler::restore(snapshot.clone()) else {
+        tracing::error!(
+            "Stored nodes and queues are inconsistent; the engine starts without nodes"
+        );
+        for id in nodes.ids() {
+            nodes.update(id, LiveNode::clear_report);
+        }
+        return Scheduler::new(policy);
+    };
+    restore_consistent(&snapshot, &mut Vec::new(), workloads).unwrap_or(empty)
+}
+
+/// Nodes that have or had an agent, cordoned until work can reach them.
+fn node_facts(nodes: &mut NodeTable) -> Vec<NodeSnapshot> {
+    let with_agents: BTreeSet<NodeId> = nodes.agents().map(|agent| agent.node_id).collect();
+    let relevant = |node: &&LiveNode| {
+        with_agents.contains(&node.id()) || node.has_tasks() || node.is_reachable()
+    };
+    let relevant: Vec<NodeId> = nodes.iter().filter(relevant).map(LiveNode::id).collect();
+    let mut facts = Vec::new();
+    for id in relevant {
+        let Some(restored) = nodes.update(id, LiveNode::report_restored) else { continue };
+        let mut health = restored.closed_gpus;
+        health.retain(|id, _| restored.node.gpus.iter().any(|gpu| gpu.id == *id));
+        facts.push(NodeSnapshot {
+            node: restored.node,
+            lost: restored.lost,
+            cordoned: true,
+            draining: restored.draining,
+            reclaimed: None,
+            health,
+            utilization: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+        });
+    }
+    facts
+}
+
+/// Restores as many workloads as possible in addition to `good`: all at once as a rule; by halves if the engine rejects
+/// them, until each inconsistent workload is alone.
+fn restore_consistent(
     base: &Snapshot,
     good: &mut Vec<WorkloadSnapshot>,
     more: Vec<WorkloadSnapshot>,
@@ -203,64 +158,53 @@ fn add_what_fits(
         }
         Err(rejected) if more.len() < 2 => {
             let id = more.first().map(|facts| facts.workload.id.to_string());
-            tracing::error!(?id, %rejected, "a job in the store contradicts the rest; it is planned again when it ends");
+            tracing::error!(?id, %rejected, "Stored job is inconsistent with the others; the engine plans it again when it ends");
             None
         }
         Err(_) => {
             let mut first = more;
             let second = first.split_off(first.len() / 2);
-            let one = add_what_fits(base, good, first);
-            let two = add_what_fits(base, good, second);
+            let one = restore_consistent(base, good, first);
+            let two = restore_consistent(base, good, second);
             two.or(one)
         }
     }
 }
 
-fn accounts(rows: &[(i64, i64, i64)]) -> FxHashMap<i64, Account> {
-    let month = agentaflow_api::units::Stamp::now().month();
-    let account = |&(user, balance, spent): &(i64, i64, i64)| {
-        (user, Account { balance, spent, month: month.clone() })
-    };
-    rows.iter().map(account).collect()
-}
-
-fn facts(
+fn workload_facts(
     job: &JobRow,
-    mut workload: agentaflow_engine::Workload,
-    state: &State,
+    mut workload: Workload,
+    nodes: &NodeTable,
     now: Time,
 ) -> WorkloadSnapshot {
-    let job_state = &job.state;
-    workload.gate = job_state.gate.clone().map(Gate::Budget);
-    let name = |id: i64| state.nodes.get(&id).map(|node| NodeId::from(node.row.node_id.as_str()));
-    let kept = job.spec.on_node_lost.unwrap_or_default() == OnNodeLost::Wait;
-    let placed = job_state.status != JobStatus::Pending;
-    let live =
-        job_state.seats.iter().filter(|seat| placed && (kept || seat.state != SeatState::Ended));
+    let state = &job.state;
+    workload.gate = state.gate.clone().map(Gate::Budget);
+    let placed = state.status != JobStatus::Pending;
+    let tasks = || state.tasks.iter().filter(|_| placed);
+    let live = tasks().filter(|task| task.state != TaskState::Ended);
     let seats: Vec<TaskSnapshot> = live
-        .filter(|seat| seat.state != SeatState::Ended)
-        .filter_map(|seat| {
+        .filter_map(|task| {
+            let node = nodes.get(task.node)?;
             Some(TaskSnapshot {
-                task: seat.task,
-                node: name(seat.node)?,
-                gpus: known_parts(state, seat),
-                confirmed: seat.state != SeatState::Assigned,
-                // Since when is not kept: it may take as long again.
-                terminating_since: job_state.stopping.map(|_| now),
+                task: task.task,
+                node: node.row().node_id.as_str().into(),
+                gpus: known_gpus(node, task),
+                confirmed: task.state != TaskState::Scheduled,
+                // The start of the stop is not stored: the task may take the whole grace again.
+                terminating_since: state.stopping.map(|_| now),
                 devices_known: false,
             })
         })
         .collect();
-    let ended = |seat: &&crate::store::Seat| placed && seat.state == SeatState::Ended;
-    let finished = job_state.seats.iter().filter(ended).map(|seat| seat.task).collect();
+    let ended = tasks().filter(|task| task.state == TaskState::Ended).map(|task| task.task);
     WorkloadSnapshot {
-        phase: match (seats.is_empty(), job_state.stopping) {
+        phase: match (seats.is_empty(), state.stopping) {
             (true, _) => WorkloadPhase::Pending,
             (false, Some(_)) => WorkloadPhase::Stopping,
             (false, None) => WorkloadPhase::Placed,
         },
-        placed_at: job_state.scheduled_at.map_or(Time(0), |at| Time(at.0.max(0) as u64)),
-        finished: if seats.is_empty() { BTreeSet::new() } else { finished },
+        placed_at: state.scheduled_at.map_or(Time(0), |at| Time(at.0.max(0) as u64)),
+        finished: if seats.is_empty() { BTreeSet::new() } else { ended.collect() },
         tasks: seats,
         refusals: 0,
         not_before: Time(0),
@@ -270,30 +214,25 @@ fn facts(
     }
 }
 
-/// The devices of a seat that its node still has: one that fell off the bus must not stop everything.
-fn known_parts(state: &State, seat: &crate::store::Seat) -> Vec<agentaflow_engine::GpuAllocation> {
-    let told = state.nodes.get(&seat.node).and_then(|node| node.told.as_ref());
-    let has = |part: &&agentaflow_engine::GpuAllocation| {
-        told.is_some_and(|told| told.node.gpus.iter().any(|gpu| gpu.id == part.gpu))
-    };
-    seat.gpus.iter().filter(has).cloned().collect()
+/// GPUs of a task that its node still has: a GPU that disappeared must not fail the restore.
+fn known_gpus(node: &LiveNode, task: &TaskAssignment) -> Vec<GpuAllocation> {
+    task.gpus.iter().filter(|part| node.has_reported_gpu(&part.gpu)).cloned().collect()
 }
 
-/// The queues, parents first, with the use that the engine remembered of them.
+/// Queues, parents first, with the usage that the engine remembered.
 fn queue_facts<'a>(
     rows: impl Iterator<Item = &'a QueueRow>,
     memory: &Snapshot,
 ) -> Vec<QueueSnapshot> {
-    let mut waiting: Vec<Queue> = rows.map(|row| engine_queue(&row.spec)).collect();
+    let mut remaining: Vec<Queue> = rows.map(|row| engine_queue(&row.spec)).collect();
     let mut facts: Vec<QueueSnapshot> = Vec::new();
-    let root = memory.queues.iter().find(|known| known.queue.id.as_str() == "root");
+    let root = memory.queues.iter().find(|known| known.queue.id.as_str() == ROOT);
     facts.extend(root.cloned());
     let known = |facts: &[QueueSnapshot], parent: &Queue| {
-        parent.parent.as_str() == "root"
-            || facts.iter().any(|known| known.queue.id == parent.parent)
+        parent.parent.as_str() == ROOT || facts.iter().any(|known| known.queue.id == parent.parent)
     };
-    while let Some(at) = waiting.iter().position(|queue| known(&facts, queue)) {
-        let queue = waiting.remove(at);
+    while let Some(at) = remaining.iter().position(|queue| known(&facts, queue)) {
+        let queue = remaining.remove(at);
         let past = memory.queues.iter().find(|known| known.queue.id == queue.id);
         facts.push(QueueSnapshot {
             past: past.map_or_else(Default::default, |past| past.past),
@@ -302,30 +241,4 @@ fn queue_facts<'a>(
         });
     }
     facts
-}
-
-/// A queue as the engine wants it.
-pub(crate) fn engine_queue(spec: &QueueSpec) -> Queue {
-    let mut queue = Queue::new(spec.name.as_str());
-    queue.parent = spec.parent.as_deref().unwrap_or("root").into();
-    queue.weight = spec.weight.unwrap_or(100);
-    queue.guaranteed = quota(&spec.guaranteed);
-    queue.limit = quota(&spec.limit);
-    queue.borrow = spec.borrow.unwrap_or(true);
-    queue.max_priority = spec.max_priority.map_or(10, |most| most.min(10) as u8);
-    queue
-}
-
-fn quota(spec: &QuotaSpec) -> Quota {
-    Quota {
-        cpu: spec.cpu_cores.map(|cores| MilliCpu(cores.0).0),
-        memory: spec.memory.map(|memory| MiB(memory).0),
-        gpu: spec.gpus.map(|gpus| gpus.0),
-        models: spec
-            .gpu_types
-            .iter()
-            .map(|(model, gpus)| (model.as_str().into(), gpus.0))
-            .collect(),
-        ..Quota::default()
-    }
 }

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::Job;
 
 use super::answer::TOTAL;
 use super::limits;
 use crate::api_error::ApiError;
-use crate::core::{Core, Waits};
+use crate::core::{Core, PendingReasons};
 use crate::store::JobFilter;
 
 /// The `before` of the next page, where there may be one.
@@ -49,7 +50,7 @@ impl Default for Pages {
 pub(crate) struct JobPage {
     json: Vec<u8>,
     total: u64,
-    next: Option<i64>,
+    next: Option<JobId>,
     /// Held until the last byte is gone.
     sending: Option<OwnedSemaphorePermit>,
 }
@@ -80,7 +81,7 @@ async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, 
     let mut page = JobPage { json: b"[".to_vec(), total: 0, next: None, sending: None };
     let mut left = filter.limit;
     let mut part = filter;
-    let mut waits = Waits::default();
+    let mut reasons = PendingReasons::default();
     while left > 0 {
         part.limit = left.min(ROWS);
         let rows = store.jobs(&part).await?;
@@ -90,13 +91,14 @@ async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, 
             if page.json.len() >= most {
                 return Ok(page.closed());
             }
-            page.push(&core.show_listed(row, &mut waits))?;
+            page.push(&core.show_listed(row, &mut reasons))?;
         }
         if last {
             page.next = None;
             break;
         }
-        (part.before, part.skip) = (page.next, 0);
+        part.before = page.next;
+        part.skip = 0;
     }
     Ok(page.closed())
 }
@@ -110,7 +112,7 @@ impl JobPage {
             tracing::error!(%error, job = job.id, "a job cannot be written as JSON");
             ApiError::unavailable("a job of the list cannot be shown")
         })?;
-        self.next = Some(job.id);
+        self.next = Some(JobId(job.id));
         Ok(())
     }
 
@@ -130,7 +132,7 @@ impl IntoResponse for JobPage {
         let headers = [(header::CONTENT_TYPE, kind), (TOTAL, HeaderValue::from(self.total))];
         let mut response = (headers, body).into_response();
         if let Some(next) = self.next {
-            response.headers_mut().insert(NEXT, HeaderValue::from(next));
+            response.headers_mut().insert(NEXT, HeaderValue::from(next.0));
         }
         response
     }

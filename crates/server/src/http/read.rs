@@ -264,8 +264,8 @@ impl Asked {
     }
 
     /// A cursor, if it is there.
-    pub(crate) fn cursor(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        Ok(self.whole(name)?.map(|value| value as i64))
+    pub(crate) fn cursor<Id: From<i64>>(&self, name: &str) -> Result<Option<Id>, ApiError> {
+        Ok(self.whole(name)?.map(|value| Id::from(value as i64)))
     }
 }
 
@@ -292,9 +292,10 @@ impl Segments {
     }
 
     /// A number in the path.
-    pub(crate) fn number(&self, name: &str) -> Result<i64, ApiError> {
+    pub(crate) fn number<Id: From<i64>>(&self, name: &str) -> Result<Id, ApiError> {
         let value = self.name(name)?;
-        value.parse().ok().filter(|number| *number > 0).ok_or_else(|| {
+        let number = value.parse().ok().filter(|number: &i64| *number > 0);
+        number.map(Id::from).ok_or_else(|| {
             ApiError::invalid(name, format!("`{name}` in the path must be a number, like 17"))
         })
     }

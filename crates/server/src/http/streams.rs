@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
+use agentaflow_api::ids::UserId;
+
 use crate::api_error::ApiError;
 
 /// Streams that one account may hold open at a time.
@@ -11,18 +13,18 @@ const MOST: u32 = 200;
 
 /// How many streams each account holds open.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Streams(Arc<Mutex<FxHashMap<i64, u32>>>);
+pub(crate) struct Streams(Arc<Mutex<FxHashMap<UserId, u32>>>);
 
 /// A stream that is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Counted {
     streams: Streams,
-    user: i64,
+    user: UserId,
 }
 
 impl Streams {
     /// Counts one more for this account.
-    pub(crate) fn open(&self, user: i64) -> Result<Counted, ApiError> {
+    pub(crate) fn open(&self, user: UserId) -> Result<Counted, ApiError> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(user).or_default();
         if *count >= MOST {
@@ -53,11 +55,11 @@ mod tests {
     #[test]
     fn an_account_holds_so_many_streams_and_no_more_until_it_closes_one() {
         let streams = Streams::default();
-        let mut held: Vec<_> = (0..MOST).map(|_| streams.open(1).unwrap()).collect();
-        assert_eq!(streams.open(1).unwrap_err().status, 429);
-        assert!(streams.open(2).is_ok());
+        let mut held: Vec<_> = (0..MOST).map(|_| streams.open(UserId(1)).unwrap()).collect();
+        assert_eq!(streams.open(UserId(1)).unwrap_err().status, 429);
+        assert!(streams.open(UserId(2)).is_ok());
         held.pop();
-        held.push(streams.open(1).unwrap());
+        held.push(streams.open(UserId(1)).unwrap());
         drop(held);
         assert!(streams.0.lock().unwrap().is_empty());
     }

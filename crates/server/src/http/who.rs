@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, HeaderName, Method, header};
 
 use agentaflow_api::account::Role;
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::Stamp;
 
 use super::app::{App, Peer};
@@ -211,7 +212,7 @@ fn capital(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-fn within_rate(app: &App, user: i64) -> Result<(), ApiError> {
+fn within_rate(app: &App, user: UserId) -> Result<(), ApiError> {
     app.auth.accounts.take(user).map_err(|seconds| {
         ApiError::too_many("too many requests for this account; slow down a little", seconds)
     })

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use agentaflow_api::ids::JobId;
 use agentaflow_api::link::TaskKey;
 
 use super::{folder, log_path, sizes};
@@ -26,9 +27,9 @@ pub(super) struct Room {
 /// Some jobs' open files.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    logs: BTreeMap<(i64, u32), TaskLog>,
+    logs: BTreeMap<(JobId, u32), TaskLog>,
     /// What a job with open files wrote in all.
-    totals: HashMap<i64, u64>,
+    totals: HashMap<JobId, u64>,
     /// Counts uses, to find the file that was not used for longest.
     clock: u64,
 }
@@ -110,7 +111,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn forget_job(&mut self, job: i64) {
+    pub(super) fn forget_job(&mut self, job: JobId) {
         self.logs.retain(|(of, _), _| *of != job);
         self.totals.remove(&job);
     }

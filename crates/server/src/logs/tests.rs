@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use super::*;
 
 fn key(job: i64, epoch: u32, task: u32) -> TaskKey {
-    TaskKey { job, epoch, task }
+    TaskKey { job: JobId(job), epoch, task }
 }
 
 fn store() -> (tempfile::TempDir, LogStore) {
@@ -14,7 +14,7 @@ fn store() -> (tempfile::TempDir, LogStore) {
 }
 
 async fn text(logs: &LogStore, job: i64, task: u32) -> String {
-    String::from_utf8(logs.read(job, task, 0, 1 << 20).await.unwrap().bytes).unwrap()
+    String::from_utf8(logs.read(JobId(job), task, 0, 1 << 20).await.unwrap().bytes).unwrap()
 }
 
 #[tokio::test]
@@ -90,23 +90,23 @@ async fn the_last_lines_are_found_from_the_end() {
     for (lines, begins) in
         [(1, "rest"), (2, "line 19999\n"), (15_000, "line 5001\n"), (99_999, "line 0\n")]
     {
-        let start = logs.tail(1, 0, lines).await.unwrap();
-        let piece = logs.read(1, 0, start, begins.len()).await.unwrap();
+        let start = logs.tail(JobId(1), 0, lines).await.unwrap();
+        let piece = logs.read(JobId(1), 0, start, begins.len()).await.unwrap();
         assert_eq!(String::from_utf8(piece.bytes).unwrap(), begins);
     }
-    assert_eq!(logs.tail(1, 0, 0).await.unwrap(), long.len() as u64 + 4);
-    assert_eq!(logs.tail(9, 0, 5).await.unwrap(), 0);
+    assert_eq!(logs.tail(JobId(1), 0, 0).await.unwrap(), long.len() as u64 + 4);
+    assert_eq!(logs.tail(JobId(9), 0, 5).await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn followers_wake_when_something_is_written_and_others_do_not() {
     let (_dir, logs) = store();
-    let (mut one, two) = (logs.subscribe(1), logs.subscribe(2));
+    let (mut one, two) = (logs.subscribe(JobId(1)), logs.subscribe(JobId(2)));
     logs.append(key(1, 1, 0), 0, b"x").await.unwrap();
     one.changed().await.unwrap();
     assert!(!two.has_changed().unwrap());
     drop((one, two));
-    drop(logs.subscribe(3));
+    drop(logs.subscribe(JobId(3)));
     assert_eq!(logs.followers.lock().unwrap().len(), 1, "nobody is remembered for long");
 }
 
@@ -119,7 +119,7 @@ async fn many_jobs_and_tasks_share_a_few_open_files() {
             assert_eq!(had, round * 2 + 2);
         }
     }
-    assert_eq!(logs.tasks(5).await.unwrap(), [2]);
+    assert_eq!(logs.tasks(JobId(5)).await.unwrap(), [2]);
     let open: usize = {
         let mut count = 0;
         for shard in &logs.shards {
@@ -136,10 +136,10 @@ async fn many_jobs_and_tasks_share_a_few_open_files() {
 async fn a_deleted_log_is_gone_and_a_missing_one_is_empty() {
     let (_dir, logs) = store();
     logs.append(key(1, 1, 0), 0, b"x").await.unwrap();
-    logs.delete(1).await.unwrap();
-    logs.delete(1).await.unwrap();
-    assert_eq!(logs.read(1, 0, 0, 10).await.unwrap(), Piece::default());
-    assert!(logs.tasks(1).await.unwrap().is_empty());
+    logs.delete(JobId(1)).await.unwrap();
+    logs.delete(JobId(1)).await.unwrap();
+    assert_eq!(logs.read(JobId(1), 0, 0, 10).await.unwrap(), Piece::default());
+    assert!(logs.tasks(JobId(1)).await.unwrap().is_empty());
     assert_eq!(logs.append(key(1, 1, 0), 0, b"new").await.unwrap(), 3);
 }
 

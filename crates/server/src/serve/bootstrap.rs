@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use zeroize::Zeroizing;
 
 use agentaflow_api::account::Role;
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::StartError;
@@ -23,7 +24,7 @@ const LINK_MS: i64 = 3600 * 1000;
 
 /// The first admin and the keys in files.
 pub(super) struct First {
-    pub(super) admin: i64,
+    pub(super) admin: UserId,
     pub(super) admin_token: Secret,
     pub(super) registration_token: Secret,
 }
@@ -49,7 +50,7 @@ pub(super) async fn first_keys(core: &Core, data: &Path) -> Result<First, StartE
 }
 
 /// The code of a link that logs a browser in as this user, once. Older ones no longer count.
-pub(super) async fn browser_code(core: &Core, user: i64) -> Result<Secret, ApiError> {
+pub(super) async fn browser_code(core: &Core, user: UserId) -> Result<Secret, ApiError> {
     let minted = mint(CredentialKind::BrowserLink, "browser link")?;
     let row = minted.row;
     core.write::<()>(Box::new(move |directory, ids, now| {
@@ -71,14 +72,14 @@ pub(super) async fn browser_code(core: &Core, user: i64) -> Result<Secret, ApiEr
 }
 
 /// The admin who owns the keys in files: `admin`, or the first who is one; made if there is none.
-fn first_admin() -> DirectoryWrite<i64> {
+fn first_admin() -> DirectoryWrite<UserId> {
     Box::new(|directory, ids, now| {
         let admin = |user: &&UserRow| user.active && user.role == Role::Admin;
         let named = directory.user_named("admin").filter(admin);
         if let Some(user) = named.or_else(|| directory.users.values().find(admin)) {
             return Ok((Vec::new(), user.id));
         }
-        ids.0.user += 1;
+        ids.0.user.0 += 1;
         let taken = directory.user_named("admin").is_some();
         let username = if taken { format!("admin-{}", ids.0.user) } else { "admin".to_owned() };
         let user = UserRow {
@@ -100,7 +101,7 @@ async fn key_in_file(
     data: &Path,
     kind: CredentialKind,
     name: &str,
-    user: i64,
+    user: UserId,
 ) -> Result<Secret, StartError> {
     let path = data.join(name);
     let kept = read_secret_file(&path)?;

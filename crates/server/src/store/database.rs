@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use agentaflow_api::billing::{LedgerEntry, UsageRow};
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
 use agentaflow_api::units::Stamp;
 
 use super::driver::{Driver, run_all};
@@ -177,7 +178,6 @@ fn load_questions(dialect: Dialect, month: &str) -> Vec<Sql> {
 fn loaded<R: Cells>(answers: Vec<Vec<R>>) -> Result<Loaded, StoreError> {
     let [users, credentials, nodes, agents, jobs, queues, meta, accounts, last] =
         <[Vec<R>; 9]>::try_from(answers).map_err(|_| failed(LOAD)("an answer is missing"))?;
-    let first = |row: &R| Ok((row.int(0)?, row.int(1)?, row.int(2)?));
     Ok(Loaded {
         users: parsed(LOAD, &users, |row| row.json(0))?,
         credentials: parsed(LOAD, &credentials, |row| row.json(0))?,
@@ -186,7 +186,7 @@ fn loaded<R: Cells>(answers: Vec<Vec<R>>) -> Result<Loaded, StoreError> {
         jobs: parsed(LOAD, &jobs, read::job_row)?,
         queues: parsed(LOAD, &queues, |row| row.json(0))?,
         meta: parsed(LOAD, &meta, |row| Ok((row.text(0)?, row.text(1)?)))?.into_iter().collect(),
-        accounts: parsed(LOAD, &accounts, first)?,
+        accounts: parsed(LOAD, &accounts, read::account_row)?,
         last: parsed(LOAD, &last, last_ids)?.pop().unwrap_or_default(),
     })
 }
@@ -194,11 +194,11 @@ fn loaded<R: Cells>(answers: Vec<Vec<R>>) -> Result<Loaded, StoreError> {
 fn last_ids(row: &impl Cells) -> Result<LastIds, Cause> {
     let id = |column| row.maybe_int(column).map(Option::unwrap_or_default);
     Ok(LastIds {
-        user: id(0)?,
+        user: UserId(id(0)?),
         credential: id(1)?,
-        node: id(2)?,
-        agent: id(3)?,
-        job: id(4)?,
+        node: NodeId(id(2)?),
+        agent: AgentId(id(3)?),
+        job: JobId(id(4)?),
         event: id(5)?,
         ledger: id(6)?,
     })
@@ -220,7 +220,7 @@ impl<B: Backend> Store for Database<B> {
         loaded(self.alone(LOAD, load_questions(B::DIALECT, month)).await?)
     }
 
-    async fn job(&self, id: i64) -> Result<Option<JobRow>, StoreError> {
+    async fn job(&self, id: JobId) -> Result<Option<JobRow>, StoreError> {
         Ok(self.rows("read a job", read::job(B::DIALECT, id), read::job_row).await?.pop())
     }
 
@@ -257,7 +257,7 @@ impl<B: Backend> Store for Database<B> {
 
     async fn idempotency(
         &self,
-        user: i64,
+        user: UserId,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, StoreError> {
         let sql = read::idempotency(B::DIALECT, user, key);

@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use agentaflow_api::billing::{LedgerEntry, UsageRow};
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::units::Stamp;
 
@@ -28,8 +29,8 @@ use crate::settings::Settings;
 
 pub use postgres::open_postgres;
 pub use records::{
-    AgentRow, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState, NodeOverrides,
-    NodeRow, QueueRow, Seat, SeatState, UserRow,
+    AccountRow, AgentRow, CredentialKind, CredentialRow, HeartbeatRow, IdempotencyRow, JobRow,
+    JobState, NodeOverrides, NodeRow, QueueRow, TaskAssignment, UserRow,
 };
 pub use sqlite::open_sqlite;
 
@@ -80,17 +81,17 @@ pub enum Change {
     /// A node, new or changed.
     Node(Box<NodeRow>),
     /// A node was removed.
-    NodeGone(i64),
-    /// Signs of life, many at once: node number, last heartbeat.
-    Heartbeats(Vec<(i64, Stamp)>),
+    NodeGone(NodeId),
+    /// Last heartbeats of several nodes.
+    Heartbeats(Vec<HeartbeatRow>),
     /// An agent, new or changed.
     Agent(Box<AgentRow>),
     /// An agent was removed.
-    AgentGone(i64),
+    AgentGone(AgentId),
     /// A job was accepted.
     NewJob(Box<JobRow>),
     /// A job's state changed.
-    Job(i64, Box<JobState>),
+    Job(JobId, Box<JobState>),
     /// A queue, new or changed.
     Queue(Box<QueueRow>),
     /// A queue was removed.
@@ -124,8 +125,8 @@ pub struct Loaded {
     pub queues: Vec<QueueRow>,
     /// Small facts by name.
     pub meta: std::collections::BTreeMap<String, String>,
-    /// For each user: balance (credits minus costs) and cost in the current month, in micro-dollars.
-    pub accounts: Vec<(i64, i64, i64)>,
+    /// Accounts of all users with an entry in the ledger.
+    pub accounts: Vec<AccountRow>,
     /// The highest numbers in use: users, credentials, nodes, agents, jobs, events, ledger.
     pub last: LastIds,
 }
@@ -134,11 +135,11 @@ pub struct Loaded {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LastIds {
-    pub user: i64,
+    pub user: UserId,
     pub credential: i64,
-    pub node: i64,
-    pub agent: i64,
-    pub job: i64,
+    pub node: NodeId,
+    pub agent: AgentId,
+    pub job: JobId,
     pub event: i64,
     pub ledger: i64,
 }
@@ -146,8 +147,8 @@ pub struct LastIds {
 /// Which jobs to list; newest first.
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
-    /// Only this owner's.
-    pub user: Option<i64>,
+    /// Only jobs of this user.
+    pub user: Option<UserId>,
     /// Only in these states; empty means all.
     pub status: Vec<JobStatus>,
     /// Only of this queue.
@@ -155,7 +156,7 @@ pub struct JobFilter {
     /// Only with this in the name (case-insensitive).
     pub name: Option<String>,
     /// Only with a smaller number (a cursor).
-    pub before: Option<i64>,
+    pub before: Option<JobId>,
     /// Leave out so many.
     pub skip: u64,
     /// At most so many.
@@ -166,11 +167,11 @@ pub struct JobFilter {
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     /// Only of this job.
-    pub job: Option<i64>,
+    pub job: Option<JobId>,
     /// Only of this node.
     pub node: Option<String>,
-    /// Only of this user's jobs.
-    pub user: Option<i64>,
+    /// Only of jobs of this user.
+    pub user: Option<UserId>,
     /// Only with a higher number (a cursor).
     pub after: i64,
     /// At most so many: the oldest of them.
@@ -183,9 +184,9 @@ pub struct EventFilter {
 #[derive(Clone, Debug, Default)]
 pub struct LedgerFilter {
     /// Only of this user.
-    pub user: Option<i64>,
+    pub user: Option<UserId>,
     /// Only of this job.
-    pub job: Option<i64>,
+    pub job: Option<JobId>,
     /// Only from this time on.
     pub from: Option<Stamp>,
     /// Only before this time.
@@ -222,7 +223,7 @@ pub trait Store: Send + Sync + 'static {
     /// Everything that the core keeps in memory. `month` is the current one, like `2026-11`.
     async fn load(&self, month: &str) -> Result<Loaded, StoreError>;
     /// A job, over or not.
-    async fn job(&self, id: i64) -> Result<Option<JobRow>, StoreError>;
+    async fn job(&self, id: JobId) -> Result<Option<JobRow>, StoreError>;
     /// Jobs, newest first.
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<JobRow>, StoreError>;
     /// How many jobs match, paging aside.
@@ -235,8 +236,11 @@ pub trait Store: Send + Sync + 'static {
     /// node have an empty key. Pages do not count here.
     async fn usage(&self, by: UsageBy, filter: &LedgerFilter) -> Result<Vec<UsageRow>, StoreError>;
     /// What was answered to this key of this user.
-    async fn idempotency(&self, user: i64, key: &str)
-    -> Result<Option<IdempotencyRow>, StoreError>;
+    async fn idempotency(
+        &self,
+        user: UserId,
+        key: &str,
+    ) -> Result<Option<IdempotencyRow>, StoreError>;
     /// Whether the database answers.
     async fn ping(&self) -> Result<(), StoreError>;
     /// Finishes what is under way and lets go of the database.

@@ -2,11 +2,12 @@
 
 use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
 use agentaflow_api::event::{Event, EventKind};
+use agentaflow_api::ids::{JobId, MicroUsd, UserId};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::records::{IdempotencyRow, JobRow, NodeRow};
+use super::records::{AccountRow, IdempotencyRow, JobRow, NodeRow};
 use super::sql::{Dialect, Sql, Value, like};
 use super::{EventFilter, JobFilter, LedgerFilter, UsageBy};
 
@@ -51,7 +52,7 @@ pub(super) fn job_row(row: &impl Cells) -> Result<JobRow, Cause> {
 }
 
 /// One job.
-pub(super) fn job(dialect: Dialect, id: i64) -> Sql {
+pub(super) fn job(dialect: Dialect, id: JobId) -> Sql {
     let mut sql = Sql::new(dialect, &format!("SELECT {JOB_COLUMNS} FROM jobs"));
     sql.and("id = ").bind(id);
     sql
@@ -248,6 +249,15 @@ pub(super) fn accounts(dialect: Dialect, month: &str) -> Sql {
     sql
 }
 
+/// An account from [`accounts`].
+pub(super) fn account_row(row: &impl Cells) -> Result<AccountRow, Cause> {
+    Ok(AccountRow {
+        user: UserId(row.int(0)?),
+        balance: MicroUsd(row.int(1)?),
+        spent: MicroUsd(row.int(2)?),
+    })
+}
+
 /// How long credentials that are used once are remembered after they expired.
 const REMEMBERED_MS: i64 = 24 * 3600 * 1000;
 
@@ -302,7 +312,7 @@ pub(super) fn meta(dialect: Dialect) -> Sql {
 }
 
 /// What was answered to a key.
-pub(super) fn idempotency(dialect: Dialect, user: i64, key: &str) -> Sql {
+pub(super) fn idempotency(dialect: Dialect, user: UserId, key: &str) -> Sql {
     let mut sql = Sql::new(dialect, "SELECT user_id, key, body, job_id, at FROM idempotency");
     sql.and("user_id = ").bind(user);
     sql.and("key = ").bind(key);
@@ -312,10 +322,10 @@ pub(super) fn idempotency(dialect: Dialect, user: i64, key: &str) -> Sql {
 /// An answer from [`idempotency`].
 pub(super) fn idempotency_row(row: &impl Cells) -> Result<IdempotencyRow, Cause> {
     Ok(IdempotencyRow {
-        user_id: row.int(0)?,
+        user_id: UserId(row.int(0)?),
         key: row.text(1)?,
         body: row.text(2)?,
-        job_id: row.int(3)?,
+        job_id: JobId(row.int(3)?),
         at: Stamp(row.int(4)?),
     })
 }

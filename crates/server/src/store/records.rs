@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::end::{EndCause, EndReason};
-use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage};
+use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
+use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, KubernetesPlace, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PriceSource};
 use agentaflow_api::queue::QueueSpec;
@@ -18,8 +19,7 @@ use agentaflow_engine::{GpuAllocation, Price};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserRow {
-    /// The number.
-    pub id: i64,
+    pub id: UserId,
     /// The name; unique.
     pub username: String,
     /// Mail address.
@@ -35,7 +35,7 @@ pub struct UserRow {
     /// Jobs wait when the balance is used up.
     pub prepaid: bool,
     /// The most that may be spent in a month, in micro-dollars.
-    pub spending_limit: Option<i64>,
+    pub spending_limit: Option<MicroUsd>,
     /// argon2id, in PHC form; none for those who only use keys.
     pub password_hash: Option<String>,
     /// Access tokens with another number no longer count.
@@ -80,11 +80,11 @@ pub struct CredentialRow {
     /// What it is called.
     pub name: String,
     /// Whose it is; the maker for registration tokens.
-    pub user_id: Option<i64>,
+    pub user_id: Option<UserId>,
     /// The node it belongs to.
-    pub node_id: Option<i64>,
+    pub node_id: Option<NodeId>,
     /// The agent it belongs to.
-    pub agent_id: Option<i64>,
+    pub agent_id: Option<AgentId>,
     /// When it was made.
     pub created_at: Stamp,
     /// When it ends.
@@ -100,7 +100,7 @@ pub struct CredentialRow {
 #[serde(default)]
 pub struct NodeRow {
     /// Its number.
-    pub id: i64,
+    pub id: NodeId,
     /// `gpu-` and twelve hexadecimal digits; unique.
     pub node_id: String,
     /// What it registered with, completed; its name is unique.
@@ -181,11 +181,11 @@ impl NodeOverrides {
 #[serde(default)]
 pub struct AgentRow {
     /// Its number.
-    pub id: i64,
+    pub id: AgentId,
     /// Its name; unique.
     pub agent_id: String,
     /// The number of its node.
-    pub node_id: i64,
+    pub node_id: NodeId,
     /// Its version.
     pub agent_version: Option<String>,
     /// Its settings.
@@ -209,9 +209,9 @@ pub struct AgentRow {
 #[serde(default)]
 pub struct JobRow {
     /// Its number.
-    pub id: i64,
+    pub id: JobId,
     /// Its owner.
-    pub user_id: i64,
+    pub user_id: UserId,
     /// The queue that pays.
     pub queue: String,
     /// What was handed in, without secrets.
@@ -237,7 +237,7 @@ pub struct JobState {
     /// The present try, from 1; 0 before the first.
     pub epoch: u32,
     /// Where its tasks are in the present try; kept when it is over.
-    pub seats: Vec<Seat>,
+    pub tasks: Vec<TaskAssignment>,
     /// Tries used up by its own failures.
     pub retries_used: u32,
     /// Tries used up by lost nodes.
@@ -269,7 +269,7 @@ pub struct JobState {
     /// How long it ran, all tries together.
     pub ran_ms: u64,
     /// What it cost so far, in micro-dollars, as in the ledger.
-    pub cost: i64,
+    pub cost: MicroUsd,
     /// Why it waits, in words.
     pub wait_reason: Option<String>,
     /// Why it may not start yet although there may be room: its owner's money.
@@ -283,11 +283,11 @@ pub struct JobState {
 /// A task's place in the present try.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Seat {
+pub struct TaskAssignment {
     /// The task, from 0.
     pub task: u32,
     /// The number of the node.
-    pub node: i64,
+    pub node: NodeId,
     /// The devices, as the engine names them.
     pub gpus: Vec<GpuAllocation>,
     /// The devices, as the agent needs them.
@@ -297,7 +297,7 @@ pub struct Seat {
     /// GPUs to pay for, in thousandths.
     pub gpu_milli: u64,
     /// How far it is.
-    pub state: SeatState,
+    pub state: TaskState,
     /// When it began to run.
     pub started_at: Option<Stamp>,
     /// How long it ran.
@@ -309,21 +309,6 @@ pub struct Seat {
     /// What it is in Kubernetes, if it runs there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<KubernetesPlace>,
-}
-
-/// How far a task is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SeatState {
-    /// The agent has not answered yet.
-    #[default]
-    Assigned,
-    /// The agent has it.
-    Accepted,
-    /// It runs.
-    Running,
-    /// It is over.
-    Ended,
 }
 
 /// A queue.
@@ -342,13 +327,30 @@ pub struct QueueRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdempotencyRow {
     /// Whose key.
-    pub user_id: i64,
+    pub user_id: UserId,
     /// The key.
     pub key: String,
     /// blake3 of the body, in hexadecimal.
     pub body: String,
     /// The job that was made.
-    pub job_id: i64,
+    pub job_id: JobId,
     /// When.
     pub at: Stamp,
+}
+
+/// Last heartbeat of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeartbeatRow {
+    pub node: NodeId,
+    pub at: Stamp,
+}
+
+/// Account of a user: the sums of the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccountRow {
+    pub user: UserId,
+    /// Credits minus costs.
+    pub balance: MicroUsd,
+    /// Costs of the current month.
+    pub spent: MicroUsd,
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
 use agentaflow_api::units::Stamp;
 use serde::Serialize;
 
@@ -49,6 +50,24 @@ impl From<Option<i64>> for Value {
         Self::Int(number)
     }
 }
+
+macro_rules! id_values {
+    ($($id:ty),+) => {$(
+        impl From<$id> for Value {
+            fn from(id: $id) -> Self {
+                Self::Int(Some(id.0))
+            }
+        }
+
+        impl From<Option<$id>> for Value {
+            fn from(id: Option<$id>) -> Self {
+                Self::Int(id.map(|id| id.0))
+            }
+        }
+    )+};
+}
+
+id_values!(AgentId, JobId, NodeId, UserId);
 
 impl From<Option<u32>> for Value {
     fn from(number: Option<u32>) -> Self {

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 
 use agentaflow_api::billing::LedgerEntry;
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::{JobId, NodeId, UserId};
 use agentaflow_api::job::JobSpec;
 use agentaflow_api::units::Stamp;
 use serde::Serialize;
 
 use super::records::{
-    AgentRow, CredentialRow, IdempotencyRow, JobRow, JobState, NodeRow, QueueRow, UserRow,
+    AgentRow, CredentialRow, HeartbeatRow, IdempotencyRow, JobRow, JobState, NodeRow, QueueRow,
+    UserRow,
 };
 use super::sql::{Dialect, Sql, Value, in_rows};
 use super::{Change, read};
@@ -31,8 +33,8 @@ pub(super) fn statements(dialect: Dialect, changes: &[Change]) -> Made<Vec<Sql>>
 /// What of a job never changes.
 #[derive(Serialize)]
 struct JobHead<'a> {
-    id: i64,
-    user_id: i64,
+    id: JobId,
+    user_id: UserId,
     queue: &'a str,
     spec: &'a JobSpec,
     pinned: Option<&'a str>,
@@ -45,7 +47,7 @@ struct Batch<'a> {
     rare: Vec<Sql>,
     new_jobs: Vec<&'a JobRow>,
     /// The last state of each job that is named.
-    states: BTreeMap<i64, &'a JobState>,
+    states: BTreeMap<JobId, &'a JobState>,
     events: Vec<&'a Event>,
     ledger: Vec<&'a LedgerEntry>,
 }
@@ -75,7 +77,7 @@ impl<'a> Batch<'a> {
             Change::CredentialGone(id) => self.gone("credentials", *id),
             Change::Node(node) => self.node(node)?,
             Change::NodeGone(id) => self.gone("nodes", *id),
-            Change::Heartbeats(beats) => self.heartbeats(beats)?,
+            Change::Heartbeats(heartbeats) => self.heartbeats(heartbeats)?,
             Change::Agent(agent) => self.agent(agent)?,
             Change::AgentGone(id) => self.gone("agents", *id),
             Change::Queue(queue) => self.queue(queue)?,
@@ -124,7 +126,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Removes a record and remembers that its number was used.
-    fn gone(&mut self, table: &str, id: i64) {
+    fn gone(&mut self, table: &str, id: impl Into<Value> + Copy) {
         self.remove(table, "id = ", id);
         let mut sql = Sql::new(self.dialect, "INSERT INTO gone (name, id) VALUES ");
         sql.bind_row([Value::from(table), id.into()])
@@ -163,9 +165,10 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn heartbeats(&mut self, beats: &[(i64, Stamp)]) -> Made<()> {
-        let last: BTreeMap<i64, Stamp> = beats.iter().copied().collect();
-        let rows: Vec<(i64, Stamp)> = last.into_iter().collect();
+    fn heartbeats(&mut self, heartbeats: &[HeartbeatRow]) -> Made<()> {
+        let last: BTreeMap<NodeId, Stamp> =
+            heartbeats.iter().map(|heartbeat| (heartbeat.node, heartbeat.at)).collect();
+        let rows: Vec<(NodeId, Stamp)> = last.into_iter().collect();
         let around = (
             "UPDATE nodes SET last_heartbeat = v.column2 FROM (VALUES ",
             ") AS v WHERE nodes.id = v.column1",
@@ -220,7 +223,7 @@ impl<'a> Batch<'a> {
     }
 
     fn update_jobs(&self) -> Made<Vec<Sql>> {
-        let states: Vec<(i64, &JobState)> =
+        let states: Vec<(JobId, &JobState)> =
             self.states.iter().map(|(id, state)| (*id, *state)).collect();
         let around = (
             "UPDATE jobs SET status = v.column2, state = v.column3 FROM (VALUES ",

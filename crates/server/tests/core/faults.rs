@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use agentaflow_api::billing::{LedgerEntry, UsageRow};
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::{AgentId, JobId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_server::store::{
     Change, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded, Store,
@@ -34,7 +35,7 @@ impl Store for Faulty {
     async fn load(&self, month: &str) -> Result<Loaded, StoreError> {
         self.inner.load(month).await
     }
-    async fn job(&self, id: i64) -> Result<Option<JobRow>, StoreError> {
+    async fn job(&self, id: JobId) -> Result<Option<JobRow>, StoreError> {
         self.inner.job(id).await
     }
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<JobRow>, StoreError> {
@@ -54,7 +55,7 @@ impl Store for Faulty {
     }
     async fn idempotency(
         &self,
-        user: i64,
+        user: UserId,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, StoreError> {
         self.inner.idempotency(user, key).await
@@ -94,7 +95,7 @@ async fn on_a_full_disk_nothing_is_promised_and_nothing_is_lost() {
     assert!(worker.report(key, ended(0, 5)).await, "the running job was not forgotten");
     assert_eq!(rig.job(id).await.status, JobStatus::Completed);
     let next = rig.submit(spec(1)).await;
-    assert_eq!(next, id + 1, "numbers go on where the store is");
+    assert_eq!(next, JobId(id.0 + 1), "numbers go on where the store is");
     let (mut seen, mut sync) = (false, 0);
     while !seen {
         match worker.next().await {
@@ -168,7 +169,7 @@ async fn a_gpu_that_vanished_costs_its_job_and_not_the_others() {
     // One GPU falls off the bus, and the server restarts at once.
     rig.core.register_node(crate::rig::registration("a", 1), crate::rig::HERE).await.unwrap();
     rig.restart().await;
-    let agent = rig.core.agents()[0].id;
+    let agent = AgentId(rig.core.agents()[0].id);
     let _stream = rig.core.open_stream(agent, None, 0).await.unwrap();
     for key in keys {
         let batch = agentaflow_api::link::ReportBatch {

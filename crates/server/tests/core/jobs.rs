@@ -2,6 +2,7 @@
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::{AgentId, JobId};
 use agentaflow_api::job::{JobCreate, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{StopCause, TaskUpdate};
 use agentaflow_server::core::{Idempotency, Worker as From};
@@ -22,7 +23,7 @@ async fn a_job_is_placed_run_and_over() {
     assert!(worker.report(assignment.key, ended(0, 20)).await);
     let job = rig.job(id).await;
     assert_eq!((job.status, job.exit_code, job.attempt), (JobStatus::Completed, Some(0), 1));
-    assert_eq!(job.assigned_node_id, Some(worker.node));
+    assert_eq!(job.assigned_node_id, Some(worker.node.0));
     assert_eq!(
         rig.kinds(id).await,
         [EventKind::Submitted, EventKind::Scheduled, EventKind::Started, EventKind::Completed]
@@ -172,7 +173,7 @@ async fn after_a_restart_what_runs_goes_on_and_what_waits_still_waits() {
     assert_eq!(rig.job(waits).await.status, JobStatus::Pending);
 
     // The agent comes back with a session that the new server does not know, and is told what it should have.
-    let agent = rig.core.agents()[0].id;
+    let agent = AgentId(rig.core.agents()[0].id);
     let mut stream = rig.core.open_stream(agent, Some("old".into()), 9).await.unwrap();
     let agentaflow_server::core::StreamItem::Message(first) = stream.recv().await.unwrap() else {
         panic!()
@@ -196,9 +197,12 @@ async fn illegal_transitions_are_refused_and_a_repeated_end_is_fine() {
     let key = worker.assignment().await.key;
     assert_eq!(key.job, waits);
     let blocked = rig.submit(spec(1)).await;
-    let say = |id: i64, status: JobStatus| {
-        let update =
-            JobStatusUpdate { job_id: Some(id as u64), status: Some(status), ..Default::default() };
+    let say = |id: JobId, status: JobStatus| {
+        let update = JobStatusUpdate {
+            job_id: Some(id.0 as u64),
+            status: Some(status),
+            ..Default::default()
+        };
         rig.core.job_status(id, update, From::Node(worker.node))
     };
     assert_eq!(say(blocked, JobStatus::Running).await.unwrap_err().status, 409);
@@ -255,7 +259,8 @@ async fn secrets_reach_the_task_sealed_in_the_store_and_forgotten_at_the_end() {
     assert_eq!(assignment.env["TOKEN"].expose(), "hunter2");
     assert!(!format!("{assignment:?}").contains("hunter2"));
 
-    let sealed = || async { rig.core.store().job(job.id).await.unwrap().unwrap().state.sealed };
+    let sealed =
+        || async { rig.core.store().job(JobId(job.id)).await.unwrap().unwrap().state.sealed };
     let first = sealed().await.unwrap();
     assert!(!first.contains("hunter2"));
     assert_eq!(rig.core.rotate_secret_key().await.unwrap(), 1);

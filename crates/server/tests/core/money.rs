@@ -2,6 +2,7 @@
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::MicroUsd;
 use agentaflow_api::job::{JobSpec, JobStatus};
 use agentaflow_api::link::StopCause;
 use agentaflow_api::units::Dollars;
@@ -30,7 +31,7 @@ async fn a_job_costs_what_it_was_allocated_for_as_long_as_it_ran() {
     let ledger =
         rig.core.store().ledger(&LedgerFilter { limit: 10, ..Default::default() }).await.unwrap();
     assert_eq!(ledger.iter().map(|line| line.micros).sum::<i64>(), job.cost.0);
-    assert_eq!(rig.core.account(rig.ana.user.id).0, Dollars(-job.cost.0));
+    assert_eq!(rig.core.account(rig.ana.user.id).balance, Dollars(-job.cost.0));
 }
 
 #[tokio::test]
@@ -99,9 +100,9 @@ async fn who_pays_in_advance_needs_credit() {
     rig.limit(None, true).await;
     let id = rig.submit(spec(1)).await;
     assert!(rig.job(id).await.status == JobStatus::Pending);
-    rig.core.credit(rig.ana.user.id, Dollars(10_000_000), Some("paid".into())).await.unwrap();
+    rig.core.credit(rig.ana.user.id, MicroUsd(10_000_000), Some("paid".into())).await.unwrap();
     assert_eq!(worker.assignment().await.key.job, id);
-    assert_eq!(rig.core.account(rig.ana.user.id).0, Dollars(10_000_000));
+    assert_eq!(rig.core.account(rig.ana.user.id).balance, Dollars(10_000_000));
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
     let mut second = rig.worker("b", 1).await;
     // The first is silent for three intervals.
     let new = second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
-    assert_eq!(new.assigned_node_id, Some(second.node));
+    assert_eq!(new.assigned_node_id, Some(second.node.0));
     let key = second.assignment().await.key;
     assert!(!first.report(old, ended(0, 5)).await, "late news counts for nothing");
     assert_eq!(rig.job(id).await.status, JobStatus::Scheduled);
@@ -94,7 +94,7 @@ async fn a_drained_node_gives_its_jobs_back_without_using_a_retry() {
     let again = second.assignment().await;
     assert_eq!((again.key.job, again.key.epoch), (id, 2));
     let job = rig.job(id).await;
-    assert_eq!((job.retries_used, job.assigned_node_id), (0, Some(second.node)));
+    assert_eq!((job.retries_used, job.assigned_node_id), (0, Some(second.node.0)));
 }
 
 #[tokio::test]
@@ -106,11 +106,11 @@ async fn a_node_registered_by_hand_is_shown_and_never_swallows_a_job() {
         .await
         .unwrap();
     assert_eq!(node.status, NodeStatus::Pending);
-    rig.core.heartbeat(&NodeRef::Name(node.node_id), Heartbeat::default()).await.unwrap();
+    rig.core.heartbeat(&NodeRef::Name(node.node_id), Heartbeat::default()).unwrap();
     let id = rig.submit(spec(1)).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert_eq!(rig.job(id).await.status, JobStatus::Pending);
-    assert!(rig.core.available(0, 0).await.unwrap().is_empty());
+    assert!(rig.core.available_nodes(0, 0).is_empty());
 }
 
 #[tokio::test]
@@ -137,9 +137,9 @@ async fn memory_of_foreign_processes_is_not_given_out() {
         ..GpuInstance::default()
     };
     let beat = Heartbeat { gpu_instances: Some(vec![gpu]), ..Heartbeat::default() };
-    rig.core.heartbeat(&NodeRef::Number(worker.node), beat).await.unwrap();
-    assert_eq!(rig.core.available(12_000, 0).await.unwrap().len(), 0);
-    assert_eq!(rig.core.available(8_000, 0).await.unwrap().len(), 1);
+    rig.core.heartbeat(&NodeRef::Number(worker.node), beat).unwrap();
+    assert_eq!(rig.core.available_nodes(12_000, 0).len(), 0);
+    assert_eq!(rig.core.available_nodes(8_000, 0).len(), 1);
     let share = |mib| JobSpec { gpu_count: None, gpu_memory_required: Some(mib), ..spec(0) };
     let large = rig.submit(share(12_000)).await;
     let small = rig.submit(share(8_000)).await;
@@ -194,7 +194,7 @@ async fn a_node_that_dies_while_it_is_drained_gives_its_jobs_to_others() {
     rig.core.update_node(&NodeRef::Number(first.node), drain).await.unwrap();
     assert_eq!(first.stop().await.cause, StopCause::Drained);
     let again = second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
-    assert_eq!(again.assigned_node_id, Some(second.node));
+    assert_eq!(again.assigned_node_id, Some(second.node.0));
     assert_eq!(second.assignment().await.key.epoch, 2);
 }
 
@@ -229,14 +229,14 @@ async fn a_second_agent_is_not_told_to_start_what_the_first_still_runs() {
         node_id: Some(node as u64),
         ..Default::default()
     };
-    let refused = rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await;
+    let refused = rig.core.register_agent(agent("other", worker.node.0), crate::rig::HERE).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::NodeTaken);
     // Nor may another node take an agent's name, and with it its stream.
     let thief = rig.core.register_node(registration("b", 1), crate::rig::HERE).await.unwrap();
     let refused = rig.core.register_agent(agent("agent-a", thief.id), crate::rig::HERE).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::AgentTaken);
     worker.report(key, ended(0, 1)).await;
-    rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await.unwrap();
+    rig.core.register_agent(agent("other", worker.node.0), crate::rig::HERE).await.unwrap();
     assert_eq!(rig.core.agents().len(), 1, "the first is forgotten, with its key");
 }
 
@@ -393,13 +393,13 @@ async fn a_node_of_a_cluster_gives_gpus_whole_and_takes_no_work_that_needs_its_h
     // Pods of others have asked for all but two cores.
     let beat = Heartbeat { cpu_cores_available: Some(Cores(6000)), ..Heartbeat::default() };
     let node = NodeRef::Number(worker.node);
-    rig.core.heartbeat(&node, beat).await.unwrap();
+    rig.core.heartbeat(&node, beat).unwrap();
     assert_eq!(rig.core.node(&node).unwrap().cpu_cores_available, Cores(2000));
     let id = rig.submit(part()).await;
     let job = worker.beating(rig.until(id, |job| job.wait_reason.is_some())).await;
     assert!(job.wait_reason.as_deref().unwrap_or_default().contains("CPU"), "{job:?}");
     let beat = Heartbeat { cpu_cores_available: Some(Cores(16_000)), ..Heartbeat::default() };
-    rig.core.heartbeat(&node, beat).await.unwrap();
+    rig.core.heartbeat(&node, beat).unwrap();
     let second = worker.assignment().await;
     assert_ne!(second.gpus[0].index, first.gpus[0].index);
 }

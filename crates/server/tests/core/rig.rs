@@ -10,6 +10,7 @@ use tokio::sync::mpsc::Receiver;
 use agentaflow_api::account::Role;
 use agentaflow_api::agent::AgentRegistration;
 use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId};
 use agentaflow_api::job::{Job, JobCreate, JobSpec, Runtime};
 use agentaflow_api::link::{
     Assignment, Ended, Message, Report, ReportBatch, Stop, StopCause, TaskKey, TaskUpdate,
@@ -34,8 +35,8 @@ pub(crate) struct Rig {
 
 /// A worker whose agent is the test.
 pub(crate) struct Worker {
-    pub(crate) node: i64,
-    pub(crate) agent: i64,
+    pub(crate) node: NodeId,
+    pub(crate) agent: AgentId,
     pub(crate) stream: Receiver<StreamItem>,
     core: Core,
 }
@@ -61,7 +62,7 @@ impl Rig {
         };
         let user = core
             .write(Box::new(move |_, ids, _| {
-                ids.0.user += 1;
+                ids.0.user.0 += 1;
                 let user = UserRow { id: ids.0.user, ..user };
                 Ok((vec![Change::User(Box::new(user.clone()))], user))
             }))
@@ -82,15 +83,15 @@ impl Rig {
         self.core
             .write(Box::new(move |directory, _, _| {
                 let user = directory.users.get(&id).cloned().unwrap_or_default();
-                let user = UserRow { spending_limit: limit, prepaid, ..user };
+                let user = UserRow { spending_limit: limit.map(MicroUsd), prepaid, ..user };
                 Ok((vec![Change::User(Box::new(user))], ()))
             }))
             .await
             .unwrap();
     }
 
-    pub(crate) async fn submit(&self, spec: JobSpec) -> i64 {
-        self.try_submit(spec).await.unwrap().id
+    pub(crate) async fn submit(&self, spec: JobSpec) -> JobId {
+        JobId(self.try_submit(spec).await.unwrap().id)
     }
 
     pub(crate) async fn try_submit(&self, spec: JobSpec) -> Result<Job, ApiError> {
@@ -98,13 +99,13 @@ impl Rig {
         self.core.submit(&self.ana, job, None, None).await.map(|(job, _)| job)
     }
 
-    pub(crate) async fn job(&self, id: i64) -> Job {
+    pub(crate) async fn job(&self, id: JobId) -> Job {
         let row = self.core.store().job(id).await.unwrap().unwrap();
         self.core.show_job(row)
     }
 
     /// The kinds of events of a job, in order.
-    pub(crate) async fn kinds(&self, job: i64) -> Vec<EventKind> {
+    pub(crate) async fn kinds(&self, job: JobId) -> Vec<EventKind> {
         let filter = agentaflow_server::store::EventFilter {
             job: Some(job),
             limit: 100,
@@ -121,7 +122,7 @@ impl Rig {
     }
 
     /// Waits until a job is as wanted.
-    pub(crate) async fn until(&self, id: i64, wanted: impl Fn(&Job) -> bool) -> Job {
+    pub(crate) async fn until(&self, id: JobId, wanted: impl Fn(&Job) -> bool) -> Job {
         for _ in 0..500 {
             let job = self.job(id).await;
             if wanted(&job) {
@@ -154,8 +155,13 @@ impl Rig {
             ..AgentRegistration::default()
         };
         let agent = self.core.register_agent(agent, HERE).await.unwrap();
-        let stream = self.core.open_stream(agent.id, None, 0).await.unwrap();
-        let mut worker = Worker { node: node.id, agent: agent.id, stream, core: self.core.clone() };
+        let stream = self.core.open_stream(AgentId(agent.id), None, 0).await.unwrap();
+        let mut worker = Worker {
+            node: NodeId(node.id),
+            agent: AgentId(agent.id),
+            stream,
+            core: self.core.clone(),
+        };
         assert!(matches!(worker.next().await, Message::Sync { .. }));
         worker
     }
@@ -258,7 +264,7 @@ impl Worker {
 
     pub(crate) async fn beat(&self) {
         let beat = Heartbeat::default();
-        self.core.heartbeat(&NodeRef::Number(self.node), beat).await.unwrap();
+        self.core.heartbeat(&NodeRef::Number(self.node), beat).unwrap();
     }
 
     /// Beats until the future is done.

@@ -1,5 +1,6 @@
 //! Lists: order, pages and filters.
 
+use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::units::Stamp;
 use agentaflow_server::store::{Change, EventFilter, JobFilter, LedgerFilter, Store};
@@ -11,7 +12,7 @@ async fn job_ids(store: &dyn Store, filter: JobFilter) -> Vec<i64> {
     let count = store.count_jobs(&filter).await.unwrap();
     let rows = store.jobs(&filter).await.unwrap();
     assert!(rows.len() as u64 <= count.min(filter.limit));
-    rows.iter().map(|job| job.id).collect()
+    rows.iter().map(|job| job.id.0).collect()
 }
 
 fn page() -> JobFilter {
@@ -26,15 +27,25 @@ pub(crate) async fn jobs_are_listed_newest_first_in_pages(place: &Place) {
         (JobFilter { limit: 3, ..page() }, vec![20, 19, 18]),
         (JobFilter { skip: 18, ..page() }, vec![2, 1]),
         (JobFilter { skip: 99, ..page() }, vec![]),
-        (JobFilter { before: Some(4), limit: 2, ..page() }, vec![3, 2]),
-        (JobFilter { before: Some(10), skip: 1, limit: 2, user: Some(1), ..page() }, vec![6, 4]),
+        (JobFilter { before: Some(JobId(4)), limit: 2, ..page() }, vec![3, 2]),
+        (
+            JobFilter {
+                before: Some(JobId(10)),
+                skip: 1,
+                limit: 2,
+                user: Some(UserId(1)),
+                ..page()
+            },
+            vec![6, 4],
+        ),
         (JobFilter { limit: 0, ..page() }, vec![]),
-        (JobFilter { before: Some(3), skip: u64::MAX, limit: u64::MAX, ..page() }, vec![]),
+        (JobFilter { before: Some(JobId(3)), skip: u64::MAX, limit: u64::MAX, ..page() }, vec![]),
     ];
     for (filter, ids) in pages {
         assert_eq!(job_ids(&*store, filter.clone()).await, ids, "{filter:?}");
     }
-    let counted = JobFilter { before: Some(4), skip: 5, limit: 1, user: Some(1), ..page() };
+    let counted =
+        JobFilter { before: Some(JobId(4)), skip: 5, limit: 1, user: Some(UserId(1)), ..page() };
     assert_eq!(store.count_jobs(&counted).await.unwrap(), 10, "paging aside");
 }
 
@@ -50,15 +61,18 @@ pub(crate) async fn jobs_are_found_by_owner_state_queue_and_name(place: &Place) 
     store.commit(&changes).await.unwrap();
     let some = |text: &str| Some(text.to_owned());
     let found = [
-        (JobFilter { user: Some(1), ..page() }, vec![6, 4, 2]),
-        (JobFilter { user: Some(9), ..page() }, vec![]),
+        (JobFilter { user: Some(UserId(1)), ..page() }, vec![6, 4, 2]),
+        (JobFilter { user: Some(UserId(9)), ..page() }, vec![]),
         (JobFilter { status: vec![JobStatus::Running], ..page() }, vec![3]),
         (JobFilter { status: vec![JobStatus::Failed, JobStatus::Pending], ..page() }, vec![5, 1]),
         (JobFilter { queue: some("main"), ..page() }, vec![3, 2, 1]),
         (JobFilter { name: some("äpfel-"), ..page() }, vec![5, 4, 3, 2, 1]),
         (JobFilter { name: some("PFEL-4"), ..page() }, vec![4]),
-        (JobFilter { name: some(""), user: Some(1), ..page() }, vec![6, 4, 2]),
-        (JobFilter { name: some("l-"), user: Some(2), queue: some("Main"), ..page() }, vec![5]),
+        (JobFilter { name: some(""), user: Some(UserId(1)), ..page() }, vec![6, 4, 2]),
+        (
+            JobFilter { name: some("l-"), user: Some(UserId(2)), queue: some("Main"), ..page() },
+            vec![5],
+        ),
     ];
     for (filter, ids) in found {
         assert_eq!(job_ids(&*store, filter.clone()).await, ids, "{filter:?}");
@@ -108,9 +122,9 @@ pub(crate) async fn events_are_listed_oldest_first_from_a_cursor(place: &Place) 
         (EventFilter { limit: 3, ..page() }, vec![1, 2, 3]),
         (EventFilter { after: 10, ..page() }, vec![11, 12]),
         (EventFilter { after: 12, ..page() }, vec![]),
-        (EventFilter { job: Some(1), ..page() }, vec![1, 4, 7, 10]),
-        (EventFilter { user: Some(12), after: 2, limit: 2, ..page() }, vec![5, 8]),
-        (EventFilter { node: node.clone(), job: Some(2), ..page() }, vec![8, 11]),
+        (EventFilter { job: Some(JobId(1)), ..page() }, vec![1, 4, 7, 10]),
+        (EventFilter { user: Some(UserId(12)), after: 2, limit: 2, ..page() }, vec![5, 8]),
+        (EventFilter { node: node.clone(), job: Some(JobId(2)), ..page() }, vec![8, 11]),
     ] {
         let found = store.events(&filter).await.unwrap();
         let found: Vec<i64> = found.iter().map(|event| event.seq).collect();
@@ -128,10 +142,13 @@ pub(crate) async fn the_ledger_is_listed_newest_first(place: &Place) {
         (LedgerFilter { limit: 2, ..page() }, vec![9, 8]),
         (LedgerFilter { skip: 7, ..page() }, vec![2, 1]),
         (LedgerFilter { before: Some(3), ..page() }, vec![2, 1]),
-        (LedgerFilter { user: Some(1), ..page() }, vec![8, 6, 4, 2]),
-        (LedgerFilter { job: Some(5), ..page() }, vec![5]),
+        (LedgerFilter { user: Some(UserId(1)), ..page() }, vec![8, 6, 4, 2]),
+        (LedgerFilter { job: Some(JobId(5)), ..page() }, vec![5]),
         (LedgerFilter { from: time(3), to: time(6), ..page() }, vec![5, 4, 3]),
-        (LedgerFilter { from: time(3), user: Some(2), before: Some(9), ..page() }, vec![7, 5, 3]),
+        (
+            LedgerFilter { from: time(3), user: Some(UserId(2)), before: Some(9), ..page() },
+            vec![7, 5, 3],
+        ),
     ] {
         let found = store.ledger(&filter).await.unwrap();
         let found: Vec<i64> = found.iter().map(|line| line.id).collect();
@@ -166,5 +183,5 @@ pub(crate) async fn a_large_transaction_keeps_its_order(place: &Place) {
 }
 
 fn is_seventh(change: &Change) -> bool {
-    matches!(change, Change::Job(id, _) if id % 7 == 0)
+    matches!(change, Change::Job(id, _) if id.0 % 7 == 0)
 }

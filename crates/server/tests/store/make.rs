@@ -6,7 +6,8 @@ use agentaflow_api::account::Role;
 use agentaflow_api::billing::{LedgerEntry, LedgerKind};
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::{Event, EventKind};
-use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage};
+use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
+use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, PriceSource};
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
@@ -14,7 +15,7 @@ use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::{MicroDollars, Price};
 use agentaflow_server::store::{
     AgentRow, Change, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState,
-    NodeOverrides, NodeRow, QueueRow, Seat, SeatState, UserRow,
+    NodeOverrides, NodeRow, QueueRow, TaskAssignment, UserRow,
 };
 use serde_json::{Map, Value, json};
 
@@ -23,7 +24,7 @@ pub(crate) const NOW: Stamp = Stamp(1_794_724_800_123);
 
 pub(crate) fn user(id: i64, name: &str) -> UserRow {
     UserRow {
-        id,
+        id: UserId(id),
         username: name.to_owned(),
         email: Some(format!("{name}@example.com")),
         role: Role::Viewer,
@@ -31,7 +32,7 @@ pub(crate) fn user(id: i64, name: &str) -> UserRow {
         active: true,
         default_queue: "main".to_owned(),
         prepaid: true,
-        spending_limit: Some(5_000_000),
+        spending_limit: Some(MicroUsd(5_000_000)),
         password_hash: Some("$argon2id$…".to_owned()),
         session_epoch: 3,
         created_at: NOW,
@@ -45,9 +46,9 @@ pub(crate) fn credential(id: i64, kind: CredentialKind) -> CredentialRow {
         hash: format!("{id:064x}"),
         prefix: "af_12".to_owned(),
         name: "laptop".to_owned(),
-        user_id: Some(1),
-        node_id: Some(2),
-        agent_id: Some(3),
+        user_id: Some(UserId(1)),
+        node_id: Some(NodeId(2)),
+        agent_id: Some(AgentId(3)),
         created_at: NOW,
         expires_at: Some(Stamp(Stamp::now().0 + 60_000)),
         last_used_at: Some(NOW),
@@ -57,7 +58,7 @@ pub(crate) fn credential(id: i64, kind: CredentialKind) -> CredentialRow {
 
 pub(crate) fn node(id: i64, name: &str) -> NodeRow {
     NodeRow {
-        id,
+        id: NodeId(id),
         node_id: format!("gpu-{id:012x}"),
         spec: NodeSpec { node_name: name.to_owned(), ..NodeSpec::default() },
         price_source: PriceSource::Catalogue,
@@ -75,9 +76,9 @@ pub(crate) fn node(id: i64, name: &str) -> NodeRow {
 
 pub(crate) fn agent(id: i64, name: &str) -> AgentRow {
     AgentRow {
-        id,
+        id: AgentId(id),
         agent_id: name.to_owned(),
-        node_id: 2,
+        node_id: NodeId(2),
         agent_version: Some("0.1.0".to_owned()),
         config: object(json!({"a": [1, 2.5, null]})),
         capabilities: object(json!({"docker": true})),
@@ -92,8 +93,8 @@ pub(crate) fn agent(id: i64, name: &str) -> AgentRow {
 /// Every field by name: the store takes a job apart, and a new field must not be lost on the way.
 pub(crate) fn job(id: i64, user_id: i64) -> JobRow {
     JobRow {
-        id,
-        user_id,
+        id: JobId(id),
+        user_id: UserId(user_id),
         queue: "main".to_owned(),
         spec: JobSpec {
             job_name: Some(format!("Train {id}")),
@@ -115,7 +116,7 @@ pub(crate) fn state(status: JobStatus) -> JobState {
         status,
         sealed: Some("v1.k.AAAA".to_owned()),
         epoch: 2,
-        seats: vec![seat()],
+        tasks: vec![task()],
         retries_used: 1,
         losses: 2,
         cancel_requested: true,
@@ -130,7 +131,7 @@ pub(crate) fn state(status: JobStatus) -> JobState {
         started_at: Some(NOW),
         completed_at: Some(NOW),
         ran_ms: 12_345,
-        cost: 67,
+        cost: MicroUsd(67),
         wait_reason: Some("no room".to_owned()),
         warned_at: Some(NOW),
         updated_at: NOW,
@@ -138,11 +139,11 @@ pub(crate) fn state(status: JobStatus) -> JobState {
     }
 }
 
-fn seat() -> Seat {
+fn task() -> TaskAssignment {
     let micros = MicroDollars(1_000_000);
-    Seat {
+    TaskAssignment {
         task: 1,
-        node: 2,
+        node: NodeId(2),
         gpus: Vec::new(),
         grants: vec![GpuGrant {
             index: 0,
@@ -153,7 +154,7 @@ fn seat() -> Seat {
         }],
         price: Price { gpu_hour: micros, cpu_hour: micros, gib_hour: micros },
         gpu_milli: 500,
-        state: SeatState::Running,
+        state: TaskState::Running,
         started_at: Some(NOW),
         ran_ms: 99,
         exit_code: Some(1),
@@ -211,7 +212,13 @@ pub(crate) fn ledger(id: i64, user_id: i64, micros: i64) -> LedgerEntry {
 }
 
 pub(crate) fn key(user_id: i64, key: &str, at: Stamp) -> IdempotencyRow {
-    IdempotencyRow { user_id, key: key.to_owned(), body: "00ff".to_owned(), job_id: 1, at }
+    IdempotencyRow {
+        user_id: UserId(user_id),
+        key: key.to_owned(),
+        body: "00ff".to_owned(),
+        job_id: JobId(1),
+        at,
+    }
 }
 
 pub(crate) fn object(value: Value) -> Map<String, Value> {
@@ -224,7 +231,7 @@ pub(crate) fn new_job(job: JobRow) -> Change {
 }
 
 pub(crate) fn job_state(id: i64, state: JobState) -> Change {
-    Change::Job(id, Box::new(state))
+    Change::Job(JobId(id), Box::new(state))
 }
 
 pub(crate) fn happened(event: Event) -> Change {

@@ -1,8 +1,9 @@
 //! Sums of money and use.
 
 use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
+use agentaflow_api::ids::{MicroUsd, UserId};
 use agentaflow_api::units::{Cores, Stamp};
-use agentaflow_server::store::{Change, LedgerFilter, UsageBy};
+use agentaflow_server::store::{AccountRow, Change, LedgerFilter, UsageBy};
 
 use crate::make::{self, paid};
 use crate::place::Place;
@@ -62,7 +63,8 @@ pub(crate) async fn usage_is_summed_up_by_user_queue_node_day_and_job(place: &Pl
         paid(LedgerEntry { job_id: Some(job), ..line(id, OCTOBER, 7, None, micros) })
     });
     store.commit(&tries).await.unwrap();
-    let of_seven = LedgerFilter { user: Some(7), to: Some(Stamp(OCTOBER.0 + 1)), ..all.clone() };
+    let of_seven =
+        LedgerFilter { user: Some(UserId(7)), to: Some(Stamp(OCTOBER.0 + 1)), ..all.clone() };
     let by_job = store.usage(UsageBy::Job, &of_seven).await.unwrap();
     assert_eq!(short(&by_job), [("9", 1, 4), ("10", 1, 3)], "by number, all tries of each");
     assert_eq!(by_job[1].name.as_deref(), Some("Train 10"));
@@ -71,7 +73,7 @@ pub(crate) async fn usage_is_summed_up_by_user_queue_node_day_and_job(place: &Pl
         short(&store.usage(UsageBy::User, &october).await.unwrap()),
         [("ann", 1, 30), ("user 7", 2, 7)]
     );
-    let november = LedgerFilter { from: Some(Stamp(OCTOBER.0 + 1)), user: Some(7), ..all };
+    let november = LedgerFilter { from: Some(Stamp(OCTOBER.0 + 1)), user: Some(UserId(7)), ..all };
     assert_eq!(short(&store.usage(UsageBy::Queue, &november).await.unwrap()), [("alpha", 1, 80)]);
 }
 
@@ -113,6 +115,11 @@ pub(crate) async fn accounts_know_their_balance_and_this_month(place: &Place) {
         ("2026-11", [(1, 935, 35), (7, -80, 80)]),
         ("2026-12", [(1, 935, 0), (7, -80, 0)]),
     ] {
+        let accounts = accounts.map(|(user, balance, spent)| AccountRow {
+            user: UserId(user),
+            balance: MicroUsd(balance),
+            spent: MicroUsd(spent),
+        });
         assert_eq!(store.load(month).await.unwrap().accounts, accounts, "{month}");
     }
 }

@@ -43,7 +43,7 @@ pub(crate) async fn a_closed_store_fails_and_does_not_hang(place: &Place) {
     store.close().await;
     store.commit(&[happened(make::event(1))]).await.unwrap_err();
     store.load("2026-11").await.unwrap_err();
-    store.job(1).await.unwrap_err();
+    store.job(agentaflow_api::ids::JobId(1)).await.unwrap_err();
     store.ping().await.unwrap_err();
 }
 

@@ -1,10 +1,12 @@
 //! Records that are written, changed and removed.
 
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::units::Stamp;
 use agentaflow_server::store::{
-    Change, CredentialKind, EventFilter, JobFilter, LastIds, LedgerFilter, Store, StoreError,
+    Change, CredentialKind, EventFilter, HeartbeatRow, JobFilter, LastIds, LedgerFilter, Store,
+    StoreError,
 };
 use serde_json::json;
 
@@ -23,7 +25,7 @@ pub(crate) async fn an_empty_store_has_nothing_in_it(place: &Place) {
     let loaded = store.load("2026-11").await.unwrap();
     assert_eq!(loaded.last, LastIds::default());
     assert!(loaded.users.is_empty() && loaded.accounts.is_empty() && loaded.meta.is_empty());
-    assert_eq!(store.job(1).await.unwrap(), None);
+    assert_eq!(store.job(JobId(1)).await.unwrap(), None);
     assert_eq!(store.count_jobs(&all_jobs()).await.unwrap(), 0);
     store.commit(&[]).await.unwrap();
     store.ping().await.unwrap();
@@ -57,9 +59,17 @@ pub(crate) async fn every_record_comes_back_as_it_was_written(place: &Place) {
     assert_eq!(loaded.jobs.first(), Some(&job));
     assert_eq!(loaded.queues, [queue]);
     assert_eq!(loaded.meta["strategy"], "best_fit");
-    let last = LastIds { user: 1, credential: 4, node: 2, agent: 3, job: 7, event: 9, ledger: 8 };
+    let last = LastIds {
+        user: UserId(1),
+        credential: 4,
+        node: NodeId(2),
+        agent: AgentId(3),
+        job: JobId(7),
+        event: 9,
+        ledger: 8,
+    };
     assert_eq!(loaded.last, last);
-    assert_eq!(store.job(7).await.unwrap(), Some(job));
+    assert_eq!(store.job(JobId(7)).await.unwrap(), Some(job));
     assert_eq!(store.events(&ALL_EVENTS).await.unwrap(), [event]);
     let all = LedgerFilter { limit: 10, ..LedgerFilter::default() };
     assert_eq!(store.ledger(&all).await.unwrap(), [line]);
@@ -103,8 +113,8 @@ pub(crate) async fn what_is_removed_is_gone_and_its_number_is_not_used_again(pla
     ];
     store.commit(&changes).await.unwrap();
     let gone = [
-        Change::NodeGone(5),
-        Change::AgentGone(6),
+        Change::NodeGone(NodeId(5)),
+        Change::AgentGone(AgentId(6)),
         Change::CredentialGone(7),
         Change::CredentialGone(3),
         Change::QueueGone("main".to_owned()),
@@ -117,7 +127,7 @@ pub(crate) async fn what_is_removed_is_gone_and_its_number_is_not_used_again(pla
     assert_eq!(loaded.nodes.len(), 1);
     assert!(loaded.agents.is_empty() && loaded.credentials.is_empty() && loaded.queues.is_empty());
     let last = loaded.last;
-    assert_eq!((last.node, last.agent, last.credential), (5, 6, 7));
+    assert_eq!((last.node, last.agent, last.credential), (NodeId(5), AgentId(6), 7));
 }
 
 pub(crate) async fn heartbeats_change_nothing_else(place: &Place) {
@@ -125,8 +135,10 @@ pub(crate) async fn heartbeats_change_nothing_else(place: &Place) {
     let nodes = [make::node(1, "alpha"), make::node(2, "beta"), make::node(3, "gamma")];
     let changes = nodes.clone().map(|node| Change::Node(Box::new(node)));
     store.commit(&changes).await.unwrap();
-    let beats = vec![(1, Stamp(5)), (3, Stamp(6)), (3, Stamp(7)), (99, Stamp(8))];
-    store.commit(&[Change::Heartbeats(beats), Change::Heartbeats(Vec::new())]).await.unwrap();
+    let heartbeats = [(1, 5), (3, 6), (3, 7), (99, 8)];
+    let heartbeats =
+        heartbeats.map(|(node, at)| HeartbeatRow { node: NodeId(node), at: Stamp(at) }).to_vec();
+    store.commit(&[Change::Heartbeats(heartbeats), Change::Heartbeats(Vec::new())]).await.unwrap();
     let [mut one, two, mut three] = nodes;
     one.last_heartbeat = Some(Stamp(5));
     three.last_heartbeat = Some(Stamp(7));
@@ -195,7 +207,7 @@ pub(crate) async fn a_job_that_is_not_there_cannot_change(place: &Place) {
     store.commit(&[new_job(make::job(1, 1))]).await.unwrap();
     let running = || make::state(JobStatus::Running);
     store.commit(&[job_state(1, running()), job_state(2, running())]).await.unwrap_err();
-    assert_eq!(store.job(1).await.unwrap(), Some(make::job(1, 1)));
+    assert_eq!(store.job(JobId(1)).await.unwrap(), Some(make::job(1, 1)));
 }
 
 pub(crate) async fn jobs_that_are_over_are_not_loaded(place: &Place) {
@@ -209,7 +221,7 @@ pub(crate) async fn jobs_that_are_over_are_not_loaded(place: &Place) {
     let loaded = store.load("2026-11").await.unwrap();
     let live: Vec<_> = loaded.jobs.iter().map(|job| (job.id, job.state.status)).collect();
     assert!(live.iter().all(|(_, status)| !status.is_final()));
-    assert_eq!(live.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(live.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
 pub(crate) async fn credentials_that_expired_long_ago_are_not_loaded(place: &Place) {
@@ -242,16 +254,16 @@ pub(crate) async fn a_key_finds_its_answer_until_it_is_forgotten(place: &Place) 
     let (old, new) = (make::key(1, "k", Stamp(10)), make::key(2, "k", Stamp(20)));
     let changes = [&old, &new].map(|row| Change::Idempotency(Box::new(row.clone())));
     store.commit(&changes).await.unwrap();
-    assert_eq!(store.idempotency(1, "k").await.unwrap(), Some(old));
-    assert_eq!(store.idempotency(3, "k").await.unwrap(), None);
-    assert_eq!(store.idempotency(1, "K").await.unwrap(), None);
+    assert_eq!(store.idempotency(UserId(1), "k").await.unwrap(), Some(old));
+    assert_eq!(store.idempotency(UserId(3), "k").await.unwrap(), None);
+    assert_eq!(store.idempotency(UserId(1), "K").await.unwrap(), None);
     store.commit(&[Change::IdempotencyBefore(Stamp(20))]).await.unwrap();
-    assert_eq!(store.idempotency(1, "k").await.unwrap(), None);
-    assert_eq!(store.idempotency(2, "k").await.unwrap(), Some(new));
+    assert_eq!(store.idempotency(UserId(1), "k").await.unwrap(), None);
+    assert_eq!(store.idempotency(UserId(2), "k").await.unwrap(), Some(new));
     // A key whose time is over may be used again before it is forgotten.
     let again = make::key(2, "k", NOW);
     store.commit(&[Change::Idempotency(Box::new(again.clone()))]).await.unwrap();
-    assert_eq!(store.idempotency(2, "k").await.unwrap(), Some(again));
+    assert_eq!(store.idempotency(UserId(2), "k").await.unwrap(), Some(again));
 }
 
 pub(crate) async fn strings_of_any_kind_come_back(place: &Place) {
@@ -267,9 +279,9 @@ pub(crate) async fn strings_of_any_kind_come_back(place: &Place) {
     let changes =
         [new_job(job.clone()), happened(event.clone()), Change::Idempotency(Box::new(row.clone()))];
     store.commit(&changes).await.unwrap();
-    assert_eq!(store.job(1).await.unwrap(), Some(job));
+    assert_eq!(store.job(JobId(1)).await.unwrap(), Some(job));
     assert_eq!(store.events(&ALL_EVENTS).await.unwrap(), [event]);
-    assert_eq!(store.idempotency(1, hostile).await.unwrap(), Some(row));
+    assert_eq!(store.idempotency(UserId(1), hostile).await.unwrap(), Some(row));
     nul_is_replaced(&*store).await;
     // As deep as a request can be; the record around it is deeper still, and must load.
     let mut deep = make::job(3, 1);
@@ -285,7 +297,7 @@ async fn nul_is_replaced(store: &dyn Store) {
     job.spec.input_data = json!({"k\0": "v\0"});
     let event = Event { message: "a\0b".to_owned(), ..make::event(2) };
     store.commit(&[new_job(job), happened(event)]).await.unwrap();
-    let job = store.job(2).await.unwrap().unwrap();
+    let job = store.job(JobId(2)).await.unwrap().unwrap();
     assert_eq!(job.spec.job_name.as_deref(), Some("a\u{fffd}b"));
     assert_eq!(job.spec.input_data, json!({"k\u{fffd}": "v\u{fffd}"}));
     let after = EventFilter { after: 1, ..ALL_EVENTS };

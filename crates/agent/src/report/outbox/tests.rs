@@ -1,13 +1,14 @@
 //! Contents and order of reports, retries, and rejected updates.
 
 use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::JobId;
 use agentaflow_api::link::Ended;
 use agentaflow_api::units::Stamp;
 
 use super::*;
 
 fn key(job: i64) -> TaskKey {
-    TaskKey { job, epoch: 1, task: 0 }
+    TaskKey { job: JobId(job), epoch: 1, task: 0 }
 }
 
 fn summary(batch: &ReportBatch) -> Vec<String> {

@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::agent::{Agent, AgentRegistration, AgentUpdate};
+use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_api::units::Stamp;
 
 use crate::api_error::ApiError;
@@ -39,7 +40,7 @@ pub(crate) async fn register(
     }
     let agent: AgentRegistration = object(&body(request, limits::BODY).await?)?;
     check_agent(&agent)?;
-    let node = agent.node_id.and_then(|id| i64::try_from(id).ok());
+    let node = agent.node_id.and_then(|id| i64::try_from(id).ok()).map(NodeId);
     if own_node.is_some() && own_node != node {
         return Err(ApiError::forbidden("this key belongs to another node than `node_id`"));
     }
@@ -87,8 +88,8 @@ pub(crate) async fn update(
     let agent = app.core.agent(name)?;
     let may = match who {
         Anyone::User(caller) => caller.user.role == Role::Admin,
-        Anyone::Worker(Worker::Agent { agent: id, .. }) => id == agent.id,
-        Anyone::Worker(Worker::Node(node)) => node == agent.node_id,
+        Anyone::Worker(Worker::Agent { agent: id, .. }) => id.0 == agent.id,
+        Anyone::Worker(Worker::Node(node)) => node.0 == agent.node_id,
         Anyone::Worker(Worker::Token) => false,
     };
     if !may {
@@ -98,7 +99,7 @@ pub(crate) async fn update(
 }
 
 /// The number of the agent in the path, if the key is that agent's own.
-pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<i64, ApiError> {
+pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<AgentId, ApiError> {
     let Worker::Agent { agent, .. } = *worker else {
         return Err(ApiError::forbidden(
             "this call needs the key of the agent: the `api_key` in the answer to \
@@ -106,7 +107,7 @@ pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<i
         ));
     };
     let name = path.name("agent_id")?;
-    if name.parse() == Ok(agent) || app.core.agent(name)?.id == agent {
+    if name.parse() == Ok(agent) || app.core.agent(name)?.id == agent.0 {
         return Ok(agent);
     }
     Err(ApiError::forbidden("this key belongs to another agent than the one in the path"))

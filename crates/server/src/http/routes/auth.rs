@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use agentaflow_api::account::{Login, Refresh, Register, Tokens, User as Shown, UserUpdate};
 use agentaflow_api::error::ErrorCode;
+use agentaflow_api::ids::UserId;
 use agentaflow_api::units::Secret;
 
 use crate::api_error::ApiError;
@@ -248,12 +249,12 @@ async fn optional(request: Request) -> Result<Refresh, ApiError> {
 }
 
 /// The user's number, if name and password are right. It takes as long for names that do not exist.
-async fn verified(app: &App, login: &Login) -> Result<i64, ApiError> {
+async fn verified(app: &App, login: &Login) -> Result<UserId, ApiError> {
     let found = app.core.directory(|directory| {
         let user = directory.user_named(&login.username).filter(|user| user.active);
         user.and_then(|user| Some((user.id, user.password_hash.clone()?)))
     });
-    let (id, hash) = found.map_or((0, None), |(id, hash)| (id, Some(hash)));
+    let (id, hash) = found.map_or((UserId(0), None), |(id, hash)| (id, Some(hash)));
     let sane = check_password("password", &login.password).is_ok();
     let password = if sane { login.password.clone() } else { Secret::default() };
     if app.auth.passwords.verify(&password, hash).await? && sane {

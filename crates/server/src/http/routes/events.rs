@@ -154,8 +154,8 @@ impl Follower {
 
     fn wants(&self, event: &Event) -> bool {
         event.seq > self.filter.after
-            && self.filter.job.is_none_or(|job| event.job_id == Some(job))
-            && self.filter.user.is_none_or(|user| event.user_id == Some(user))
+            && self.filter.job.is_none_or(|job| event.job_id == Some(job.0))
+            && self.filter.user.is_none_or(|user| event.user_id == Some(user.0))
     }
 }
 

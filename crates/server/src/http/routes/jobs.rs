@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use agentaflow_api::account::Role;
 use agentaflow_api::explain::Explanation;
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime};
 use agentaflow_api::lenient;
 use agentaflow_api::units::Secret;
@@ -129,8 +130,8 @@ pub(crate) async fn status(
     path: Segments,
     Sent(update): Sent<JobStatusUpdate>,
 ) -> Result<Answer<Job>, ApiError> {
-    let job = path.number("job_id")?;
-    check_status_update(job, &update)?;
+    let job: JobId = path.number("job_id")?;
+    check_status_update(job.0, &update)?;
     app.core.job_status(job, update, worker).await.map(Answer)
 }
 
@@ -177,7 +178,7 @@ pub(crate) async fn what_if(
 ) -> Result<Answer<Explanation>, ApiError> {
     plan_at_ease(&app, &caller)?;
     let job = read_job(&body)?;
-    app.core.what_if(&caller, job).await.map(Answer)
+    app.core.what_if(&caller, job).map(Answer)
 }
 
 /// Plans are made while everybody else waits, so an account may ask for few of them.
@@ -188,7 +189,7 @@ fn plan_at_ease(app: &App, caller: &Caller) -> Result<(), ApiError> {
 }
 
 /// A job that the caller may see.
-pub(crate) async fn visible_job(app: &App, caller: &Caller, id: i64) -> Result<JobRow, ApiError> {
+pub(crate) async fn visible_job(app: &App, caller: &Caller, id: JobId) -> Result<JobRow, ApiError> {
     let row = app.core.store().job(id).await?;
     let row = row.filter(|row| sees_all(caller) || row.user_id == caller.user.id);
     row.ok_or_else(|| ApiError::not_found(format!("you have no job with the number {id}")))

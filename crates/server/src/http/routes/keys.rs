@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 
 use agentaflow_api::account::{ApiKey, ApiKeyCreate, Role};
 use agentaflow_api::error::ErrorCode;
+use agentaflow_api::ids::UserId;
 
 use crate::api_error::ApiError;
 use crate::auth::{
@@ -143,7 +144,7 @@ async fn make(
 }
 
 /// Admins reach everybody's keys, others their own.
-fn owner(caller: &Caller) -> Option<i64> {
+fn owner(caller: &Caller) -> Option<UserId> {
     (caller.user.role != Role::Admin).then_some(caller.user.id)
 }
 

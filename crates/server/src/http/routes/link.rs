@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
+use agentaflow_api::ids::AgentId;
 use agentaflow_api::link::{
     Framed, LogPiece, Report, ReportBatch, ReportReply, TaskKey, TaskUpdate,
 };
@@ -111,7 +112,7 @@ pub(crate) async fn report(
 }
 
 /// Adds to the news of a failure what was written last, which is there by now.
-async fn add_last_words(app: &App, agent: i64, report: &mut Report) {
+async fn add_last_words(app: &App, agent: AgentId, report: &mut Report) {
     let Report { key, update: TaskUpdate::Ended(ended) } = report else { return };
     let failed = ended.stopped.is_none() && ended.exit_code.is_some_and(|code| code != 0);
     if failed && app.core.owns(agent, *key) {
@@ -144,7 +145,7 @@ fn read_batch(bytes: &[u8]) -> Result<ReportBatch, ApiError> {
 
 async fn write_logs(
     app: &App,
-    agent: i64,
+    agent: AgentId,
     pieces: Vec<LogPiece>,
 ) -> Result<Vec<(TaskKey, u64)>, ApiError> {
     let mut have: Vec<(TaskKey, u64)> = Vec::new();

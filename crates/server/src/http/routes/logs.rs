@@ -14,6 +14,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::JobId;
 
 use crate::api_error::ApiError;
 use crate::http::answer::text;
@@ -39,7 +40,7 @@ const LAST_WORDS: u64 = 50;
 const LAST_BYTES: usize = 32 << 10;
 
 /// The end of what a task wrote.
-pub(crate) async fn last_words(app: &App, job: i64, task: u32) -> String {
+pub(crate) async fn last_words(app: &App, job: JobId, task: u32) -> String {
     let from = app.logs.tail(job, task, LAST_WORDS).await.unwrap_or(0);
     let output = app.logs.read(job, task, from, LAST_BYTES).await.unwrap_or_default().bytes;
     String::from_utf8_lossy(&output).into_owned()
@@ -92,7 +93,7 @@ pub(crate) async fn logs(
 struct Reader {
     app: App,
     _counted: Counted,
-    job: i64,
+    job: JobId,
     task: u32,
     offset: u64,
     follow: bool,
@@ -151,10 +152,10 @@ impl Reader {
 }
 
 /// Until something happens to this job, or something may have been missed.
-async fn of_job(events: &mut broadcast::Receiver<Arc<Event>>, job: i64) {
+async fn of_job(events: &mut broadcast::Receiver<Arc<Event>>, job: JobId) {
     loop {
         match events.recv().await {
-            Ok(event) if event.job_id == Some(job) => return,
+            Ok(event) if event.job_id == Some(job.0) => return,
             Ok(_) => {}
             Err(RecvError::Lagged(_)) => return,
             Err(RecvError::Closed) => std::future::pending().await,
@@ -169,6 +170,8 @@ fn failed(error: &LogError) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use agentaflow_api::ids::UserId;
+
     use super::*;
     use crate::auth::{Auth, JwtKeys, Site};
     use crate::core::Caller;
@@ -185,20 +188,20 @@ mod tests {
         let auth = Auth::new(JwtKeys::new(&[7; 64]), (1, 1));
         let app =
             App::new(running.core.clone(), running.logs.clone(), auth, Arc::new(settings), site);
-        let admin = app.core.directory(|directory| directory.users[&1].clone());
+        let admin = app.core.directory(|directory| directory.users[&UserId(1)].clone());
         let caller = Caller { user: Arc::new(admin), by_cookie: false };
         let job = read_job(br#"{"docker_image": "x"}"#).unwrap();
         let (job, _) = app.core.submit(&caller, job, None, None).await.unwrap();
         let reader = Reader {
-            log: app.logs.subscribe(job.id),
+            log: app.logs.subscribe(JobId(job.id)),
             events: app.core.subscribe(),
-            job: job.id,
+            job: JobId(job.id),
             task: 0,
             offset: 0,
             follow: true,
             over: false,
             until: Instant::now() + Duration::from_millis(100),
-            _counted: app.streams.open(1).unwrap(),
+            _counted: app.streams.open(UserId(1)).unwrap(),
             app: app.clone(),
         };
         let all = reader.pieces().collect::<Vec<_>>();

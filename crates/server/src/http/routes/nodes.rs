@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use serde_json::Value;
 
+use agentaflow_api::ids::NodeId;
 use agentaflow_api::node::{
     AvailableNodes, Heartbeat, Node, NodeRegistration, NodeStats, NodeStatus, NodeUpdate,
 };
@@ -124,7 +125,7 @@ pub(crate) async fn heartbeat(
     check_heartbeat(&beat)?;
     owns(&app, &worker, &node)?;
     same_node(&app, &node, beat.node_id.as_ref())?;
-    app.core.heartbeat(&node, beat).await.map(Answer)
+    app.core.heartbeat(&node, beat).map(Answer)
 }
 
 /// A GPU server in numbers.
@@ -137,7 +138,7 @@ pub(crate) async fn stats(
     path: Segments,
 ) -> Result<Answer<NodeStats>, ApiError> {
     let node = app.core.node(&node_ref(&path)?)?;
-    let gpus = app.core.node_readings(node.id);
+    let gpus = app.core.node_gpus(NodeId(node.id));
     let (total, free) = (node.spec.gpu_memory_total, node.gpu_memory_available);
     let booked = total.saturating_sub(free) as f64 * 100.0 / total.max(1) as f64;
     Ok(Answer(NodeStats {
@@ -167,7 +168,7 @@ pub(crate) async fn available(
 ) -> Result<Answer<AvailableNodes>, ApiError> {
     let memory = query.whole("gpu_memory_required")?.unwrap_or(0).min(limits::SIZE);
     let cpu = query.milli("cpu_cores_required")?.map_or(0, |milli| Cores(milli).0);
-    let nodes = app.core.available(memory, cpu.min(limits::CPU_MILLI)).await?;
+    let nodes = app.core.available_nodes(memory, cpu.min(limits::CPU_MILLI));
     let available_nodes = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
     Ok(Answer(AvailableNodes { available_nodes, nodes }))
 }
@@ -176,7 +177,8 @@ pub(crate) async fn available(
 pub(crate) fn node_ref(path: &Segments) -> Result<NodeRef, ApiError> {
     let text = path.name("node_id")?;
     let number = text.parse().ok().filter(|number: &i64| *number > 0);
-    Ok(number.map_or_else(|| NodeRef::Name(text.to_owned()), NodeRef::Number))
+    Ok(number
+        .map_or_else(|| NodeRef::Name(text.to_owned()), |number| NodeRef::Number(NodeId(number))))
 }
 
 /// Whether this machine may speak for that node. A registration token may for all.
@@ -184,7 +186,7 @@ fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), ApiError> {
     let (Worker::Node(own) | Worker::Agent { node: own, .. }) = worker else { return Ok(()) };
     let asked = match node {
         NodeRef::Number(number) => *number,
-        NodeRef::Name(_) => app.core.node(node)?.id,
+        NodeRef::Name(_) => app.core.node_id(node)?,
     };
     if asked == *own {
         return Ok(());

@@ -22,7 +22,7 @@ pub(crate) async fn list(
     _: User,
     query: Asked,
 ) -> Result<Listed<Queue>, ApiError> {
-    Ok(Listed::page(app.core.queues().await?, query.page()?))
+    Ok(Listed::page(app.core.queues(), query.page()?))
 }
 
 /// Makes a queue.
@@ -50,8 +50,10 @@ pub(crate) async fn show(
     path: Segments,
 ) -> Result<Answer<Queue>, ApiError> {
     let name = path.name("name")?;
-    let found = app.core.queues().await?.into_iter().find(|queue| queue.spec.name == name);
-    found.map(Answer).ok_or_else(|| ApiError::not_found(format!("there is no queue `{name}`")))
+    app.core
+        .queue(name)
+        .map(Answer)
+        .ok_or_else(|| ApiError::not_found(format!("there is no queue `{name}`")))
 }
 
 /// Makes or replaces a queue.

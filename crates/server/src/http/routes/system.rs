@@ -156,8 +156,8 @@ pub(crate) async fn start(
     let own = (!sees_all(&caller)).then_some(caller.user.id);
     let filter = JobFilter { user: own, limit: 20, ..JobFilter::default() };
     let rows = app.core.store().jobs(&filter).await?;
-    let mut waits = crate::core::Waits::default();
-    let shown = |row| app.core.show_listed(row, &mut waits);
+    let mut reasons = crate::core::PendingReasons::default();
+    let shown = |row| app.core.show_listed(row, &mut reasons);
     let jobs: Vec<_> = rows.into_iter().map(shown).collect();
     Ok(page(start_page::for_user(&app.settings, &caller.user, &app.core.nodes(), &jobs)))
 }

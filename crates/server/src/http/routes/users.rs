@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 
 use agentaflow_api::account::{User as Shown, UserCreate, UserUpdate};
 use agentaflow_api::billing::Credit;
+use agentaflow_api::ids::{MicroUsd, UserId};
 
 use crate::api_error::ApiError;
 use crate::auth::{UserPatch, create_user, deactivate_user, show_user, update_user};
@@ -41,7 +42,7 @@ pub(crate) async fn create(
         grants: new.grants,
         default_queue: queue,
         prepaid: new.prepaid,
-        spending_limit: new.spending_limit.map(|limit| limit.0),
+        spending_limit: new.spending_limit.map(|limit| MicroUsd(limit.0)),
         password_hash,
         ..UserRow::default()
     };
@@ -104,7 +105,7 @@ pub(crate) async fn update(
         grants: update.grants,
         active: update.active,
         default_queue: update.default_queue,
-        spending_limit: update.spending_limit.map(|limit| limit.0),
+        spending_limit: update.spending_limit.map(|limit| MicroUsd(limit.0)),
         prepaid: update.prepaid,
     };
     let row = app.core.write(update_user(id, changes)).await?;
@@ -144,7 +145,7 @@ pub(crate) async fn credit(
     }
     plain("note", credit.note.as_deref().unwrap_or_default(), limits::TEXT)?;
     find(&app, id)?;
-    app.core.credit(id, credit.amount, credit.note).await?;
+    app.core.credit(id, MicroUsd(credit.amount.0), credit.note).await?;
     let row = find(&app, id)?;
     Ok(Answer(shown(&app, &row)))
 }
@@ -154,13 +155,13 @@ pub(crate) fn shown(app: &App, row: &UserRow) -> Shown {
     show_user(row, app.core.account(row.id))
 }
 
-fn find(app: &App, id: i64) -> Result<UserRow, ApiError> {
+fn find(app: &App, id: UserId) -> Result<UserRow, ApiError> {
     let row = app.core.directory(|directory| directory.users.get(&id).cloned());
     row.ok_or_else(|| ApiError::not_found(format!("there is no user with the number {id}")))
 }
 
 async fn known_queue(app: &App, name: &str) -> Result<(), ApiError> {
-    if name == "root" || app.core.queues().await?.iter().any(|queue| queue.spec.name == name) {
+    if name == "root" || app.core.queue(name).is_some() {
         return Ok(());
     }
     Err(ApiError::invalid("default_queue", format!("there is no queue `{name}`")))

@@ -1,76 +1,90 @@
-//! Places in the words of agents: the seat that a task gets, and everything that its agent has to know.
+//! Assignments of tasks: from a placement of the engine to the message for the agent.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use agentaflow_api::job::OnNodeLost;
+use agentaflow_api::ids::NodeId;
+use agentaflow_api::job::{OnNodeLost, TaskState};
 use agentaflow_api::link::{Assignment, GpuGrant, RegistryAuth, TaskKey};
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_engine::{GpuAllocation, GpuAssignment, GpuShare, Placement, Request};
 
-use super::describe::{gpu_id, instances, price};
-use super::jobs::{grace_ms, runtime};
-use super::money;
+use super::job::workload::{grace_ms, runtime};
+use super::node::{gpu_id, instances, price};
+use super::pricing;
 use super::state::State;
-use crate::store::{JobRow, Seat, SeatState};
+use crate::store::{JobRow, TaskAssignment};
 
-/// The first port for the tasks of a gang to meet at.
+/// First of 1,000 ports at which the tasks of a gang meet.
 const MASTER_PORT: i64 = 29_500;
 
+/// Secrets of a job, opened.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct JobSecrets {
+    password: Option<Secret>,
+    env: BTreeMap<String, Secret>,
+}
+
 impl State {
-    /// A task's place, with all that its agent and the ledger need to know.
-    pub(crate) fn seat(&self, request: &Request, placement: &Placement) -> Option<Seat> {
-        let node = self.nodes.values().find(|node| node.row.node_id == placement.node.as_str())?;
+    /// Assignment of a placed task; none if the node or a GPU is unknown.
+    pub(super) fn assign_task(
+        &self,
+        request: &Request,
+        placement: &Placement,
+    ) -> Option<TaskAssignment> {
+        let node = self.nodes.named(placement.node.as_str())?.row();
         let GpuAssignment::Devices(parts) = &placement.gpus else { return None };
-        let all = instances(&node.row.spec);
-        let (mut grants, mut gpu_milli) = (Vec::new(), 0);
+        let all = instances(&node.spec);
+        let mut grants = Vec::new();
+        let mut gpu_milli = 0;
         for part in parts {
-            let (position, gpu) = all
-                .iter()
-                .enumerate()
-                .find(|(position, gpu)| gpu_id(gpu, *position) == part.gpu)?;
+            let mut known = all.iter().enumerate();
+            let (position, gpu) =
+                known.find(|(position, gpu)| gpu_id(gpu, *position) == part.gpu)?;
             let memory = gpu.gpu_memory.unwrap_or(0);
             let model =
-                gpu.gpu_type.as_ref().or(gpu.gpu_name.as_ref()).or(node.row.spec.gpu_type.as_ref());
-            let milli = money::share(part.share, request, model.map_or("", String::as_str), memory);
+                gpu.gpu_type.as_ref().or(gpu.gpu_name.as_ref()).or(node.spec.gpu_type.as_ref());
+            let model = model.map_or("", String::as_str);
+            let milli = pricing::share(part.share, request, model, memory);
             gpu_milli += milli;
             grants.push(grant(gpu, position, part, milli, memory, request.exclusive));
         }
-        Some(Seat {
+        Some(TaskAssignment {
             task: placement.task,
-            node: node.row.id,
+            node: node.id,
             gpus: parts.clone(),
             grants,
-            price: price(&node.row.spec),
+            price: price(&node.spec),
             gpu_milli,
-            ..Seat::default()
+            ..TaskAssignment::default()
         })
     }
 
-    /// What the agent is told. None if the job or the task is gone.
-    pub(crate) fn assignment(&self, id: i64, task: u32) -> Option<Assignment> {
-        let job = self.jobs.get(&id)?;
-        let seat = job.state.seats.iter().find(|seat| seat.task == task)?;
-        let node = self.nodes.get(&seat.node)?;
+    /// Message for the agent of a task; none if the node is gone.
+    pub(super) fn assignment(&self, job: &JobRow, assigned: &TaskAssignment) -> Option<Assignment> {
+        let node = self.nodes.get(assigned.node)?;
+        let task = assigned.task;
         let spec = &job.spec;
-        let (password, secret_env) = self.secrets_of(job);
+        let JobSecrets { password, env: secret_env } = self.open_secrets(job);
         let mut env: BTreeMap<String, Secret> =
             spec.env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
         env.extend(secret_env);
-        env.insert("JOB_ID".to_owned(), id.to_string().into());
-        let tasks = job.state.seats.len();
+        env.insert("JOB_ID".to_owned(), job.id.to_string().into());
+        let tasks = job.state.tasks.len();
         if tasks > 1 {
-            let master = job.state.seats.iter().find(|seat| seat.task == 0)?;
-            let port = MASTER_PORT + id % 1000;
+            let master = job.state.tasks.iter().find(|task| task.task == 0)?;
+            let port = MASTER_PORT + job.id.0 % 1000;
             env.insert("MASTER_ADDR".to_owned(), self.address(master.node).into());
             env.insert("MASTER_PORT".to_owned(), port.to_string().into());
             env.insert("RANK".to_owned(), task.to_string().into());
             env.insert("WORLD_SIZE".to_owned(), tasks.to_string().into());
         }
-        let user = self.directory.users.get(&job.user_id).map(|user| user.username.clone());
+        let directory = self.directory.read();
+        let user = directory.users.get(&job.user_id).map(|user| user.username.clone());
         Some(Assignment {
-            key: TaskKey { job: id, epoch: job.state.epoch, task },
+            key: TaskKey { job: job.id, epoch: job.state.epoch, task },
             job_name: spec.job_name.clone(),
             runtime: runtime(spec),
             image: image(job),
@@ -83,7 +97,7 @@ impl State {
             working_dir: spec.working_dir.clone(),
             env,
             job_data: job_data(job),
-            gpus: seat.grants.clone(),
+            gpus: assigned.grants.clone(),
             cpu: spec.cpu_cores_required.unwrap_or(Cores(0)),
             memory: spec.memory_required.unwrap_or(0),
             shm: spec.shm_size.unwrap_or(0),
@@ -92,62 +106,51 @@ impl State {
             timeout_ms: spec.timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
             grace_ms: grace_ms(spec),
             leased: spec.on_node_lost.unwrap_or_default() == OnNodeLost::Requeue,
-            simulated: node.row.spec.simulated,
+            simulated: node.row().spec.simulated,
             user: user.unwrap_or_default(),
-            running: seat.state == SeatState::Running,
+            running: assigned.state == TaskState::Running,
         })
     }
 
-    /// Where the tasks of a gang find a node.
-    fn address(&self, node: i64) -> String {
-        let spec = self.nodes.get(&node).map(|node| &node.row.spec);
+    /// Address at which the tasks of a gang reach a node.
+    fn address(&self, node: NodeId) -> String {
+        let spec = self.nodes.get(node).map(|node| &node.row().spec);
         let address =
             spec.and_then(|spec| spec.ip_address.clone().or_else(|| spec.hostname.clone()));
         address.unwrap_or_else(|| "127.0.0.1".to_owned())
     }
 
-    fn secrets_of(&self, job: &JobRow) -> (Option<Secret>, BTreeMap<String, Secret>) {
-        #[derive(Default, serde::Deserialize)]
-        #[serde(default)]
-        struct Plain {
-            password: Option<Secret>,
-            env: BTreeMap<String, Secret>,
-        }
-        let Some(sealed) = &job.state.sealed else { return Default::default() };
-        let plain: Option<Plain> = match self.secrets.open(&format!("job:{}", job.id), sealed) {
-            Ok(plain) => serde_json::from_slice(&plain).ok(),
+    fn open_secrets(&self, job: &JobRow) -> JobSecrets {
+        let Some(sealed) = &job.state.sealed else { return JobSecrets::default() };
+        match self.secrets.open(&format!("job:{}", job.id), sealed) {
+            Ok(plain) => serde_json::from_slice(&plain).unwrap_or_default(),
             Err(error) => {
-                tracing::error!(job = job.id, %error, "its secrets cannot be opened; it starts without them");
-                None
+                tracing::error!(job = %job.id, %error, "Cannot open the secrets of a job; it starts without them");
+                JobSecrets::default()
             }
-        };
-        let plain = plain.unwrap_or_default();
-        (plain.password, plain.env)
+        }
     }
 
-    /// Seals all secrets anew that an older key sealed. Returns how many.
-    pub(crate) fn reseal(&mut self) -> usize {
-        let mut renewed = Vec::new();
-        for job in self.jobs.values_mut() {
-            let Some(sealed) =
-                job.state.sealed.as_ref().filter(|sealed| !self.secrets.is_current(sealed))
-            else {
+    /// Seals every secret with the current key. Returns the number of jobs that had an older one.
+    pub(super) fn reseal_secrets(&mut self) -> usize {
+        let mut resealed = Vec::new();
+        for job in self.jobs.iter() {
+            let Some(sealed) = &job.state.sealed else { continue };
+            if self.secrets.is_current(sealed) {
                 continue;
-            };
+            }
             match self.secrets.reseal(&format!("job:{}", job.id), sealed) {
-                Ok(sealed) => {
-                    job.state.sealed = Some(sealed);
-                    renewed.push(job.id);
-                }
+                Ok(sealed) => resealed.push((job.id, sealed)),
                 Err(error) => {
-                    tracing::error!(job = job.id, %error, "its secrets cannot be sealed anew");
+                    tracing::error!(job = %job.id, %error, "Cannot reseal the secrets of a job");
                 }
             }
         }
-        for job in &renewed {
-            self.touch(*job);
+        let count = resealed.len();
+        for (job, sealed) in resealed {
+            self.jobs.update(job, |state| state.sealed = Some(sealed));
         }
-        renewed.len()
+        count
     }
 }
 
@@ -176,8 +179,8 @@ fn grant(
     GpuGrant { index, uuid, milli: milli as u32, memory, shared }
 }
 
-/// The image with registry and tag. A digest stands instead of a tag.
-pub(crate) fn image(job: &JobRow) -> Option<String> {
+/// Image with registry and tag; a digest replaces the tag.
+fn image(job: &JobRow) -> Option<String> {
     let image = job.spec.docker_image.as_deref()?;
     let tag = job.spec.docker_tag.as_deref().unwrap_or("latest");
     let registry = job.spec.docker_registry.as_deref().map(|registry| {
@@ -190,8 +193,8 @@ pub(crate) fn image(job: &JobRow) -> Option<String> {
     Some(format!("{}{image}{tag}", registry.unwrap_or_default()))
 }
 
-/// What a job finds in `JOB_DATA`.
-pub(crate) fn job_data(job: &JobRow) -> Map<String, Value> {
+/// Content of `JOB_DATA`.
+fn job_data(job: &JobRow) -> Map<String, Value> {
     let spec = &job.spec;
     let data = json!({
         "job_id": job.id,
@@ -205,8 +208,8 @@ pub(crate) fn job_data(job: &JobRow) -> Map<String, Value> {
     }
 }
 
-/// What a job asked for, in the words of the documents.
-pub(crate) fn requirements(job: &JobRow) -> Value {
+/// Requested resources, with the field names of the documented worker protocol.
+pub(super) fn requirements(job: &JobRow) -> Value {
     let spec = &job.spec;
     json!({
         "gpu_memory": spec.gpu_memory_required,

@@ -1,4 +1,4 @@
-//! Nodes as the engine wants them described.
+//! Node record to engine node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,25 +9,25 @@ use agentaflow_engine::{
     MigProfile, MilliCpu, Node, Price,
 };
 
-use super::state::LiveNode;
+use super::LiveNode;
 use crate::store::{NodeOverrides, NodeRow};
 
-/// What a node offers as often as anybody asks.
+/// Amount of a runtime resource: tasks of a runtime are not limited by count.
 const PLENTY: u64 = 1 << 30;
-/// Use by others up to this part of a device only makes the device smaller.
+/// Foreign use of up to 1/10 of a device only makes the device smaller.
 const SMALL_PART: u64 = 10;
-/// Use by others is rounded up to this many MiB, so that every flicker is not news.
+/// Foreign use is rounded up to this many MiB, so that small changes cause no event.
 const FOREIGN_STEP: u64 = 64;
 
-/// The runtime whose node is one of a Kubernetes cluster: devices are handed out whole, by their count.
-pub(crate) const KUBERNETES: &str = "kubernetes";
+/// Runtime of a node of a Kubernetes cluster: devices are assigned whole, by count.
+pub(super) const KUBERNETES: &str = "kubernetes";
 
-/// The engine's name of a GPU: its index.
+/// Engine name of a GPU: its index.
 pub(crate) fn gpu_id(gpu: &GpuInstance, position: usize) -> GpuId {
     GpuId::from(gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string()))
 }
 
-/// The GPUs that an admin closed, or has emptied.
+/// GPUs that an admin cordoned or drains.
 pub(crate) fn closed_gpus(set: &NodeOverrides) -> BTreeMap<GpuId, GpuHealth> {
     let each = |gpus: &BTreeSet<String>, health| {
         let named = gpus.iter().map(|gpu| (GpuId::from(gpu.as_str()), health));
@@ -37,7 +37,7 @@ pub(crate) fn closed_gpus(set: &NodeOverrides) -> BTreeMap<GpuId, GpuHealth> {
     closed.into_iter().chain(each(&set.draining_gpus, GpuHealth::Draining)).collect()
 }
 
-/// A node's GPUs one by one: as listed, or, when only sums are known, that many equal ones.
+/// GPUs of a node: as listed, or, if only sums are known, that many equal GPUs.
 pub(crate) fn instances(spec: &NodeSpec) -> Vec<GpuInstance> {
     if !spec.gpu_instances.is_empty() {
         return spec.gpu_instances.clone();
@@ -52,8 +52,8 @@ pub(crate) fn instances(spec: &NodeSpec) -> Vec<GpuInstance> {
     (0..spec.gpu_count).map(one).collect()
 }
 
-/// The engine's description of a node and of what others use of it.
-pub(crate) fn describe(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> (Node, ForeignUse) {
+/// Engine node and its foreign use.
+pub(super) fn describe(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> (Node, ForeignUse) {
     let foreign = foreign_memory(node, booked);
     let (mut small, mut large) = (BTreeMap::new(), ForeignUse::default());
     for (index, gpu) in instances(&node.row.spec).iter().enumerate() {
@@ -69,15 +69,15 @@ pub(crate) fn describe(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> (Node, F
     }
     if node.is_kubernetes() {
         let spec = &node.row.spec;
-        let others =
+        let used =
             |total: u64, free: Option<u64>| free.map_or(0, |free| total.saturating_sub(free));
-        large.cpu = MilliCpu(others(spec.cpu_cores.0, node.said_free[1]));
-        large.memory = MiB(others(spec.memory_total, node.said_free[2]));
+        large.cpu = MilliCpu(used(spec.cpu_cores.0, node.reported_free.cpu_milli));
+        large.memory = MiB(used(spec.memory_total, node.reported_free.memory));
     }
     (engine_node(&node.row, &node.runtimes(), &small), large)
 }
 
-/// MiB that others hold on each GPU: as the agent says, or as the free memory that it reports implies.
+/// Foreign MiB on each GPU: as the agent reports, or as the reported free memory implies.
 fn foreign_memory(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> BTreeMap<GpuId, u64> {
     if node.row.spec.simulated {
         return BTreeMap::new();
@@ -102,14 +102,14 @@ fn foreign_memory(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> BTreeMap<GpuI
     foreign
 }
 
-/// Only a sum is known: it is taken from the emptiest GPUs first.
+/// Distributes a reported sum over the GPUs, emptiest first.
 fn spread_sum(
     node: &LiveNode,
     booked: &BTreeMap<u32, u64>,
     all: &[GpuInstance],
     foreign: &mut BTreeMap<GpuId, u64>,
 ) {
-    let Some(free) = node.said_free[0] else { return };
+    let Some(free) = node.reported_free.gpu_memory else { return };
     let room = |(at, gpu): (usize, &GpuInstance)| {
         let used = gpu.gpu_index.and_then(|index| booked.get(&index)).copied().unwrap_or(0);
         (gpu.gpu_memory.unwrap_or(0).saturating_sub(used), gpu_id(gpu, at))
@@ -125,7 +125,7 @@ fn spread_sum(
     }
 }
 
-/// The engine's description of a node.
+/// Engine node of a record. `smaller` reduces the memory of GPUs, in MiB.
 pub(crate) fn engine_node(
     row: &NodeRow,
     runtimes: &[&str],
@@ -133,7 +133,7 @@ pub(crate) fn engine_node(
 ) -> Node {
     let spec = &row.spec;
     let mut node = Node::new(row.node_id.as_str());
-    node.rank = u32::try_from(row.id).unwrap_or(u32::MAX);
+    node.rank = u32::try_from(row.id.0).unwrap_or(u32::MAX);
     node.cpu = MilliCpu(spec.cpu_cores.0);
     node.memory = MiB(spec.memory_total);
     node.storage = MiB(spec.storage_total.saturating_mul(1024));
@@ -172,7 +172,6 @@ fn mig_mode(gpu: &GpuInstance) -> MigMode {
     MigMode::Fixed(slices.iter().filter_map(known).collect())
 }
 
-/// The prices of a node.
 pub(crate) fn price(spec: &NodeSpec) -> Price {
     let micros = |dollars: Dollars| MicroDollars(dollars.0.max(0) as u64);
     Price {
@@ -182,8 +181,8 @@ pub(crate) fn price(spec: &NodeSpec) -> Price {
     }
 }
 
-/// What a runtime offers to jobs; the engine matches these like any other resource. An agent that is pushed to
-/// can only run plain containers; a pod sees no folders of its host, and is not reached under the host's name.
+/// Resources that a runtime offers; the engine matches them like any other resource. A push agent runs plain
+/// containers only; a pod sees no folders of its host and has no address of the host.
 fn offers(runtime: &str) -> &'static [&'static str] {
     match runtime {
         "docker" => &["runtime/docker", "runtime/container", "runtime/plain-docker"],

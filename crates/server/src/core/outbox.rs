@@ -1,4 +1,4 @@
-//! Outboxes: numbered messages for each node, over a stream that its agent holds open or polls for.
+//! Outboxes: numbered messages for each node, which its agent receives by a stream or by polling.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,21 +8,22 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use agentaflow_api::ids::NodeId;
 use agentaflow_api::link::{Framed, Message};
 
 use super::handle::StreamItem;
 
-/// Messages kept for an agent that comes back; one that missed more is told everything.
+/// Messages kept for an agent that reconnects; an agent that missed more receives a full sync.
 const KEPT: usize = 4096;
-/// An agent that does not poll again within this time is no longer reachable.
+/// An agent that does not poll within this time is not reachable.
 const POLL_LEASE: Duration = Duration::from_mins(1);
 
-/// All outboxes.
+/// Outboxes of all nodes.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub(crate) struct Outboxes {
     session: String,
-    boxes: Mutex<FxHashMap<i64, Outbox>>,
-    news: Notify,
+    boxes: Mutex<FxHashMap<NodeId, Outbox>>,
+    sent: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +40,7 @@ struct Outbox {
 struct Stream {
     generation: u64,
     sender: mpsc::Sender<StreamItem>,
-    /// Ends it from our side.
+    /// Ends the stream from the server's side.
     end: CancellationToken,
 }
 
@@ -49,46 +50,44 @@ impl Drop for Stream {
     }
 }
 
-/// What an agent gets when it opens its stream.
+/// A stream that an agent opened.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    /// What it reads from.
+pub(crate) struct OpenedStream {
     pub(crate) receiver: mpsc::Receiver<StreamItem>,
-    /// Tells when the agent went away.
+    /// Closed when the agent disconnects.
     pub(crate) sender: mpsc::Sender<StreamItem>,
-    /// Tells when the stream is ended from our side.
+    /// Cancelled when the server ends the stream.
     pub(crate) end: CancellationToken,
-    /// Which opening this is.
     pub(crate) generation: u64,
-    /// It must be told everything.
+    /// The agent needs a full sync.
     pub(crate) must_sync: bool,
 }
 
-impl Hub {
-    /// A hub with its own session of numbers.
+impl Outboxes {
+    /// Outboxes whose numbers belong to this session.
     pub(crate) fn new(session: String) -> Self {
-        Self { session, boxes: Mutex::default(), news: Notify::new() }
+        Self { session, boxes: Mutex::default(), sent: Notify::new() }
     }
 
-    /// Opens a node's stream; an older one ends.
-    pub(crate) fn open(&self, node: i64, session: Option<&str>, after: u64) -> Opened {
+    /// Opens the stream of a node and ends an older one.
+    pub(crate) fn open(&self, node: NodeId, session: Option<&str>, after: u64) -> OpenedStream {
         let mut boxes = self.lock();
         let outbox = boxes.entry(node).or_default();
         let missed = self.missed(outbox, session, after);
         let (sender, receiver) = mpsc::channel(KEPT + 1);
         let must_sync = missed.is_none();
         for message in missed.into_iter().flatten() {
-            // There is room for all that is kept.
+            // The channel has room for every kept message.
             let _ = sender.try_send(StreamItem::Message(message));
         }
         outbox.generation += 1;
         let (generation, end) = (outbox.generation, CancellationToken::new());
         outbox.stream = Some(Stream { generation, sender: sender.clone(), end: end.clone() });
-        Opened { receiver, sender, end, generation, must_sync }
+        OpenedStream { receiver, sender, end, generation, must_sync }
     }
 
-    /// Ends a node's stream and forgets what it did not fetch; a new agent is told everything.
-    pub(crate) fn close(&self, node: i64) {
+    /// Ends the stream of a node and drops its messages; the next agent receives a full sync.
+    pub(crate) fn close(&self, node: NodeId) {
         if let Some(outbox) = self.lock().get_mut(&node) {
             outbox.stream = None;
             outbox.polled = None;
@@ -96,8 +95,8 @@ impl Hub {
         }
     }
 
-    /// Whether that opening of the stream is the present one; it is gone then.
-    pub(crate) fn closed(&self, node: i64, generation: u64) -> bool {
+    /// Removes the stream of this generation; false if a newer one replaced it.
+    pub(crate) fn remove_stream(&self, node: NodeId, generation: u64) -> bool {
         let mut boxes = self.lock();
         let Some(outbox) = boxes.get_mut(&node) else { return false };
         let current = outbox.stream.as_ref().is_none_or(|stream| stream.generation == generation);
@@ -107,10 +106,10 @@ impl Hub {
         current
     }
 
-    /// Messages after that number; none when the agent must be told everything.
+    /// Messages after that number; none if the agent needs a full sync.
     pub(crate) fn poll(
         &self,
-        node: i64,
+        node: NodeId,
         session: Option<&str>,
         after: u64,
     ) -> Option<Vec<Arc<Framed>>> {
@@ -120,28 +119,28 @@ impl Hub {
         self.missed(outbox, session, after)
     }
 
-    /// Forgets what a node did not fetch: it is to be told everything.
-    pub(crate) fn forget(&self, node: i64) {
+    /// Drops the messages of a node before a full sync.
+    pub(crate) fn drop_messages(&self, node: NodeId) {
         if let Some(outbox) = self.lock().get_mut(&node) {
             outbox.kept.clear();
         }
     }
 
-    /// Everything, and what came after it; none while everything was not told yet.
-    pub(crate) fn since_sync(&self, node: i64) -> Option<Vec<Arc<Framed>>> {
+    /// The last full sync and all later messages; none before a full sync.
+    pub(crate) fn since_sync(&self, node: NodeId) -> Option<Vec<Arc<Framed>>> {
         let boxes = self.lock();
         let kept = &boxes.get(&node)?.kept;
-        let told = matches!(kept.front()?.message, Message::Sync { .. });
-        told.then(|| kept.iter().cloned().collect())
+        let synced = matches!(kept.front()?.message, Message::Sync { .. });
+        synced.then(|| kept.iter().cloned().collect())
     }
 
-    /// Waits for anything to be sent to anybody.
-    pub(crate) fn anything(&self) -> tokio::sync::futures::Notified<'_> {
-        self.news.notified()
+    /// Resolves when any message is sent to any node.
+    pub(crate) fn any_message(&self) -> tokio::sync::futures::Notified<'_> {
+        self.sent.notified()
     }
 
-    /// Nodes whose agent polls no longer.
-    pub(crate) fn stopped_polling(&self) -> Vec<i64> {
+    /// Nodes whose agent stopped polling since the last call.
+    pub(crate) fn stopped_polling(&self) -> Vec<NodeId> {
         let mut boxes = self.lock();
         let mut silent = Vec::new();
         for (node, outbox) in boxes.iter_mut() {
@@ -156,8 +155,8 @@ impl Hub {
         silent
     }
 
-    /// Sends a message. What is told before everything is told again need not be kept.
-    pub(crate) fn send(&self, node: i64, message: Message) {
+    /// Sends a message. A full sync replaces all earlier messages.
+    pub(crate) fn send(&self, node: NodeId, message: Message) {
         let mut boxes = self.lock();
         let outbox = boxes.entry(node).or_default();
         if matches!(message, Message::Sync { .. }) {
@@ -174,14 +173,14 @@ impl Hub {
             .as_ref()
             .is_some_and(|stream| stream.sender.try_send(StreamItem::Message(framed)).is_err());
         if full {
-            // It comes back and goes on where it was.
+            // The agent reconnects and continues after its last message.
             outbox.stream = None;
         }
         drop(boxes);
-        self.news.notify_waiters();
+        self.sent.notify_waiters();
     }
 
-    /// What came after a number of this session, if all of it is still there.
+    /// Messages after a number of this session, if all of them are kept.
     fn missed(
         &self,
         outbox: &Outbox,
@@ -197,7 +196,7 @@ impl Hub {
         whole.then(|| outbox.kept.iter().filter(|framed| framed.seq > after).cloned().collect())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, FxHashMap<i64, Outbox>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, FxHashMap<NodeId, Outbox>> {
         self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -206,9 +205,12 @@ impl Hub {
 mod tests {
     use super::*;
 
+    const NODE: NodeId = NodeId(1);
+
     fn stop(job: i64) -> Message {
+        use agentaflow_api::ids::JobId;
         use agentaflow_api::link::{Stop, StopCause, TaskKey};
-        let key = TaskKey { job, epoch: 1, task: 0 };
+        let key = TaskKey { job: JobId(job), epoch: 1, task: 0 };
         Message::Stop(Stop { key, cause: StopCause::Cancelled, grace_ms: 0 })
     }
 
@@ -217,40 +219,40 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_comes_back_gets_what_it_missed() {
-        let hub = Hub::new("s".into());
-        hub.send(1, sync());
+    fn an_agent_that_reconnects_receives_the_missed_messages() {
+        let outboxes = Outboxes::new("s".into());
+        outboxes.send(NODE, sync());
         for job in 1..4 {
-            hub.send(1, stop(job));
+            outboxes.send(NODE, stop(job));
         }
-        let missed = hub.poll(1, Some("s"), 2).unwrap();
+        let missed = outboxes.poll(NODE, Some("s"), 2).unwrap();
         assert_eq!(missed.iter().map(|framed| framed.seq).collect::<Vec<_>>(), [3, 4]);
     }
 
     #[test]
-    fn an_agent_of_another_session_must_be_told_everything() {
-        let hub = Hub::new("s".into());
-        hub.send(1, stop(1));
-        assert!(hub.poll(1, Some("old"), 0).is_none());
-        assert!(hub.poll(1, None, 0).is_none());
-        assert!(hub.poll(1, Some("s"), 7).is_none());
+    fn an_agent_of_another_session_needs_a_full_sync() {
+        let outboxes = Outboxes::new("s".into());
+        outboxes.send(NODE, stop(1));
+        assert!(outboxes.poll(NODE, Some("old"), 0).is_none());
+        assert!(outboxes.poll(NODE, None, 0).is_none());
+        assert!(outboxes.poll(NODE, Some("s"), 7).is_none());
     }
 
     #[test]
-    fn an_agent_that_missed_too_much_must_be_told_everything() {
-        let hub = Hub::new("s".into());
+    fn an_agent_that_missed_too_many_messages_needs_a_full_sync() {
+        let outboxes = Outboxes::new("s".into());
         for job in 0..=KEPT as i64 {
-            hub.send(1, stop(job));
+            outboxes.send(NODE, stop(job));
         }
-        assert!(hub.poll(1, Some("s"), 0).is_none());
-        assert!(hub.poll(1, Some("s"), 1).is_some());
+        assert!(outboxes.poll(NODE, Some("s"), 0).is_none());
+        assert!(outboxes.poll(NODE, Some("s"), 1).is_some());
     }
 
     #[test]
     fn a_new_stream_ends_the_older_one() {
-        let hub = Hub::new("s".into());
-        let first = hub.open(1, None, 0);
-        let second = hub.open(1, None, 0);
+        let outboxes = Outboxes::new("s".into());
+        let first = outboxes.open(NODE, None, 0);
+        let second = outboxes.open(NODE, None, 0);
         drop(first.sender);
         let mut receiver = first.receiver;
         assert!(
@@ -258,7 +260,7 @@ mod tests {
                 .try_recv()
                 .is_err_and(|error| error == mpsc::error::TryRecvError::Disconnected)
         );
-        assert!(!hub.closed(1, first.generation));
-        assert!(hub.closed(1, second.generation));
+        assert!(!outboxes.remove_stream(NODE, first.generation));
+        assert!(outboxes.remove_stream(NODE, second.generation));
     }
 }

@@ -1,0 +1,120 @@
+//! The scheduling engine, its clock, and the time of its next pass.
+
+use std::time::{Duration, Instant};
+
+use agentaflow_api::units::Stamp;
+use agentaflow_engine::{Decision, Event, Rejected, Scheduler, Span, Time};
+
+/// Owner of the engine. Every event passes through [`EngineLink::apply`] or [`EngineLink::try_apply`], so that a pass
+/// follows.
+#[derive(Debug)]
+pub(crate) struct EngineLink {
+    scheduler: Scheduler,
+    clock: Clock,
+    /// The engine received an event since its last pass.
+    needs_pass: bool,
+    /// Time of the next pass that the engine requested.
+    wake: Option<Time>,
+    /// Increases with every event and every pass.
+    version: u64,
+}
+
+/// Result of one pass of the engine.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    pub(crate) decisions: Vec<Decision>,
+    pub(crate) now: Time,
+    /// The engine requested another pass at once.
+    pub(crate) again: bool,
+}
+
+impl EngineLink {
+    pub(crate) fn new(scheduler: Scheduler, clock: Clock) -> Self {
+        Self { scheduler, clock, needs_pass: true, wake: None, version: 0 }
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Engine for questions that change nothing.
+    pub(crate) fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Applies an event that the engine may reject.
+    pub(crate) fn try_apply(&mut self, event: Event) -> Result<(), Rejected> {
+        self.scheduler.apply(self.clock.now(), event)?;
+        self.needs_pass = true;
+        self.version += 1;
+        Ok(())
+    }
+
+    /// Applies an event that the engine must accept. A rejection is logged; the engine's own checks keep its state
+    /// consistent.
+    pub(crate) fn apply(&mut self, event: Event) {
+        if let Err(rejected) = self.try_apply(event) {
+            tracing::warn!(%rejected, "Scheduler rejected an event");
+        }
+    }
+
+    /// Whether a pass is due: an event was applied, or the requested time has come.
+    pub(crate) fn is_due(&self) -> bool {
+        self.needs_pass || self.wake.is_some_and(|at| at <= self.clock.now())
+    }
+
+    /// Another event was applied since the last pass began.
+    pub(crate) fn needs_pass(&self) -> bool {
+        self.needs_pass
+    }
+
+    /// Time until the pass that the engine requested.
+    pub(crate) fn until_wake(&self) -> Option<Duration> {
+        self.wake.map(|at| Duration::from_millis(at.since(self.clock.now()).0))
+    }
+
+    pub(crate) fn run_pass(&mut self) -> Pass {
+        let now = self.clock.now();
+        self.needs_pass = false;
+        self.version += 1;
+        let plan = self.scheduler.decide(now);
+        self.wake = plan.wake_at;
+        Pass { again: plan.wake_at.is_some_and(|wake| wake <= now), decisions: plan.decisions, now }
+    }
+
+    /// State of the engine that no record holds, as JSON: round-robin cursor and decayed queue usage.
+    pub(crate) fn memory(&self) -> String {
+        serde_json::to_string(&self.scheduler.usage_history()).unwrap_or_default()
+    }
+}
+
+/// Engine time: starts at the wall clock and then follows the monotonic clock, so that it never jumps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    base: u64,
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self { base: Stamp::now().0.max(0) as u64, start: Instant::now() }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time(self.base + self.start.elapsed().as_millis() as u64)
+    }
+
+    /// Wall-clock time of a future engine time.
+    pub(crate) fn stamp(&self, at: Time) -> Stamp {
+        let Span(ahead) = at.since(self.now());
+        Stamp(Stamp::now().0.saturating_add(ahead as i64))
+    }
+}

@@ -1,0 +1,201 @@
+//! Explanations of jobs: pending reason, position, expected start and cost.
+
+use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
+use agentaflow_api::ids::{JobId, MicroUsd};
+use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::units::{Dollars, Stamp};
+use agentaflow_engine::{
+    Eta, Placement, Request, Shortfall, Time, WaitReason, WhatIf, Workload, WorkloadId,
+    WorkloadState, WorkloadView,
+};
+
+use super::job::workload::{expected_ms, job_of, workload_id};
+use super::pricing::{self, HOUR_MS};
+use super::state::State;
+use crate::api_error::ApiError;
+use crate::store::{JobRow, TaskAssignment};
+
+impl State {
+    /// Explanation of a live job.
+    pub(super) fn explain_job(&self, id: JobId) -> Option<Explanation> {
+        let job = self.jobs.get(id)?;
+        let now = self.engine.now();
+        let told = self.engine.scheduler().explain(now, &workload_id(id))?;
+        let view = self.engine.scheduler().workload(&workload_id(id))?;
+        let mut explanation = self.explain_pending(told.reason.as_ref(), told.eta, now);
+        explanation.job_id = Some(id.0);
+        explanation.status = job.state.status;
+        explanation.position = told.position;
+        explanation.waiting = told.waiting;
+        explanation.would_start_now =
+            told.alternatives.iter().map(agentaflow_explain::nearby).collect();
+        explanation.closest =
+            told.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
+        self.explain_placement(&mut explanation, job, &view);
+        Some(explanation)
+    }
+
+    /// Pending reason and expected start.
+    fn explain_pending(&self, reason: Option<&WaitReason>, eta: Eta, now: Time) -> Explanation {
+        let detail = reason.map(|reason| pending_text(reason, now));
+        let eta_text = agentaflow_explain::eta(eta, now);
+        Explanation {
+            summary: detail
+                .clone()
+                .map_or_else(|| eta_text.clone(), |detail| format!("{detail}; {eta_text}")),
+            reason: reason.map(|reason| reason_code(reason).to_owned()),
+            detail,
+            data: reason.and_then(|reason| serde_json::to_value(reason).ok()),
+            eta: match eta {
+                Eta::Now => Some(Stamp::now()),
+                Eta::At(at) => Some(self.engine.clock().stamp(at)),
+                Eta::Unknown => None,
+            },
+            eta_text,
+            ..Explanation::default()
+        }
+    }
+
+    fn explain_placement(&self, explanation: &mut Explanation, job: &JobRow, view: &WorkloadView) {
+        let placed = job.state.status != JobStatus::Pending;
+        let hourly = if placed {
+            explanation.placement =
+                job.state.tasks.iter().map(|task| self.planned_task(task)).collect();
+            pricing::hourly_cost(job)
+        } else {
+            self.highest_hourly_cost(&view.workload.request, view.workload.tasks)
+        };
+        set_price(explanation, job, hourly);
+        if placed {
+            let nodes = node_names(&explanation.placement);
+            let verb = match (job.state.status, view.state) {
+                (_, WorkloadState::Stopping) => "Stopping",
+                (JobStatus::Running, _) => "Running",
+                _ => "Starting",
+            };
+            explanation.summary = format!("{verb} on {nodes}");
+            explanation.eta = job.state.started_at;
+            explanation.eta_text = explanation.summary.clone();
+        }
+    }
+
+    fn highest_hourly_cost(&self, request: &Request, tasks: u32) -> MicroUsd {
+        let price = self.nodes.highest_price(self.settings.default_price);
+        pricing::cost(pricing::expected(request, tasks), price, HOUR_MS)
+    }
+
+    fn planned_task(&self, task: &TaskAssignment) -> PlannedTask {
+        let node = self.nodes.get(task.node).map(|node| node.row());
+        let simulated = node.is_some_and(|node| node.spec.simulated);
+        PlannedTask {
+            task: task.task,
+            node_id: node.map_or_else(String::new, |node| node.node_id.clone()),
+            node_name: self.nodes.name(task.node),
+            gpus: pricing::gpu_names(&task.grants),
+            simulated: simulated && !task.grants.is_empty(),
+        }
+    }
+
+    fn close_node(&self, node_id: &str, lack: &Shortfall) -> CloseNode {
+        let node = self.nodes.named(node_id);
+        let node_name = node.map_or_else(String::new, |node| node.row().spec.node_name.clone());
+        CloseNode {
+            node_id: node_id.to_owned(),
+            lacks: agentaflow_explain::lack_of(&node_name, lack),
+            node_name,
+        }
+    }
+
+    /// Explanation of a job that is not submitted.
+    pub(super) fn explain_what_if(
+        &self,
+        job: &JobRow,
+        workload: Workload,
+    ) -> Result<Explanation, ApiError> {
+        let (request, tasks) = (workload.request.clone(), workload.tasks);
+        let now = self.engine.now();
+        let scheduler = self.engine.scheduler();
+        let seen: WhatIf = scheduler
+            .what_if(now, workload)
+            .map_err(|rejected| ApiError::invalid("job", rejected.to_string()))?;
+        let mut explanation = self.explain_pending(seen.reason.as_ref(), seen.eta, now);
+        explanation.waiting = scheduler.pending_count() as u32;
+        explanation.would_start_now =
+            seen.alternatives.iter().map(agentaflow_explain::nearby).collect();
+        explanation.closest =
+            seen.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
+        let assign = |placement: &Placement| self.assign_task(&request, placement);
+        let planned: Vec<_> = seen.placements.iter().filter_map(assign).collect();
+        explanation.placement = planned.iter().map(|task| self.planned_task(task)).collect();
+        let hourly = if planned.is_empty() {
+            self.highest_hourly_cost(&request, tasks)
+        } else {
+            pricing::tasks_cost(job, planned.iter(), HOUR_MS)
+        };
+        set_price(&mut explanation, job, hourly);
+        if seen.eta == Eta::Now {
+            let nodes = node_names(&explanation.placement);
+            explanation.summary = format!("Would start now on {nodes}");
+        }
+        Ok(explanation)
+    }
+}
+
+/// Price per hour, and the expected cost of a job with a known run time.
+fn set_price(explanation: &mut Explanation, job: &JobRow, hourly: MicroUsd) {
+    explanation.price_per_hour = Some(Dollars(hourly.0));
+    let known = job.spec.estimated_duration_seconds.or(job.spec.timeout_seconds);
+    explanation.estimated_cost = known.map(|_| {
+        let cost = i128::from(hourly.0) * i128::from(expected_ms(job)) / i128::from(HOUR_MS);
+        Dollars(cost as i64)
+    });
+}
+
+/// Names of the nodes of tasks, without duplicates.
+fn node_names(tasks: &[PlannedTask]) -> String {
+    let mut names: Vec<&str> = tasks.iter().map(|task| task.node_name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
+}
+
+/// Pending reason as text, with numbers for other jobs.
+pub(super) fn pending_text(reason: &WaitReason, now: Time) -> String {
+    agentaflow_explain::reason_naming(reason, now, &job_name)
+}
+
+/// Public name of a job: its number. The name that the owner chose may be confidential.
+pub(super) fn job_name(workload: &WorkloadId) -> String {
+    job_of(workload)
+        .map_or_else(|| agentaflow_explain::quoted(workload), |number| format!("job {number}"))
+}
+
+/// Code of a pending reason. A runtime that no node has is a code of its own.
+fn reason_code(reason: &WaitReason) -> &'static str {
+    let tally = match reason {
+        WaitReason::NoRoom(tally) | WaitReason::NeverFits(tally) => tally,
+        WaitReason::Gated(agentaflow_engine::Gate::Budget(_)) => return "BudgetExceeded",
+        other => return other.kind(),
+    };
+    let runtime = |lack: &Shortfall| matches!(lack, Shortfall::Resource { name, .. } if name.as_str().starts_with("runtime/"));
+    if !tally.shortfalls.is_empty() && tally.shortfalls.iter().all(|(lack, _)| runtime(lack)) {
+        return "NoRuntime";
+    }
+    reason.kind()
+}
+
+/// Explanation of a job that has ended.
+pub(super) fn explain_ended(job: &Job) -> Explanation {
+    let detail = job.error_message.as_ref().map_or_else(String::new, |text| format!(": {text}"));
+    let summary = format!("Ended ({}){detail}", job.status.as_str());
+    Explanation {
+        job_id: Some(job.id),
+        status: job.status,
+        summary,
+        reason: job.end_reason.map(|reason| reason.to_string()),
+        detail: job.error_message.clone(),
+        eta: job.started_at,
+        eta_text: "Ended".to_owned(),
+        ..Explanation::default()
+    }
+}

@@ -1,0 +1,269 @@
+//! Calls of and about agents.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use agentaflow_api::agent::{Agent, AgentRegistration, AgentUpdate};
+use agentaflow_api::error::ErrorCode;
+use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::{AgentId, JobId, NodeId};
+use agentaflow_api::job::{Job, JobStatus, JobStatusUpdate};
+use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, TaskKey};
+
+use super::handle::{Core, StreamItem, Worker};
+use super::job_view::show_agent;
+use super::node::Contact;
+use super::push_agents::{PushNode, Unconfirmed};
+use super::state::State;
+use super::task_updates::illegal_transition;
+use crate::api_error::ApiError;
+use crate::store::{AgentRow, JobRow};
+
+impl Core {
+    /// Registers an agent. The response has its key; older streams of the agent end.
+    pub async fn register_agent(
+        &self,
+        agent: AgentRegistration,
+        _peer: IpAddr,
+    ) -> Result<Agent, ApiError> {
+        let (row, agent, key, previous) = self
+            .change(|state| {
+                let previous = state.nodes.agent_named(&agent.agent_id).map(|row| row.node_id);
+                let registered = state.register_agent(agent)?;
+                let row = state.nodes.agent(registered.id).cloned().unwrap_or_default();
+                let agent = shown(state, &row);
+                Ok((row, agent, registered.key, previous))
+            })
+            .await?;
+        self.inner.outboxes.close(row.node_id);
+        if let Some(previous) = previous.filter(|previous| *previous != row.node_id) {
+            self.inner.outboxes.close(previous);
+        }
+        Ok(Agent { api_key: Some(key), ..agent })
+    }
+
+    /// All agents by number.
+    pub fn agents(&self) -> Vec<Agent> {
+        let state = self.inner.lock();
+        state.nodes.agents().map(|row| shown(&state, row)).collect()
+    }
+
+    /// Agent by name or number.
+    pub fn agent(&self, agent: &str) -> Result<Agent, ApiError> {
+        let state = self.inner.lock();
+        Ok(shown(&state, state.nodes.find_agent(agent)?))
+    }
+
+    pub async fn update_agent(&self, agent: &str, update: AgentUpdate) -> Result<Agent, ApiError> {
+        self.change(|state| {
+            let id = state.nodes.find_agent(agent)?.id;
+            state.update_agent(id, update);
+            Ok(state.nodes.agent(id).map(|row| shown(state, row)).unwrap_or_default())
+        })
+        .await
+    }
+
+    /// Applies a status of the documented worker protocol.
+    pub async fn job_status(
+        &self,
+        job: JobId,
+        update: JobStatusUpdate,
+        from: Worker,
+    ) -> Result<Job, ApiError> {
+        let live = self.inner.lock().jobs.get_unsaved(job).cloned();
+        let row = self.row_or_stored(job, live).await?;
+        let node = self.reporting_node(&row, &from)?;
+        let status = update.status.unwrap_or_default();
+        let present = row.state.status;
+        if present.is_final() {
+            return if status == present {
+                Ok(self.show_job(row))
+            } else {
+                Err(illegal_transition(present, status))
+            };
+        }
+        let row = self
+            .change(|state| {
+                state.apply_status(job, node, update)?;
+                Ok(state.jobs.get_unsaved(job).cloned())
+            })
+            .await?;
+        Ok(self.show_job(self.row_or_stored(job, row).await?))
+    }
+
+    /// Node for which a worker reports the status of a job. A registration token suffices for a push node, whose agent
+    /// has no key; the node is then none.
+    fn reporting_node(&self, row: &JobRow, from: &Worker) -> Result<Option<NodeId>, ApiError> {
+        let tasks = &row.state.tasks;
+        match from {
+            Worker::Node(node) | Worker::Agent { node, .. } => {
+                if tasks.iter().any(|task| task.node == *node)
+                    || row.state.status == JobStatus::Pending
+                {
+                    return Ok(Some(*node));
+                }
+                Err(ApiError::conflict(
+                    ErrorCode::NotAssigned,
+                    "the job is not assigned to this node",
+                ))
+            }
+            Worker::Token => {
+                let is_push = |id: NodeId| {
+                    let node = self.inner.published.node_view(id);
+                    node.is_none_or(|node| node.node().spec.api_endpoint.is_some())
+                };
+                if tasks.iter().any(|task| is_push(task.node)) {
+                    return Ok(None);
+                }
+                Err(ApiError::forbidden(
+                    "a registration token may report the status of jobs on push nodes only; use the key \
+                     from the node's registration",
+                ))
+            }
+        }
+    }
+
+    /// Applies updates of tasks from one agent. The caller stores their logs.
+    pub async fn report(
+        &self,
+        agent: AgentId,
+        batch: ReportBatch,
+    ) -> Result<ReportReply, ApiError> {
+        self.change(|state| {
+            let node = state.nodes.node_of(agent)?;
+            let apply = |report| state.apply_task_update(node, report);
+            let accepted = batch.reports.into_iter().map(apply).collect();
+            Ok(ReportReply { accepted, log_have: Vec::new() })
+        })
+        .await
+    }
+
+    /// Whether a task is assigned to the node of this agent; only then are its logs accepted.
+    pub fn owns(&self, agent: AgentId, key: TaskKey) -> bool {
+        let state = self.inner.lock();
+        let node = state.nodes.node_of(agent);
+        node.is_ok_and(|node| state.jobs.task_on(key, node).is_some())
+    }
+
+    /// Opens an agent's stream: missed messages after `after` of `session`, then new ones. The stream ends when the agent
+    /// registers again or opens another, and when the server stops.
+    pub async fn open_stream(
+        &self,
+        agent: AgentId,
+        session: Option<String>,
+        after: u64,
+    ) -> Result<mpsc::Receiver<StreamItem>, ApiError> {
+        let node = self.inner.lock().nodes.node_of(agent)?;
+        let opened = self.inner.outboxes.open(node, session.as_deref(), after);
+        self.change(|state| {
+            state.connect_node(node, Contact::Stream(agent));
+            if opened.must_sync {
+                state.journal.request_sync(node);
+            }
+            Ok(())
+        })
+        .await?;
+        let core = self.clone();
+        let (sender, end, generation) = (opened.sender, opened.end, opened.generation);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = sender.closed() => {}
+                () = end.cancelled() => {}
+            }
+            drop(sender);
+            if core.inner.outboxes.remove_stream(node, generation) {
+                core.inner.lock().connect_node(node, Contact::StreamClosed);
+                core.inner.wake.notify_one();
+            }
+        });
+        Ok(opened.receiver)
+    }
+
+    /// Waits up to `wait_ms` for messages after `after`.
+    pub async fn poll(
+        &self,
+        agent: AgentId,
+        session: Option<String>,
+        after: u64,
+        wait_ms: u64,
+    ) -> Result<Vec<Arc<Framed>>, ApiError> {
+        let node = self.inner.lock().nodes.node_of(agent)?;
+        let end = tokio::time::Instant::now() + Duration::from_millis(wait_ms.min(60_000));
+        let mut synced = false;
+        loop {
+            let sent = self.inner.outboxes.any_message();
+            tokio::pin!(sent);
+            sent.as_mut().enable();
+            match self.inner.outboxes.poll(node, session.as_deref(), after) {
+                Some(messages) if !messages.is_empty() => return Ok(messages),
+                Some(_) => self.inner.lock().connect_node(node, Contact::Stream(agent)),
+                None if synced => {
+                    if let Some(messages) = self.inner.outboxes.since_sync(node) {
+                        return Ok(messages);
+                    }
+                }
+                None => {
+                    synced = true;
+                    self.inner.outboxes.drop_messages(node);
+                    self.change(|state| {
+                        state.connect_node(node, Contact::Stream(agent));
+                        state.journal.request_sync(node);
+                        Ok(())
+                    })
+                    .await?;
+                }
+            }
+            if tokio::time::timeout_at(end, sent).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    /// Nodes whose agents the server calls.
+    pub(crate) fn push_nodes(&self) -> Vec<PushNode> {
+        self.inner.lock().push_nodes()
+    }
+
+    /// Records the result of a probe of a push endpoint.
+    pub(crate) fn record_probe(&self, node: NodeId, answers: bool) {
+        self.inner.lock().connect_node(node, Contact::Push { answers });
+        self.inner.wake.notify_one();
+    }
+
+    /// Records that the server may not call a push endpoint.
+    pub(crate) fn record_push_refused(&self, node: NodeId, reason: &str) {
+        let message = format!("the node gets no work: {reason}");
+        self.inner.lock().node_event(node, EventKind::PushRefused, message);
+        self.inner.wake.notify_one();
+    }
+
+    /// Tasks and stops that a push agent has not confirmed.
+    pub(crate) fn unconfirmed_pushes(&self, node: NodeId) -> Unconfirmed {
+        self.inner.lock().unconfirmed_pushes(node)
+    }
+
+    /// Applies an update of a task on a push node that the server itself observed.
+    pub(crate) async fn apply_push_update(
+        &self,
+        node: NodeId,
+        report: Report,
+    ) -> Result<(), ApiError> {
+        self.change(|state| {
+            state.apply_task_update(node, report);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Request of the documented push protocol for a job.
+    pub(crate) fn push_request(&self, job: JobId) -> Option<serde_json::Value> {
+        self.inner.lock().push_request(job)
+    }
+}
+
+fn shown(state: &State, row: &AgentRow) -> Agent {
+    show_agent(row, state.nodes.get(row.node_id))
+}

@@ -1,0 +1,145 @@
+//! Calls about jobs.
+
+use agentaflow_api::explain::Explanation;
+use agentaflow_api::ids::JobId;
+use agentaflow_api::job::{Job, JobCreate, JobStatus};
+use agentaflow_api::units::Stamp;
+
+use super::committer::KEY_LIFE;
+use super::explain::explain_ended;
+use super::handle::{Caller, Core, Idempotency, NodeRef, unreadable};
+use super::job::workload::{runtime, workload};
+use super::job_view::show_job;
+use super::pending_reasons::PendingReasons;
+use super::stop::RequestedEnd;
+use super::submit::key_reused;
+use crate::api_error::ApiError;
+use crate::store::{JobRow, JobState};
+
+impl Core {
+    /// Submits a job. The flag is false if the same key created the job before.
+    pub async fn submit(
+        &self,
+        by: &Caller,
+        job: JobCreate,
+        pin: Option<NodeRef>,
+        idempotency: Option<Idempotency>,
+    ) -> Result<(Job, bool), ApiError> {
+        if let Some(known) = self.job_of_stored_key(by, idempotency.as_ref()).await? {
+            return Ok((known, false));
+        }
+        let (submitted, row) = self
+            .change(|state| {
+                let submitted = state.submit_job(by, job, pin.as_ref(), idempotency.as_ref())?;
+                Ok((submitted, state.jobs.get_unsaved(submitted.job).cloned()))
+            })
+            .await?;
+        let row = self.row_or_stored(submitted.job, row).await?;
+        // The pending reason costs a question to the engine, and few callers read it here.
+        Ok((self.show(row, None), submitted.is_new))
+    }
+
+    /// Job that was created with this key in the last 24 hours, if the body was the same.
+    async fn job_of_stored_key(
+        &self,
+        by: &Caller,
+        key: Option<&Idempotency>,
+    ) -> Result<Option<Job>, ApiError> {
+        let Some(key) = key else { return Ok(None) };
+        let stored = self.inner.store.idempotency(by.user.id, &key.key).await;
+        let stored = stored.map_err(|error| unreadable(&error))?;
+        let alive = |at: Stamp| Stamp::now().0.saturating_sub(at.0) < KEY_LIFE.as_millis() as i64;
+        let Some(stored) = stored.filter(|stored| alive(stored.at)) else { return Ok(None) };
+        if stored.body != key.body {
+            return Err(key_reused());
+        }
+        Ok(Some(self.show_job(self.stored_job(stored.job_id).await?)))
+    }
+
+    pub(super) async fn stored_job(&self, id: JobId) -> Result<JobRow, ApiError> {
+        let row = self.inner.store.job(id).await.map_err(|error| unreadable(&error))?;
+        row.ok_or_else(|| ApiError::not_found(format!("there is no job {id}")))
+    }
+
+    /// A row from memory, or the stored one of a job that has ended.
+    pub(super) async fn row_or_stored(
+        &self,
+        id: JobId,
+        row: Option<JobRow>,
+    ) -> Result<JobRow, ApiError> {
+        match row {
+            Some(row) => Ok(row),
+            None => self.stored_job(id).await,
+        }
+    }
+
+    /// A job as the API shows it.
+    pub fn show_job(&self, row: JobRow) -> Job {
+        self.show_listed(row, &mut PendingReasons::default())
+    }
+
+    /// A job of a list as the API shows it.
+    pub fn show_listed(&self, row: JobRow, reasons: &mut PendingReasons) -> Job {
+        let pending = (row.state.status == JobStatus::Pending)
+            .then(|| self.pending_reason(row.id, reasons))
+            .flatten();
+        self.show(row, pending)
+    }
+
+    fn show(&self, row: JobRow, pending: Option<String>) -> Job {
+        let owner = row.user_id;
+        let username = self
+            .directory(|directory| directory.users.get(&owner).map(|user| user.username.clone()));
+        show_job(row, username, pending, &self.inner.published)
+    }
+
+    /// Cancels a job. The caller checks the permission.
+    pub async fn cancel(&self, by: &Caller, job: JobId) -> Result<Job, ApiError> {
+        self.end_job(by, job, RequestedEnd::Cancel).await
+    }
+
+    /// Stops a job and marks it as completed.
+    pub async fn complete(&self, by: &Caller, job: JobId) -> Result<Job, ApiError> {
+        self.end_job(by, job, RequestedEnd::Complete).await
+    }
+
+    async fn end_job(&self, by: &Caller, job: JobId, end: RequestedEnd) -> Result<Job, ApiError> {
+        let row = self
+            .change(|state| {
+                state.end_job(&by.user.username, job, end)?;
+                Ok(state.jobs.get_unsaved(job).cloned())
+            })
+            .await?;
+        Ok(self.show_job(self.row_or_stored(job, row).await?))
+    }
+
+    /// Pending reason and expected start of a job.
+    pub async fn explain(&self, job: JobId) -> Result<Explanation, ApiError> {
+        let live = self.inner.lock().explain_job(job);
+        match live {
+            Some(explanation) => Ok(explanation),
+            None => Ok(explain_ended(&self.show_job(self.stored_job(job).await?))),
+        }
+    }
+
+    /// Explanation of a job that is not submitted. Nothing changes.
+    pub fn what_if(&self, by: &Caller, job: JobCreate) -> Result<Explanation, ApiError> {
+        let state = self.inner.lock();
+        let mut spec = job.spec;
+        let queue = state.resolve_queue(by, spec.queue.as_deref())?;
+        spec.runtime = Some(runtime(&spec));
+        let sealed =
+            (job.docker_password.is_some() || !job.secret_env.is_empty()).then(String::new);
+        let now = Stamp::now();
+        let row = JobRow {
+            user_id: by.user.id,
+            queue,
+            spec,
+            created_at: now,
+            state: JobState { sealed, updated_at: now, ..JobState::default() },
+            ..JobRow::default()
+        };
+        let workload = workload(&row)?;
+        state.explain_what_if(&row, workload)
+    }
+}

@@ -1,0 +1,132 @@
+//! Calls about nodes.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use agentaflow_api::ids::NodeId;
+use agentaflow_api::node::{GpuInstance, Heartbeat, Node, NodeRegistration, NodeUpdate};
+use agentaflow_engine::{GpuHealth, GpuView};
+
+use super::handle::{Core, NodeRef};
+use crate::api_error::ApiError;
+
+/// A transaction that takes longer has probably lost its database.
+const LONGEST_WRITE: Duration = Duration::from_secs(10);
+
+impl Core {
+    /// All nodes by number.
+    pub fn nodes(&self) -> Vec<Node> {
+        self.inner.published.nodes()
+    }
+
+    pub fn node(&self, node: &NodeRef) -> Result<Node, ApiError> {
+        Ok(self.inner.published.find_node(node)?.shown())
+    }
+
+    pub fn node_id(&self, node: &NodeRef) -> Result<NodeId, ApiError> {
+        self.inner.published.find_node_id(node)
+    }
+
+    /// GPUs of a node with their last readings.
+    pub fn node_gpus(&self, id: NodeId) -> Vec<GpuInstance> {
+        self.inner.published.node_gpus(id)
+    }
+
+    /// Nodes on which a task of this size fits now.
+    pub fn available_nodes(&self, gpu_memory: u64, cpu_milli: u64) -> Vec<Node> {
+        let fits = |view: &agentaflow_engine::NodeView| {
+            let gpu = |gpu: &GpuView| {
+                u64::try_from(gpu.memory_free).is_ok_and(|free| free >= gpu_memory)
+                    && gpu.health == GpuHealth::Healthy
+            };
+            let cpu = u64::try_from(view.cpu_free).is_ok_and(|free| free >= cpu_milli);
+            view.up
+                && view.open
+                && (gpu_memory == 0 || view.gpus.iter().any(gpu))
+                && (cpu_milli == 0 || cpu)
+                && view.node.max_tasks.is_none_or(|most| view.tasks < most)
+        };
+        let views = self.inner.lock().engine.scheduler().nodes();
+        let fitting = views.into_iter().filter(fits).map(|view| view.node.id.to_string());
+        let fitting: BTreeSet<String> = fitting.collect();
+        let mut nodes = self.nodes();
+        nodes.retain(|node| fitting.contains(&node.node_id));
+        nodes
+    }
+
+    /// Registers a node. The response has its key.
+    pub async fn register_node(
+        &self,
+        node: NodeRegistration,
+        peer: IpAddr,
+    ) -> Result<Node, ApiError> {
+        let registered = self.change(|state| state.register_node(node, peer)).await?;
+        let node = self.node(&NodeRef::Number(registered.id))?;
+        Ok(Node { api_key: Some(registered.key), ..node })
+    }
+
+    /// Changes a node on behalf of an admin.
+    pub async fn update_node(&self, node: &NodeRef, update: NodeUpdate) -> Result<Node, ApiError> {
+        self.change(|state| {
+            let id = state.nodes.find(node)?;
+            state.update_node(id, update)
+        })
+        .await?;
+        self.node(node)
+    }
+
+    /// Deletes a node. Returns its last state.
+    pub async fn delete_node(&self, node: &NodeRef) -> Result<Node, ApiError> {
+        let (id, view) = self
+            .change(|state| {
+                let id = state.nodes.find(node)?;
+                let view = state.nodes.get(id).map(|node| node.view());
+                state.delete_node(id)?;
+                Ok((id, view))
+            })
+            .await?;
+        self.inner.outboxes.close(id);
+        Ok(view.map(|view| view.shown()).unwrap_or_default())
+    }
+
+    /// Records a heartbeat. It is answered from memory, and nothing is written for it.
+    pub fn heartbeat(&self, node: &NodeRef, heartbeat: Heartbeat) -> Result<Node, ApiError> {
+        let view = {
+            let mut state = self.inner.lock();
+            state.journal.check_open()?;
+            let id = state.nodes.find(node)?;
+            // Without its database, this server may have been replaced by another that requeues the jobs of the node.
+            if state.journal.is_writing_longer_than(LONGEST_WRITE) {
+                return Err(ApiError::unavailable("the database has not answered for a while"));
+            }
+            state.record_heartbeat(id, heartbeat);
+            let view = state.nodes.take_view(id).map(Arc::new);
+            if let Some(view) = &view {
+                self.inner.published.set_node(id, view.clone());
+            }
+            view
+        };
+        self.inner.wake.notify_one();
+        Ok(view.map(|view| view.shown()).unwrap_or_default())
+    }
+
+    /// Moves all jobs off a node without the loss of a retry, and accepts no more. Returns once they are gone, or after
+    /// `limit`.
+    pub async fn evacuate(&self, node: &NodeRef, limit: Duration) {
+        let asked = self
+            .change(|state| {
+                let id = state.nodes.find(node)?;
+                state.evacuate_node(id);
+                Ok(id)
+            })
+            .await;
+        let Ok(id) = asked else { return };
+        let end = Instant::now() + limit;
+        let empty = || self.inner.lock().nodes.get(id).is_none_or(|node| !node.has_tasks());
+        while !empty() && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

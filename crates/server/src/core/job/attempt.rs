@@ -1,0 +1,41 @@
+//! Attempts of a job: each placement starts a new one.
+
+use agentaflow_api::job::{JobStatus, TaskState};
+use agentaflow_api::units::Stamp;
+
+use crate::store::{JobState, TaskAssignment};
+
+impl JobState {
+    /// Starts the next attempt with these tasks.
+    pub(crate) fn begin_attempt(&mut self, tasks: Vec<TaskAssignment>) {
+        self.epoch += 1;
+        self.status = JobStatus::Scheduled;
+        self.scheduled_at = Some(Stamp::now());
+        self.tasks = tasks;
+        self.wait_reason = None;
+        self.warned_at = None;
+        self.clear_outcome();
+    }
+
+    /// Makes the job pending after an attempt. The tasks stay until the next attempt.
+    pub(crate) fn end_attempt(&mut self) {
+        self.status = JobStatus::Pending;
+        self.scheduled_at = None;
+        self.started_at = None;
+        self.failed_at = None;
+        self.clear_outcome();
+    }
+
+    fn clear_outcome(&mut self) {
+        self.stopping = None;
+        self.end_reason = None;
+        self.end_cause = None;
+        self.error_message = None;
+        self.exit_code = None;
+    }
+
+    /// Whether a task of the current attempt has not ended.
+    pub(crate) fn has_live_task(&self) -> bool {
+        self.tasks.iter().any(|task| task.state != TaskState::Ended)
+    }
+}

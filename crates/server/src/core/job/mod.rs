@@ -1,0 +1,357 @@
+//! Live jobs: records, indexes and counters.
+
+mod attempt;
+mod idempotency;
+pub(crate) mod workload;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
+
+use agentaflow_api::ids::{JobId, NodeId, UserId};
+use agentaflow_api::job::{JobStatus, TaskState};
+use agentaflow_api::link::TaskKey;
+use agentaflow_api::units::Stamp;
+
+use self::idempotency::RecentKeys;
+use super::pricing::RunningCost;
+use crate::store::{Change, JobRow, JobState, TaskAssignment};
+
+/// Owner of every job that has not ended. All changes of a job's state pass through [`JobTable::update`], which keeps
+/// the indexes and counters and remembers the job for the next transaction.
+#[derive(Debug, Default)]
+pub(crate) struct JobTable {
+    jobs: BTreeMap<JobId, LiveJob>,
+    users: FxHashMap<UserId, UserJobs>,
+    queues: FxHashMap<String, QueueJobs>,
+    /// Jobs that a budget keeps pending.
+    gated: BTreeSet<JobId>,
+    keys: RecentKeys,
+    unsaved: Unsaved,
+    last_id: JobId,
+    /// Users whose running cost changed since the last publication.
+    stale_users: BTreeSet<UserId>,
+    /// A queue's counters changed since the last publication.
+    stale_queues: bool,
+}
+
+#[derive(Debug)]
+struct LiveJob {
+    row: JobRow,
+    /// Size of the spec as JSON.
+    bytes: usize,
+}
+
+/// Jobs of one user.
+#[derive(Debug, Default)]
+struct UserJobs {
+    ids: BTreeSet<JobId>,
+    bytes: usize,
+    running: RunningCost,
+}
+
+/// Number and size of a user's live jobs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LiveJobs {
+    pub(crate) count: usize,
+    /// Size of all specs as JSON.
+    pub(crate) bytes: usize,
+}
+
+/// Jobs of one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QueueJobs {
+    pub(crate) pending: u32,
+    /// Scheduled or running.
+    pub(crate) placed: u32,
+}
+
+impl QueueJobs {
+    fn counter(&mut self, pending: bool) -> &mut u32 {
+        if pending { &mut self.pending } else { &mut self.placed }
+    }
+}
+
+/// Jobs that differ from the store.
+#[derive(Debug, Default)]
+struct Unsaved {
+    new: BTreeSet<JobId>,
+    changed: BTreeSet<JobId>,
+    ended: BTreeMap<JobId, JobRow>,
+}
+
+/// Contribution of a job to the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Contribution {
+    pending: bool,
+    gated: bool,
+    running: RunningCost,
+}
+
+impl Contribution {
+    fn of(row: &JobRow) -> Self {
+        let running = row.state.tasks.iter().filter(|task| task.state == TaskState::Running);
+        Self {
+            pending: row.state.status == JobStatus::Pending,
+            gated: row.state.gate.is_some(),
+            running: running.map(|task| RunningCost::of_task(row, task)).sum(),
+        }
+    }
+}
+
+impl JobTable {
+    pub(crate) fn new(rows: Vec<JobRow>, last_id: JobId) -> Self {
+        let mut table = Self { last_id, ..Self::default() };
+        for row in rows {
+            let bytes = spec_bytes(&row);
+            table.index(row, bytes);
+        }
+        table
+    }
+
+    pub(crate) fn get(&self, id: JobId) -> Option<&JobRow> {
+        self.jobs.get(&id).map(|job| &job.row)
+    }
+
+    /// A live job, or one that ended since the last transaction.
+    pub(crate) fn get_unsaved(&self, id: JobId) -> Option<&JobRow> {
+        self.get(id).or_else(|| self.unsaved.ended.get(&id))
+    }
+
+    /// All live jobs by id. For rare operations only: an account may have 100,000.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &JobRow> {
+        self.jobs.values().map(|job| &job.row)
+    }
+
+    pub(crate) fn of_user(&self, user: UserId) -> impl Iterator<Item = &JobRow> {
+        let ids = self.users.get(&user).into_iter().flat_map(|jobs| &jobs.ids);
+        ids.filter_map(|id| self.get(*id))
+    }
+
+    pub(crate) fn live_jobs(&self, user: UserId) -> LiveJobs {
+        let jobs = self.users.get(&user);
+        jobs.map_or_else(LiveJobs::default, |jobs| LiveJobs {
+            count: jobs.ids.len(),
+            bytes: jobs.bytes,
+        })
+    }
+
+    /// Cost of a user's running tasks that is not in the ledger yet.
+    pub(crate) fn running_cost(&self, user: UserId) -> RunningCost {
+        self.users.get(&user).map_or_else(RunningCost::default, |jobs| jobs.running)
+    }
+
+    pub(crate) fn queue_jobs(&self, queue: &str) -> QueueJobs {
+        self.queues.get(queue).copied().unwrap_or_default()
+    }
+
+    /// Jobs that a budget keeps pending.
+    pub(crate) fn gated(&self) -> impl Iterator<Item = &JobRow> {
+        self.gated.iter().filter_map(|id| self.get(*id))
+    }
+
+    /// Task of the current attempt, if it is assigned to this node.
+    pub(crate) fn task_on(&self, key: TaskKey, node: NodeId) -> Option<&TaskAssignment> {
+        let job = self.get(key.job).filter(|job| job.state.epoch == key.epoch)?;
+        job.state.tasks.iter().find(|task| task.task == key.task && task.node == node)
+    }
+
+    /// Id of the next job. An id that is not used is taken again.
+    pub(crate) fn next_id(&self) -> JobId {
+        JobId(self.last_id.0 + 1)
+    }
+
+    /// Adds a job with the id from [`JobTable::next_id`].
+    pub(crate) fn insert(&mut self, row: JobRow, bytes: usize) {
+        self.last_id = self.last_id.max(row.id);
+        self.unsaved.new.insert(row.id);
+        self.index(row, bytes);
+    }
+
+    fn index(&mut self, row: JobRow, bytes: usize) {
+        let (id, user) = (row.id, row.user_id);
+        let jobs = self.users.entry(user).or_default();
+        jobs.ids.insert(id);
+        jobs.bytes += bytes;
+        let contribution = Contribution::of(&row);
+        let none = Contribution { gated: false, running: RunningCost::default(), ..contribution };
+        let queue = self.queues.entry(row.queue.clone()).or_default();
+        *queue.counter(contribution.pending) += 1;
+        self.stale_queues = true;
+        self.jobs.insert(id, LiveJob { row, bytes });
+        self.count(id, user, none, contribution);
+    }
+
+    /// Changes the state of a job and returns the result of `change`; none if the job is not live.
+    pub(crate) fn update<T>(
+        &mut self,
+        id: JobId,
+        change: impl FnOnce(&mut JobState) -> T,
+    ) -> Option<T> {
+        let job = self.jobs.get_mut(&id)?;
+        let before = Contribution::of(&job.row);
+        let result = change(&mut job.row.state);
+        job.row.state.updated_at = Stamp::now();
+        let after = Contribution::of(&job.row);
+        self.unsaved.changed.insert(id);
+        if before.pending != after.pending {
+            let queue = self.queues.entry(job.row.queue.clone()).or_default();
+            *queue.counter(before.pending) -= 1;
+            *queue.counter(after.pending) += 1;
+            self.stale_queues = true;
+        }
+        let user = job.row.user_id;
+        self.count(id, user, before, after);
+        Some(result)
+    }
+
+    /// Changes one task of the current attempt.
+    pub(crate) fn update_task<T>(
+        &mut self,
+        key: TaskKey,
+        change: impl FnOnce(&mut TaskAssignment) -> T,
+    ) -> Option<T> {
+        self.update(key.job, |state| {
+            let task = state.tasks.iter_mut().find(|task| task.task == key.task);
+            task.map(change)
+        })
+        .flatten()
+    }
+
+    /// Removes a job that has ended; the next transaction writes its last state.
+    pub(crate) fn remove(&mut self, id: JobId) -> Option<&JobRow> {
+        let LiveJob { row, bytes } = self.jobs.remove(&id)?;
+        let before = Contribution::of(&row);
+        let none = Contribution { gated: false, running: RunningCost::default(), ..before };
+        if let Some(queue) = self.queues.get_mut(&row.queue) {
+            *queue.counter(before.pending) -= 1;
+            if *queue == QueueJobs::default() {
+                self.queues.remove(&row.queue);
+            }
+        }
+        self.stale_queues = true;
+        self.count(id, row.user_id, before, none);
+        if let Some(user) = self.users.get_mut(&row.user_id) {
+            user.ids.remove(&id);
+            user.bytes = user.bytes.saturating_sub(bytes);
+            if user.ids.is_empty() {
+                self.users.remove(&row.user_id);
+            }
+        }
+        self.unsaved.changed.insert(id);
+        Some(self.unsaved.ended.entry(id).or_insert(row))
+    }
+
+    fn count(&mut self, id: JobId, user: UserId, before: Contribution, after: Contribution) {
+        if before.gated != after.gated {
+            if after.gated {
+                self.gated.insert(id);
+            } else {
+                self.gated.remove(&id);
+            }
+        }
+        if before.running != after.running {
+            let jobs = self.users.entry(user).or_default();
+            jobs.running = jobs.running - before.running + after.running;
+            self.stale_users.insert(user);
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &RecentKeys {
+        &self.keys
+    }
+
+    pub(crate) fn keys_mut(&mut self) -> &mut RecentKeys {
+        &mut self.keys
+    }
+
+    pub(crate) fn has_unsaved(&self) -> bool {
+        !(self.unsaved.new.is_empty() && self.unsaved.changed.is_empty())
+    }
+
+    /// Writes that bring the store up to date, each job once.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        let Unsaved { new, changed, ended } = std::mem::take(&mut self.unsaved);
+        let row = |id: &JobId| self.get(*id).or_else(|| ended.get(id));
+        let inserts = new.iter().filter_map(row).map(|row| Change::NewJob(Box::new(row.clone())));
+        let updates = changed.difference(&new).filter_map(row);
+        let updates = updates.map(|row| Change::Job(row.id, Box::new(row.state.clone())));
+        inserts.chain(updates).collect()
+    }
+
+    pub(crate) fn take_stale_users(&mut self) -> BTreeSet<UserId> {
+        std::mem::take(&mut self.stale_users)
+    }
+
+    pub(crate) fn take_stale_queues(&mut self) -> bool {
+        std::mem::take(&mut self.stale_queues)
+    }
+}
+
+/// Size of a job's spec as JSON, the measure of its memory.
+pub(crate) fn spec_bytes(row: &JobRow) -> usize {
+    serde_json::to_vec(&row.spec).map_or(0, |json| json.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANA: UserId = UserId(1);
+
+    fn job(id: i64) -> JobRow {
+        JobRow { id: JobId(id), user_id: ANA, queue: "root".into(), ..JobRow::default() }
+    }
+
+    #[test]
+    fn counters_follow_the_status_of_jobs() {
+        let mut table = JobTable::default();
+        table.insert(job(1), 10);
+        table.insert(job(2), 20);
+        assert_eq!(table.queue_jobs("root"), QueueJobs { pending: 2, placed: 0 });
+        table.update(JobId(1), |state| state.status = JobStatus::Running);
+        assert_eq!(table.queue_jobs("root"), QueueJobs { pending: 1, placed: 1 });
+        assert_eq!((table.live_jobs(ANA).count, table.live_jobs(ANA).bytes), (2, 30));
+        table.remove(JobId(1));
+        assert_eq!(table.queue_jobs("root"), QueueJobs { pending: 1, placed: 0 });
+        table.remove(JobId(2));
+        assert_eq!(table.queue_jobs("root"), QueueJobs::default());
+        assert_eq!((table.live_jobs(ANA).count, table.live_jobs(ANA).bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_job_is_written_once_however_often_it_changed() {
+        let mut table = JobTable::default();
+        table.insert(job(1), 0);
+        table.update(JobId(1), |state| state.epoch = 1);
+        assert!(matches!(&table.take_changes()[..], [Change::NewJob(row)] if row.state.epoch == 1));
+        table.update(JobId(1), |state| state.epoch = 2);
+        table.update(JobId(1), |state| state.epoch = 3);
+        table.remove(JobId(1));
+        assert!(table.get(JobId(1)).is_none() && table.get_unsaved(JobId(1)).is_some());
+        assert!(matches!(&table.take_changes()[..], [Change::Job(_, state)] if state.epoch == 3));
+        assert!(!table.has_unsaved());
+    }
+
+    #[test]
+    fn a_running_task_adds_to_the_cost_of_its_user_until_the_task_ends() {
+        let mut table = JobTable::default();
+        table.insert(job(1), 0);
+        let price = agentaflow_engine::Price {
+            gpu_hour: agentaflow_engine::MicroDollars(3_600_000),
+            ..Default::default()
+        };
+        let task = TaskAssignment {
+            state: TaskState::Running,
+            started_at: Some(Stamp(1000)),
+            gpu_milli: 1000,
+            price,
+            ..TaskAssignment::default()
+        };
+        table.update(JobId(1), |state| state.tasks = vec![task]);
+        assert_eq!(table.running_cost(ANA).at(Stamp(3000)).0, 2000);
+        let key = TaskKey { job: JobId(1), epoch: 0, task: 0 };
+        table.update_task(key, |task| task.state = TaskState::Ended);
+        assert_eq!(table.running_cost(ANA), RunningCost::default());
+    }
+}

@@ -1,0 +1,179 @@
+//! Accounts of users: balance, spending of the month, and entries of the ledger.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use agentaflow_api::billing::{LedgerEntry, LedgerKind};
+use agentaflow_api::ids::{MicroUsd, UserId};
+use agentaflow_api::units::{Dollars, Stamp};
+
+use super::pricing::RunningCost;
+use crate::store::{AccountRow, UserRow};
+
+/// Owner of the accounts. Every booking returns the entry to write.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    accounts: FxHashMap<UserId, Account>,
+    last_entry: i64,
+    /// Amounts or promises changed: budget gates need an update.
+    gates_stale: bool,
+    /// Users whose account changed since the last publication.
+    stale_users: BTreeSet<UserId>,
+}
+
+/// Account of a user without the cost of running tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// Credits minus costs.
+    balance: MicroUsd,
+    /// Costs of `month`.
+    spent: MicroUsd,
+    /// `2026-11`.
+    month: String,
+}
+
+/// Published account of a user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AccountView {
+    account: Account,
+    running: RunningCost,
+}
+
+/// Balance of a user and spending of the current month, running tasks included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccountSummary {
+    pub balance: Dollars,
+    pub spent_this_month: Dollars,
+}
+
+impl Ledger {
+    pub(crate) fn new(rows: Vec<AccountRow>, last_entry: i64) -> Self {
+        let month = Stamp::now().month();
+        let account = |row: AccountRow| {
+            let AccountRow { user, balance, spent } = row;
+            (user, Account { balance, spent, month: month.clone() })
+        };
+        let accounts: FxHashMap<_, _> = rows.into_iter().map(account).collect();
+        let stale_users = accounts.keys().copied().collect();
+        Self { accounts, last_entry, gates_stale: true, stale_users }
+    }
+
+    /// Books the cost of a task. `usage` has every field but its number and amount.
+    pub(crate) fn book_usage(&mut self, cost: MicroUsd, usage: LedgerEntry) -> LedgerEntry {
+        let account = self.account(UserId(usage.user_id), usage.at);
+        account.balance = MicroUsd(account.balance.0.saturating_sub(cost.0));
+        account.spent = MicroUsd(account.spent.0.saturating_add(cost.0));
+        self.number(LedgerEntry {
+            kind: LedgerKind::Usage,
+            micros: cost.0,
+            amount: Dollars(cost.0),
+            ..usage
+        })
+    }
+
+    /// Books a payment, or, if negative, a withdrawal.
+    pub(crate) fn book_credit(
+        &mut self,
+        user: UserId,
+        amount: MicroUsd,
+        note: Option<String>,
+    ) -> LedgerEntry {
+        let at = Stamp::now();
+        let account = self.account(user, at);
+        account.balance = MicroUsd(account.balance.0.saturating_add(amount.0));
+        let negated = amount.0.saturating_neg();
+        self.number(LedgerEntry {
+            at,
+            kind: LedgerKind::Credit,
+            user_id: user.0,
+            micros: negated,
+            amount: Dollars(negated),
+            note,
+            ..LedgerEntry::default()
+        })
+    }
+
+    fn number(&mut self, entry: LedgerEntry) -> LedgerEntry {
+        self.last_entry += 1;
+        self.gates_stale = true;
+        self.stale_users.insert(UserId(entry.user_id));
+        LedgerEntry { id: self.last_entry, ..entry }
+    }
+
+    /// Account of the user as of `at`; spending restarts with every month.
+    fn account(&mut self, user: UserId, at: Stamp) -> &mut Account {
+        let account = self.accounts.entry(user).or_default();
+        account.start_month(at);
+        account
+    }
+
+    /// Amount that a user may still spend; none without a limit. Running tasks are not subtracted.
+    pub(crate) fn remaining(&mut self, user: &UserRow) -> Option<MicroUsd> {
+        self.account(user.id, Stamp::now()).remaining(user.spending_limit, user.prepaid)
+    }
+
+    pub(crate) fn view(&self, user: UserId, running: RunningCost) -> AccountView {
+        AccountView { account: self.accounts.get(&user).cloned().unwrap_or_default(), running }
+    }
+
+    pub(crate) fn mark_gates_stale(&mut self) {
+        self.gates_stale = true;
+    }
+
+    pub(crate) fn take_gates_stale(&mut self) -> bool {
+        std::mem::take(&mut self.gates_stale)
+    }
+
+    pub(crate) fn take_stale_users(&mut self) -> BTreeSet<UserId> {
+        std::mem::take(&mut self.stale_users)
+    }
+}
+
+impl Account {
+    fn start_month(&mut self, at: Stamp) {
+        let month = at.month();
+        if self.month != month {
+            self.month = month;
+            self.spent = MicroUsd(0);
+        }
+    }
+
+    fn remaining(&self, limit: Option<MicroUsd>, prepaid: bool) -> Option<MicroUsd> {
+        let by_limit = limit.map(|limit| MicroUsd(limit.0.saturating_sub(self.spent.0)));
+        let by_balance = prepaid.then_some(self.balance);
+        by_limit.into_iter().chain(by_balance).min()
+    }
+}
+
+impl AccountView {
+    pub(crate) fn summary(&self, now: Stamp) -> AccountSummary {
+        let running = self.running.at(now).0;
+        let same_month = self.account.month == now.month();
+        let spent = if same_month { self.account.spent.0 } else { 0 };
+        AccountSummary {
+            balance: Dollars(self.account.balance.0.saturating_sub(running)),
+            spent_this_month: Dollars(spent.saturating_add(running)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_of_limit_and_balance_decides() {
+        let account = Account { balance: MicroUsd(50), spent: MicroUsd(70), month: String::new() };
+        assert_eq!(account.remaining(None, false), None);
+        assert_eq!(account.remaining(Some(MicroUsd(100)), false), Some(MicroUsd(30)));
+        assert_eq!(account.remaining(Some(MicroUsd(200)), true), Some(MicroUsd(50)));
+    }
+
+    #[test]
+    fn spending_of_an_earlier_month_is_not_shown() {
+        let account = Account { month: "2020-01".into(), spent: MicroUsd(7), ..Account::default() };
+        let view = AccountView { account, running: RunningCost::default() };
+        assert_eq!(view.summary(Stamp::now()).spent_this_month, Dollars(0));
+    }
+}

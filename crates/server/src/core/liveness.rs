@@ -1,0 +1,68 @@
+//! Liveness of nodes: heartbeats, connections, and loss.
+
+use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::NodeId;
+use agentaflow_api::node::Heartbeat;
+
+use super::node::{Contact, LiveNode};
+use super::state::State;
+use crate::store::Change;
+
+impl State {
+    /// Records a heartbeat. Nothing is written for it; [`State::save_heartbeats`] does so at intervals.
+    pub(super) fn record_heartbeat(&mut self, id: NodeId, heartbeat: Heartbeat) {
+        let was_lost = self.nodes.update(id, |node| node.record_heartbeat(heartbeat));
+        if was_lost == Some(true) {
+            let name = self.nodes.name(id);
+            self.node_event(
+                id,
+                EventKind::NodeBack,
+                format!("node `{name}` sends heartbeats again"),
+            );
+            self.journal.request_sync(id);
+        }
+        self.report_node(id);
+        self.report_readings(id);
+    }
+
+    fn report_readings(&mut self, id: NodeId) {
+        let Some(readings) = self.nodes.update(id, LiveNode::reading_events) else { return };
+        for change in &readings.changed {
+            let (kind, verb) = if change.failed {
+                (EventKind::GpuSick, "failed")
+            } else {
+                (EventKind::GpuWell, "works again")
+            };
+            let message = format!("GPU {} of node `{}` {verb}", change.gpu, self.nodes.name(id));
+            self.node_event(id, kind, message);
+        }
+        self.apply_all(readings.events);
+    }
+
+    /// Records that a node's stream or push endpoint became reachable or unreachable.
+    pub(super) fn connect_node(&mut self, id: NodeId, contact: Contact) {
+        self.nodes.update(id, |node| node.connect(contact));
+        self.report_node(id);
+    }
+
+    /// Declares overdue nodes lost, and closes silent ones for new work.
+    pub(super) fn find_lost_nodes(&mut self) {
+        for id in self.nodes_that(LiveNode::is_overdue) {
+            self.declare_lost(id);
+        }
+        for id in self.nodes_that(LiveNode::is_open_but_silent) {
+            self.report_node(id);
+        }
+    }
+
+    fn nodes_that(&self, test: impl Fn(&LiveNode) -> bool) -> Vec<NodeId> {
+        self.nodes.iter().filter(|node| test(node)).map(LiveNode::id).collect()
+    }
+
+    pub(super) fn save_heartbeats(&mut self) {
+        let heartbeats = self.nodes.take_unsaved_heartbeats();
+        if !heartbeats.is_empty() {
+            self.journal.write(Change::Heartbeats(heartbeats));
+        }
+    }
+}

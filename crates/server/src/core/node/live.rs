@@ -1,0 +1,532 @@
+//! A node while the server runs: its record, liveness, bookings and the engine's description of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use agentaflow_api::ids::{AgentId, JobId, NodeId};
+use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Heartbeat};
+use agentaflow_api::units::Stamp;
+use agentaflow_engine::{Event, ForeignId, ForeignUse, GpuHealth, GpuId, Percent};
+
+use super::DEFAULT_INTERVAL;
+use super::description::{KUBERNETES, closed_gpus, describe, gpu_id};
+use crate::core::job::workload::DEFAULT_GRACE;
+use crate::store::{HeartbeatRow, JobRow, NodeRow, TaskAssignment};
+
+/// A node is lost after this many missed heartbeats, plus the time that its jobs may take to stop.
+const MISSED_HEARTBEATS: u32 = 3;
+/// Delay with which a guardian may notice that a lease expired.
+const GUARDIAN_SLACK: Duration = Duration::from_secs(1);
+/// Engine name of the use of a node by processes that the server did not start.
+const OTHER_PROCESSES: &str = "other-processes";
+
+#[derive(Clone, Debug)]
+pub(crate) struct LiveNode {
+    pub(super) row: NodeRow,
+    liveness: Liveness,
+    pub(super) stream: Option<AgentId>,
+    /// The push endpoint answered the last probe.
+    push_answers: bool,
+    /// The server stops and moves all jobs off the node.
+    evacuating: bool,
+    /// Live tasks on the node.
+    pub(super) tasks: BTreeMap<TaskRef, TaskBooking>,
+    /// GPU readings of the last heartbeat that had any.
+    pub(super) readings: Vec<GpuInstance>,
+    pub(super) reported_free: FreeResources,
+    /// GPUs that the last readings report as failed, by engine name.
+    failed_gpus: BTreeSet<String>,
+    /// Description that the engine has; none before the node was reachable once.
+    reported: Option<ReportedNode>,
+    /// The engine considers the node lost and needs the whole description again.
+    resend: bool,
+}
+
+/// Signs of life of a node.
+#[derive(Clone, Copy, Debug)]
+struct Liveness {
+    /// Last contact, or the start of the server.
+    last_contact: Instant,
+    /// The node made contact since the server started.
+    heard: bool,
+    last_heartbeat: Option<Stamp>,
+    /// The store has `last_heartbeat`.
+    saved: bool,
+    interval: Duration,
+    lost: bool,
+}
+
+/// Resources that the last heartbeat reported as free.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FreeResources {
+    /// MiB, all GPUs together.
+    pub(super) gpu_memory: Option<u64>,
+    pub(super) cpu_milli: Option<u64>,
+    /// MiB.
+    pub(super) memory: Option<u64>,
+    /// GiB.
+    pub(super) storage: Option<u64>,
+}
+
+/// A task of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TaskRef {
+    pub(crate) job: JobId,
+    pub(crate) task: u32,
+}
+
+/// Resources of a node that a task holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TaskBooking {
+    gpus: Vec<GpuBooking>,
+    pub(super) cpu_milli: u64,
+    /// MiB.
+    pub(super) memory: u64,
+    /// GiB.
+    pub(super) storage: u64,
+    /// Seconds between TERM and KILL.
+    stop_grace: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct GpuBooking {
+    index: u32,
+    /// MiB.
+    memory: u64,
+}
+
+impl TaskBooking {
+    pub(crate) fn new(job: &JobRow, task: &TaskAssignment) -> Self {
+        let gpu = |grant: &agentaflow_api::link::GpuGrant| GpuBooking {
+            index: grant.index,
+            memory: grant.memory,
+        };
+        Self {
+            gpus: task.grants.iter().map(gpu).collect(),
+            cpu_milli: job.spec.cpu_cores_required.unwrap_or_default().0,
+            memory: job.spec.memory_required.unwrap_or(0),
+            storage: job.spec.storage_required.unwrap_or(0),
+            stop_grace: job.spec.stop_grace_seconds.unwrap_or(DEFAULT_GRACE),
+        }
+    }
+}
+
+/// Description of a node that the engine has.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ReportedNode {
+    pub(super) node: agentaflow_engine::Node,
+    pub(super) foreign: ForeignUse,
+    pub(super) cordoned: bool,
+    pub(super) draining: bool,
+    /// GPUs that an admin cordoned or drains.
+    pub(super) closed_gpus: BTreeMap<GpuId, GpuHealth>,
+}
+
+/// Connection of the server to a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Contact {
+    /// This agent opened a stream or polls.
+    Stream(AgentId),
+    StreamClosed,
+    /// The push endpoint answers, or does not.
+    Push {
+        answers: bool,
+    },
+}
+
+/// Effect of new GPU readings.
+#[derive(Debug, Default)]
+pub(crate) struct GpuReadings {
+    pub(crate) events: Vec<Event>,
+    pub(crate) changed: Vec<GpuChange>,
+}
+
+/// A GPU that failed or recovered.
+#[derive(Debug)]
+pub(crate) struct GpuChange {
+    pub(crate) gpu: GpuId,
+    pub(crate) failed: bool,
+}
+
+impl LiveNode {
+    pub(super) fn new(row: NodeRow) -> Self {
+        let liveness = Liveness {
+            last_contact: Instant::now(),
+            heard: false,
+            last_heartbeat: row.last_heartbeat,
+            saved: true,
+            interval: DEFAULT_INTERVAL,
+            lost: false,
+        };
+        Self {
+            row,
+            liveness,
+            stream: None,
+            push_answers: false,
+            evacuating: false,
+            tasks: BTreeMap::new(),
+            readings: Vec::new(),
+            reported_free: FreeResources::default(),
+            failed_gpus: BTreeSet::new(),
+            reported: None,
+            resend: false,
+        }
+    }
+
+    /// Takes over liveness, connection and readings of the same node before a reload.
+    pub(super) fn keep_liveness(&mut self, old: &Self) {
+        self.liveness = Liveness { lost: false, ..old.liveness };
+        self.stream = old.stream;
+        self.push_answers = old.push_answers;
+        self.evacuating = old.evacuating;
+        self.readings.clone_from(&old.readings);
+        self.reported_free = old.reported_free;
+        self.resend = old.resend;
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.row.id
+    }
+
+    pub(crate) fn row(&self) -> &NodeRow {
+        &self.row
+    }
+
+    pub(super) fn set_row(&mut self, row: NodeRow) {
+        self.row = row;
+    }
+
+    /// Changes the record and returns a copy for the store.
+    pub(crate) fn change_row(&mut self, change: impl FnOnce(&mut NodeRow)) -> NodeRow {
+        change(&mut self.row);
+        self.row.clone()
+    }
+
+    /// Replaces the push endpoint; true if it changed.
+    pub(crate) fn set_endpoint(&mut self, endpoint: String) -> bool {
+        if self.row.spec.api_endpoint.as_ref() == Some(&endpoint) {
+            return false;
+        }
+        self.row.spec.api_endpoint = Some(endpoint);
+        self.push_answers = false;
+        true
+    }
+
+    /// Whether work can reach the node.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.stream.is_some() || self.push_answers
+    }
+
+    /// Whether the last contact is at most three intervals old.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.liveness.heard && self.liveness.last_contact.elapsed() < self.alive_for()
+    }
+
+    fn alive_for(&self) -> Duration {
+        self.liveness.interval * MISSED_HEARTBEATS
+    }
+
+    /// Time at which [`LiveNode::is_alive`] ends without another contact; none if it is not alive.
+    pub(super) fn alive_until(&self) -> Option<Instant> {
+        self.is_alive().then(|| self.liveness.last_contact + self.alive_for())
+    }
+
+    pub(crate) fn was_heard(&self) -> bool {
+        self.liveness.heard
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.liveness.lost
+    }
+
+    /// Whether the engine has a description of the node.
+    pub(crate) fn is_known_to_engine(&self) -> bool {
+        self.reported.is_some()
+    }
+
+    pub(crate) fn last_heartbeat(&self) -> Option<Stamp> {
+        self.liveness.last_heartbeat
+    }
+
+    /// Whether the node has been silent for so long that its guardian has stopped all leased jobs: three intervals and
+    /// the longest grace of its jobs.
+    pub(crate) fn lease_expired(&self) -> bool {
+        let grace = self.tasks.values().map(|task| task.stop_grace).max().unwrap_or(0);
+        let patience = self.alive_for() + Duration::from_secs(grace.into()) + GUARDIAN_SLACK;
+        self.liveness.last_contact.elapsed() > patience
+    }
+
+    /// Whether the node is silent and must be declared lost.
+    pub(crate) fn is_overdue(&self) -> bool {
+        let relevant = self.reported.is_some() || self.has_tasks();
+        relevant && !self.liveness.lost && self.lease_expired()
+    }
+
+    /// Whether the engine still places work on the node although it is silent.
+    pub(crate) fn is_open_but_silent(&self) -> bool {
+        self.reported.as_ref().is_some_and(|reported| !reported.cordoned) && !self.is_alive()
+    }
+
+    /// Runtimes that the node offers to jobs.
+    pub(crate) fn runtimes(&self) -> Vec<&str> {
+        if self.is_push() {
+            return vec!["push"];
+        }
+        self.row.spec.runtimes.iter().map(String::as_str).collect()
+    }
+
+    /// Whether the node belongs to a Kubernetes cluster. Its heartbeats report the room that foreign pods leave, jobs
+    /// of this server included.
+    pub(crate) fn is_kubernetes(&self) -> bool {
+        self.row.spec.runtimes.iter().any(|runtime| runtime == KUBERNETES)
+    }
+
+    /// Whether the server calls the agent, according to the documented push protocol.
+    pub(crate) fn is_push(&self) -> bool {
+        self.stream.is_none() && self.row.spec.api_endpoint.is_some()
+    }
+
+    /// Whether this agent is connected.
+    pub(crate) fn is_connected(&self, agent: AgentId) -> bool {
+        self.stream == Some(agent) || self.push_answers
+    }
+
+    pub(crate) fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    /// Jobs with a live task on the node, by id.
+    pub(crate) fn jobs(&self) -> Vec<JobId> {
+        let mut jobs: Vec<JobId> = self.tasks.keys().map(|task| task.job).collect();
+        jobs.dedup();
+        jobs
+    }
+
+    pub(crate) fn add_task(&mut self, task: TaskRef, booking: TaskBooking) {
+        self.tasks.insert(task, booking);
+    }
+
+    pub(crate) fn remove_task(&mut self, task: TaskRef) {
+        self.tasks.remove(&task);
+    }
+
+    /// Booked MiB of GPU memory by GPU index.
+    pub(super) fn booked_gpu_memory(&self) -> BTreeMap<u32, u64> {
+        let mut booked = BTreeMap::new();
+        for gpu in self.tasks.values().flat_map(|task| &task.gpus) {
+            *booked.entry(gpu.index).or_default() += gpu.memory;
+        }
+        booked
+    }
+
+    pub(super) fn set_interval(&mut self, interval: Duration) {
+        // A shorter interval counts only once no task runs that was started under the longer one.
+        let floor = if self.has_tasks() { self.liveness.interval } else { Duration::ZERO };
+        self.liveness.interval = interval.max(floor);
+    }
+
+    pub(crate) fn begin_evacuation(&mut self) {
+        self.evacuating = true;
+    }
+
+    pub(crate) fn mark_lost(&mut self) {
+        self.liveness.lost = true;
+    }
+
+    pub(crate) fn connect(&mut self, contact: Contact) {
+        match contact {
+            Contact::Stream(agent) => self.stream = Some(agent),
+            Contact::StreamClosed => self.stream = None,
+            Contact::Push { answers } => self.push_answers = answers,
+        }
+        if matches!(contact, Contact::Stream(_) | Contact::Push { answers: true }) {
+            // A connection is a sign of life; only heartbeats renew leases.
+            self.liveness.heard = true;
+            if !self.liveness.lost {
+                self.liveness.last_contact = Instant::now();
+            }
+        }
+    }
+
+    /// Records a heartbeat; true if the node was lost.
+    pub(crate) fn record_heartbeat(&mut self, heartbeat: Heartbeat) -> bool {
+        let was_lost = self.liveness.lost;
+        self.liveness = Liveness {
+            last_contact: Instant::now(),
+            heard: true,
+            last_heartbeat: Some(Stamp::now()),
+            saved: false,
+            lost: false,
+            ..self.liveness
+        };
+        // The engine accepts a lost node again when it receives its description.
+        self.resend |= was_lost;
+        let free = &mut self.reported_free;
+        free.gpu_memory = heartbeat.gpu_memory_available.or(free.gpu_memory);
+        free.cpu_milli = heartbeat.cpu_cores_available.map(|cores| cores.0).or(free.cpu_milli);
+        free.memory = heartbeat.memory_available.or(free.memory);
+        free.storage = heartbeat.storage_available.or(free.storage);
+        self.row.health = heartbeat.health_status.unwrap_or(self.row.health);
+        if let Some(instances) = heartbeat.gpu_instances {
+            self.readings = instances;
+        }
+        was_lost
+    }
+
+    pub(super) fn take_unsaved_heartbeat(&mut self) -> Option<HeartbeatRow> {
+        if self.liveness.saved {
+            return None;
+        }
+        self.liveness.saved = true;
+        self.row.last_heartbeat = self.liveness.last_heartbeat;
+        self.liveness.last_heartbeat.map(|at| HeartbeatRow { node: self.row.id, at })
+    }
+
+    /// Records the description with which the engine is restored: cordoned until work can reach the node.
+    pub(crate) fn report_restored(&mut self) -> RestoredNode {
+        let node = super::engine_node(&self.row, &self.runtimes(), &BTreeMap::new());
+        let closed_gpus = closed_gpus(&self.row.overrides);
+        self.reported = Some(ReportedNode {
+            node: node.clone(),
+            foreign: ForeignUse::default(),
+            cordoned: true,
+            draining: self.row.draining,
+            closed_gpus: closed_gpus.clone(),
+        });
+        RestoredNode { node, closed_gpus, draining: self.row.draining, lost: self.liveness.lost }
+    }
+
+    /// Removes the engine's description: the engine starts without the node.
+    pub(crate) fn clear_report(&mut self) {
+        self.reported = None;
+    }
+
+    /// Whether the engine knows this GPU of the node.
+    pub(crate) fn has_reported_gpu(&self, gpu: &GpuId) -> bool {
+        let gpus = self.reported.iter().flat_map(|reported| &reported.node.gpus);
+        gpus.into_iter().any(|known| known.id == *gpu)
+    }
+
+    /// Events that bring the engine's description of the node up to date. A node that was never reachable is not
+    /// described.
+    pub(crate) fn engine_events(&mut self) -> Vec<Event> {
+        if self.reported.is_none() && !self.is_reachable() {
+            return Vec::new();
+        }
+        let current = self.current_report();
+        let before = self.reported.take();
+        let resend = std::mem::take(&mut self.resend);
+        let events = if before.as_ref() == Some(&current) && !resend {
+            Vec::new()
+        } else {
+            self.report_changes(before.as_ref(), &current, resend)
+        };
+        self.reported = Some(current);
+        events
+    }
+
+    fn current_report(&self) -> ReportedNode {
+        let (node, foreign) = describe(self, &self.booked_gpu_memory());
+        let open = self.is_reachable()
+            && self.is_alive()
+            && !self.row.cordoned
+            && !self.evacuating
+            && self.row.health != Health::Unhealthy;
+        ReportedNode {
+            node,
+            foreign,
+            cordoned: !open,
+            draining: self.row.draining,
+            closed_gpus: closed_gpus(&self.row.overrides),
+        }
+    }
+
+    fn report_changes(
+        &self,
+        before: Option<&ReportedNode>,
+        current: &ReportedNode,
+        resend: bool,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        let name = &current.node.id;
+        if resend || before.map(|before| &before.node) != Some(&current.node) {
+            events.push(Event::NodeUpdated(Box::new(current.node.clone())));
+        }
+        if before.map(|before| &before.foreign) != Some(&current.foreign) {
+            let id = ForeignId::from(OTHER_PROCESSES);
+            if current.foreign != ForeignUse::default() {
+                let uses = Box::new(current.foreign.clone());
+                events.push(Event::ForeignUseUpdated { node: name.clone(), id, usage: uses });
+            } else if before.is_some_and(|before| before.foreign != ForeignUse::default()) {
+                events.push(Event::ForeignUseRemoved { node: name.clone(), id });
+            }
+        }
+        if resend || before.map(|before| before.cordoned) != Some(current.cordoned) {
+            events.push(Event::Cordon { node: name.clone(), on: current.cordoned });
+        }
+        if before.is_some_and(|before| before.draining) != current.draining {
+            events.push(Event::Drain { node: name.clone(), on: current.draining });
+        }
+        let none = BTreeMap::new();
+        let closed_before = before.map_or(&none, |before| &before.closed_gpus);
+        let gpus = closed_before.keys().chain(current.closed_gpus.keys());
+        for gpu in gpus.collect::<BTreeSet<_>>() {
+            let closed = current.closed_gpus.get(gpu).copied();
+            if resend || closed_before.get(gpu).copied() != closed {
+                events.push(self.gpu_health(gpu.clone(), closed));
+            }
+        }
+        events
+    }
+
+    /// Health of a GPU for the engine: a failed GPU is sick even if an admin closed it.
+    fn gpu_health(&self, gpu: GpuId, closed: Option<GpuHealth>) -> Event {
+        let failed = self.failed_gpus.contains(gpu.as_str());
+        let health = if failed { GpuHealth::Failed } else { closed.unwrap_or_default() };
+        Event::GpuHealth { node: self.row.node_id.as_str().into(), gpu, health }
+    }
+
+    /// Utilisation and health changes of the last readings, for GPUs that the engine knows.
+    pub(crate) fn reading_events(&mut self) -> GpuReadings {
+        let Some(reported) = &self.reported else { return GpuReadings::default() };
+        let known: Vec<GpuId> = reported.node.gpus.iter().map(|gpu| gpu.id.clone()).collect();
+        let closed = reported.closed_gpus.clone();
+        let mut utilization = Vec::new();
+        let mut changed = Vec::new();
+        for (index, reading) in self.readings.iter().enumerate() {
+            let gpu = gpu_id(reading, index);
+            if !known.contains(&gpu) {
+                continue;
+            }
+            let busy = reading.utilization.and_then(|busy| Percent::new(busy).ok());
+            utilization.extend(busy.map(|busy| (gpu.clone(), busy)));
+            let failed = reading.status == Some(GpuStatus::Error);
+            if failed != self.failed_gpus.contains(gpu.as_str()) {
+                changed.push(GpuChange { gpu, failed });
+            }
+        }
+        let mut events = Vec::new();
+        if !utilization.is_empty() {
+            let node = self.row.node_id.as_str().into();
+            events.push(Event::Utilization { node, readings: utilization });
+        }
+        for GpuChange { gpu, failed } in &changed {
+            if *failed {
+                self.failed_gpus.insert(gpu.to_string());
+            } else {
+                self.failed_gpus.remove(gpu.as_str());
+            }
+            events.push(self.gpu_health(gpu.clone(), closed.get(gpu).copied()));
+        }
+        GpuReadings { events, changed }
+    }
+}
+
+/// Description of a node with which the engine is restored.
+#[derive(Debug)]
+pub(crate) struct RestoredNode {
+    pub(crate) node: agentaflow_engine::Node,
+    pub(crate) closed_gpus: BTreeMap<GpuId, GpuHealth>,
+    pub(crate) draining: bool,
+    pub(crate) lost: bool,
+}

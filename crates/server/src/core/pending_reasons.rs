@@ -1,0 +1,76 @@
+//! Current pending reasons for lists of jobs, so that lists and explanations agree.
+//!
+//! The engine reports a reason by itself only when its kind changes; the numbers in a recorded reason grow old. Lists ask a
+//! copy of the engine, outside of the core's lock.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use agentaflow_api::ids::JobId;
+use agentaflow_engine::{Time, WaitReasons};
+
+use super::explain::pending_text;
+use super::handle::Core;
+use super::job::workload::workload_id;
+
+/// A system with more jobs and nodes is copied at most once in [`LARGE_AGE`].
+const LARGE: usize = 5_000;
+const LARGE_AGE: Duration = Duration::from_secs(1);
+/// A copy of a small system serves lists for this long, unless the engine changed.
+const SMALL_AGE: Duration = Duration::from_millis(100);
+
+/// A copy of the engine that several lists share.
+#[derive(Clone, Debug)]
+struct EngineCopy {
+    reasons: Arc<Mutex<WaitReasons>>,
+    now: Time,
+    made: Instant,
+    /// Version of the engine.
+    version: u64,
+    large: bool,
+}
+
+/// Last copy of the engine.
+#[derive(Debug, Default)]
+pub(super) struct ReasonCache(Mutex<Option<EngineCopy>>);
+
+/// Pending reasons of one list, all from one copy of the engine.
+#[derive(Debug, Default)]
+pub struct PendingReasons(Option<EngineCopy>);
+
+impl Core {
+    /// Current reason of a pending job; none if the next pass starts it.
+    pub(super) fn pending_reason(&self, job: JobId, list: &mut PendingReasons) -> Option<String> {
+        let copy = list.0.get_or_insert_with(|| self.engine_copy());
+        let mut reasons = copy.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        reasons.of(&workload_id(job)).map(|reason| pending_text(&reason, copy.now))
+    }
+
+    fn engine_copy(&self) -> EngineCopy {
+        let mut last = self.inner.reasons.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(copy) = &*last
+            && copy.large
+            && copy.made.elapsed() < LARGE_AGE
+        {
+            return copy.clone();
+        }
+        let state = self.inner.lock();
+        let version = state.engine.version();
+        if let Some(copy) = &*last
+            && copy.version == version
+            && copy.made.elapsed() < SMALL_AGE
+        {
+            return copy.clone();
+        }
+        let now = state.engine.now();
+        let copy = EngineCopy {
+            reasons: Arc::new(Mutex::new(state.engine.scheduler().wait_reasons(now))),
+            now,
+            made: Instant::now(),
+            version,
+            large: state.engine.scheduler().len() + state.nodes.len() > LARGE,
+        };
+        *last = Some(copy.clone());
+        copy
+    }
+}

@@ -1,0 +1,74 @@
+//! Queues as an admin defined them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use agentaflow_api::queue::{QueueSpec, QuotaSpec};
+use agentaflow_engine::{MiB, MilliCpu, Queue, Quota};
+
+use crate::store::QueueRow;
+
+/// Queue that contains all others. It has no record.
+pub(crate) const ROOT: &str = "root";
+
+#[derive(Debug, Default)]
+pub(crate) struct QueueTable {
+    rows: BTreeMap<String, Arc<QueueRow>>,
+    /// A queue changed since the last publication.
+    stale: bool,
+}
+
+impl QueueTable {
+    pub(crate) fn new(rows: Vec<QueueRow>) -> Self {
+        let named = |row: QueueRow| (row.spec.name.clone(), Arc::new(row));
+        Self { rows: rows.into_iter().map(named).collect(), stale: true }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<QueueRow>> {
+        self.rows.get(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &QueueRow> {
+        self.rows.values().map(|row| &**row)
+    }
+
+    pub(crate) fn put(&mut self, row: QueueRow) {
+        self.stale = true;
+        self.rows.insert(row.spec.name.clone(), Arc::new(row));
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.stale = true;
+        self.rows.remove(name);
+    }
+
+    pub(crate) fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.stale)
+    }
+}
+
+/// Engine queue of a definition.
+pub(crate) fn engine_queue(spec: &QueueSpec) -> Queue {
+    let mut queue = Queue::new(spec.name.as_str());
+    queue.parent = spec.parent.as_deref().unwrap_or(ROOT).into();
+    queue.weight = spec.weight.unwrap_or(100);
+    queue.guaranteed = quota(&spec.guaranteed);
+    queue.limit = quota(&spec.limit);
+    queue.borrow = spec.borrow.unwrap_or(true);
+    queue.max_priority = spec.max_priority.map_or(10, |most| most.min(10) as u8);
+    queue
+}
+
+fn quota(spec: &QuotaSpec) -> Quota {
+    Quota {
+        cpu: spec.cpu_cores.map(|cores| MilliCpu(cores.0).0),
+        memory: spec.memory.map(|memory| MiB(memory).0),
+        gpu: spec.gpus.map(|gpus| gpus.0),
+        models: spec
+            .gpu_types
+            .iter()
+            .map(|(model, gpus)| (model.as_str().into(), gpus.0))
+            .collect(),
+        ..Quota::default()
+    }
+}

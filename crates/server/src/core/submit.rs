@@ -1,0 +1,190 @@
+//! Submission of jobs.
+
+use agentaflow_api::account::Role;
+use agentaflow_api::error::ErrorCode;
+use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::{JobId, UserId};
+use agentaflow_api::job::JobCreate;
+use agentaflow_api::units::Stamp;
+use agentaflow_engine::{Event, Rejected, Workload};
+
+use super::handle::{Caller, Idempotency, NodeRef};
+use super::job::spec_bytes;
+use super::job::workload::{runtime, workload};
+use super::queue_table::ROOT;
+use super::state::State;
+use crate::api_error::ApiError;
+use crate::store::{Change, IdempotencyRow, JobRow, JobState};
+
+/// Live jobs of one account.
+const MAX_LIVE_JOBS: usize = 100_000;
+/// Size of the specs of all live jobs of one account, as JSON.
+const MAX_LIVE_BYTES: usize = 256 << 20;
+
+/// Job of a submission.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Submitted {
+    pub(super) job: JobId,
+    /// False if the same idempotency key created the job before.
+    pub(super) is_new: bool,
+}
+
+impl State {
+    /// Accepts a job whose form the caller has checked.
+    pub(super) fn submit_job(
+        &mut self,
+        by: &Caller,
+        job: JobCreate,
+        pin: Option<&NodeRef>,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Submitted, ApiError> {
+        if let Some(job) = self.job_of_key(by.user.id, idempotency)? {
+            return Ok(Submitted { job, is_new: false });
+        }
+        let row = self.new_job(by, job, pin)?;
+        let bytes = spec_bytes(&row);
+        self.check_live_limits(by.user.id, bytes)?;
+        self.submit_to_engine(workload(&row)?)?;
+        let id = row.id;
+        let name = row.spec.job_name.clone().unwrap_or_else(|| format!("job {id}"));
+        self.jobs.insert(row, bytes);
+        self.job_event(
+            id,
+            EventKind::Submitted,
+            format!("`{name}` was submitted by {}", by.user.username),
+        );
+        if let Some(key) = idempotency {
+            self.remember_key(by.user.id, key, id);
+        }
+        self.ledger.mark_gates_stale();
+        Ok(Submitted { job: id, is_new: true })
+    }
+
+    fn submit_to_engine(&mut self, workload: Workload) -> Result<(), ApiError> {
+        self.engine.try_apply(Event::Submitted(Box::new(workload))).map_err(|rejected| {
+            let field = match rejected {
+                Rejected::Queue { .. } => "priority",
+                _ => "job",
+            };
+            ApiError::invalid(field, rejected.to_string())
+        })
+    }
+
+    fn new_job(
+        &self,
+        by: &Caller,
+        job: JobCreate,
+        pin: Option<&NodeRef>,
+    ) -> Result<JobRow, ApiError> {
+        let pinned = match pin {
+            Some(node) => {
+                let id = self.nodes.find(node)?;
+                self.nodes.get(id).map(|node| node.row().node_id.clone())
+            }
+            None => None,
+        };
+        let JobCreate { mut spec, docker_password, secret_env } = job;
+        let queue = self.resolve_queue(by, spec.queue.as_deref())?;
+        spec.runtime = Some(runtime(&spec));
+        spec.docker_tag =
+            spec.docker_image.is_some().then(|| spec.docker_tag.unwrap_or("latest".into()));
+        spec.job_type = Some(spec.job_type.unwrap_or_else(|| "gpu_inference".to_owned()));
+        let id = self.jobs.next_id();
+        let secret_names = secret_env.keys().cloned().collect();
+        let sealed = if docker_password.is_some() || !secret_env.is_empty() {
+            let plain =
+                serde_json::json!({ "password": docker_password, "env": secret_env }).to_string();
+            let sealed = self.secrets.seal(&format!("job:{id}"), plain.as_bytes());
+            Some(sealed.map_err(|_| ApiError::unavailable("secrets cannot be sealed now"))?)
+        } else {
+            None
+        };
+        let now = Stamp::now();
+        Ok(JobRow {
+            id,
+            user_id: by.user.id,
+            queue,
+            spec,
+            pinned,
+            secret_names,
+            created_at: now,
+            state: JobState { sealed, updated_at: now, ..JobState::default() },
+        })
+    }
+
+    /// Bounds the memory that the live jobs of one account use.
+    fn check_live_limits(&self, user: UserId, bytes: usize) -> Result<(), ApiError> {
+        let live = self.jobs.live_jobs(user);
+        if live.count < MAX_LIVE_JOBS && live.bytes + bytes <= MAX_LIVE_BYTES {
+            return Ok(());
+        }
+        let message = format!(
+            "the account has {} live jobs, the maximum for one account; wait for some to end",
+            live.count
+        );
+        Err(ApiError::too_many(message, 10))
+    }
+
+    /// Queue of a job, if the caller may use it; the caller's default queue if the job names none.
+    pub(super) fn resolve_queue(
+        &self,
+        by: &Caller,
+        requested: Option<&str>,
+    ) -> Result<String, ApiError> {
+        let name = requested.unwrap_or(&by.user.default_queue);
+        let name = if name.is_empty() { ROOT } else { name };
+        let admin = by.user.role == Role::Admin;
+        if name == ROOT {
+            let default = matches!(by.user.default_queue.as_str(), "" | ROOT);
+            if default || admin {
+                return Ok(name.to_owned());
+            }
+            let message = "queue `root` is not open to you; omit `queue` to use your own";
+            return Err(ApiError::forbidden(message));
+        }
+        let queue = self.queues.get(name).ok_or_else(|| {
+            ApiError::invalid(
+                "queue",
+                format!("there is no queue `{name}`; GET /queues lists them"),
+            )
+        })?;
+        let open = queue.spec.users.is_empty() || queue.spec.users.contains(&by.user.username);
+        if !open && !admin {
+            return Err(ApiError::forbidden(format!("queue `{name}` is not open to you")));
+        }
+        Ok(name.to_owned())
+    }
+
+    /// Job that was created with the same key, if the body was the same.
+    fn job_of_key(
+        &self,
+        user: UserId,
+        key: Option<&Idempotency>,
+    ) -> Result<Option<JobId>, ApiError> {
+        let Some(key) = key else { return Ok(None) };
+        match self.jobs.keys().get(user, &key.key) {
+            None => Ok(None),
+            Some(submission) if submission.body == key.body => Ok(Some(submission.job)),
+            Some(_) => Err(key_reused()),
+        }
+    }
+
+    fn remember_key(&mut self, user: UserId, key: &Idempotency, job: JobId) {
+        self.jobs.keys_mut().insert(user, &key.key, &key.body, job);
+        self.journal.write(Change::Idempotency(Box::new(IdempotencyRow {
+            user_id: user,
+            key: key.key.clone(),
+            body: key.body.clone(),
+            job_id: job,
+            at: Stamp::now(),
+        })));
+    }
+}
+
+/// Error for a key that was used with another body.
+pub(super) fn key_reused() -> ApiError {
+    ApiError::conflict(
+        ErrorCode::IdempotencyKeyReused,
+        "this Idempotency-Key was used with another body in the last 24 hours; use a new key for a new job",
+    )
+}
