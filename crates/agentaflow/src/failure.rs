@@ -192,7 +192,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
     text
 }
 
-/// What a cause says, with what to do about it where that is known here.
+/// Message of a cause, with a remedy if known.
 fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
     match cause.downcast_ref::<Failure>() {
         Some(Failure::Unreachable(why)) if why.starts_with("the API server") => {

@@ -43,7 +43,7 @@ fn agentaflow(folder: &Path, line: &str) -> Output {
         .unwrap()
 }
 
-/// What a command that succeeds prints; nothing may go to stderr where there is no terminal.
+/// Standard output of a successful command; stderr must be empty without a terminal.
 fn output(folder: &Path, line: &str) -> String {
     let output = agentaflow(folder, line);
     let errors = String::from_utf8(output.stderr).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cluster::Cluster;
 use crate::ports::free_port;
 
-/// Who binds the pods.
+/// Scheduler under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     /// The program of this repository.

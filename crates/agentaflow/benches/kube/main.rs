@@ -1,7 +1,7 @@
-//! How fast the scheduler binds pods on a real control plane, beside kube-scheduler and beside binding calls with no
-//! thinking at all, in the same run: `cargo xtask bench-kube`.
+//! Binding rate of the scheduler on a control plane, compared with kube-scheduler and with plain binding calls in the same
+//! run: `cargo xtask bench-kube`.
 //!
-//! Nothing is compared with a limit: other machines have other numbers, and only ratios of one run mean anything.
+//! There are no limits: figures depend on the machine, and only ratios within one run are meaningful.
 
 mod cluster;
 mod contenders;
@@ -62,7 +62,7 @@ async fn binding(cluster: &Cluster) {
 async fn plain(cluster: &Cluster) -> f64 {
     let name = "bench-plain";
     cluster.create_pods(name, PODS, 1).await;
-    // Somebody looks on, as with the others.
+    // A watch counts bindings, as for the other contenders.
     let (took, ()) = tokio::join!(cluster.bound(name, PODS), cluster.bind_plainly(name));
     cluster.delete_pods(name).await;
     rate(PODS, took)

@@ -1,4 +1,4 @@
-//! How long it takes from the submission of a job until it runs.
+//! Time from the submission of a job to its start.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,7 +1,6 @@
-//! How fast the standalone body is, as a Markdown table: `cargo xtask bench-server`.
+//! Speed of server and agent as a Markdown table: `cargo xtask bench-server`.
 //!
-//! Everything is measured from outside, on the release program that users run. Nothing is compared with a
-//! limit: other machines have other numbers.
+//! All figures are measured from outside on a fully optimised program. There are no limits: figures depend on the machine.
 
 #[path = "../../tests/standalone/http.rs"]
 mod http;
@@ -18,9 +17,7 @@ use std::process::ExitCode;
 
 /// One line of the table.
 pub(crate) struct Row {
-    /// What was measured.
     pub(crate) what: String,
-    /// What came out.
     pub(crate) result: String,
 }
 

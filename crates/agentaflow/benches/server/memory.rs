@@ -1,4 +1,4 @@
-//! What an idle server and an idle agent keep in memory.
+//! Resident memory of an idle server and an idle agent.
 
 use std::thread::sleep;
 use std::time::Duration;

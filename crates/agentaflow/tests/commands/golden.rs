@@ -23,15 +23,15 @@ use crate::normal::Normal;
 /// No command takes longer, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Where a script plays.
+/// Environment of a script.
 pub(crate) trait Stage {
     /// Does what a line that begins with `@` says.
     fn obey(&mut self, order: &str);
 
-    /// What commands find in their environment.
+    /// Sets the environment of a command.
     fn prepare(&self, command: &mut Command);
 
-    /// What differs from run to run.
+    /// Replacements of output that differs between runs.
     fn normal(&self, home: &Path) -> Normal;
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn check(path: &Path, program: &str, stage: &mut impl Stage) {
     }
 }
 
-/// What a script says to do.
+/// One line of a script.
 enum Step {
     /// For readers.
     Remark(String),
@@ -117,7 +117,7 @@ fn run(line: &str, stage: &impl Stage, home: &Path) -> Came {
     within_limit(command, line)
 }
 
-/// What came of a command.
+/// Result of a command.
 struct Came {
     code: Option<i32>,
     out: String,
@@ -153,7 +153,7 @@ fn within_limit(mut command: Command, line: &str) -> Came {
     Came { code: status.code(), out: words(text), err: words(reader.join().unwrap()) }
 }
 
-/// What came of a command, as scripts show it.
+/// Result of a command in the format of scripts.
 fn shown(ran: &Came) -> String {
     let mut text = String::new();
     let mut add = |line: &str| {

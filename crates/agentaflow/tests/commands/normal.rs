@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// What is replaced in the output of one script.
+/// Replacements in the output of one script.
 #[derive(Default)]
 pub(crate) struct Normal {
     hidden: Vec<(String, String)>,
@@ -105,7 +105,7 @@ fn field(line: &str) -> String {
     format!("{name}: #{}", if value.ends_with(',') { "," } else { "" })
 }
 
-/// What the machine has, and a measured mean.
+/// Replaces properties of the machine and a measured mean.
 fn machine(line: &str) -> String {
     let bare = line.trim_start();
     let before = &line[..line.len() - bare.len()];

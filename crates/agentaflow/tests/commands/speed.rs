@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{free_port, program};
 
-/// How long a command may take to start and end. People get an optimised build.
+/// Longest run of a command. Release builds are faster.
 const LIMIT: Duration =
     if cfg!(debug_assertions) { Duration::from_millis(60) } else { Duration::from_millis(30) };
 
-/// How often each is started. The fastest counts: others waited for a machine that was busy.
+/// Runs of each command. The fastest counts, to exclude load of other programs.
 const STARTS: usize = 9;
 
-/// Commands that end by themselves, and how they end: nobody listens where they look for a server.
+/// Commands with their exit codes; no server listens at the address of the context.
 const COMMANDS: [(&str, i32); 34] = [
     ("--help", 0),
     ("version --client", 0),
@@ -55,11 +55,11 @@ const COMMANDS: [(&str, i32); 34] = [
 #[test]
 fn every_command_that_waits_for_nobody_answers_at_once() {
     let home = tempfile::tempdir().unwrap();
-    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let no_server = format!("http://127.0.0.1:{}", free_port());
     write_files(home.path());
     let mut slow = Vec::new();
     for (line, code) in COMMANDS {
-        let start = |_| once(&mut command(home.path(), &nobody, line), line, code);
+        let start = |_| once(&mut command(home.path(), &no_server, line), line, code);
         let times: Vec<Duration> = (0..STARTS).map(start).collect();
         if times.iter().all(|taken| *taken > LIMIT) {
             slow.push(format!("`{line}` takes {times:?}"));
@@ -83,10 +83,13 @@ fn write_files(home: &Path) {
     fs::write(home.join("workload.yaml"), work).unwrap();
 }
 
-fn command(home: &Path, nobody: &str, line: &str) -> Command {
+fn command(home: &Path, no_server: &str, line: &str) -> Command {
     let mut command = program(home);
     let line = line.replace("HOME", &home.display().to_string());
-    command.args(line.split(' ')).env("AGENTAFLOW_SERVER", nobody).env("AGENTAFLOW_TOKEN", "none");
+    command
+        .args(line.split(' '))
+        .env("AGENTAFLOW_SERVER", no_server)
+        .env("AGENTAFLOW_TOKEN", "none");
     command
 }
 

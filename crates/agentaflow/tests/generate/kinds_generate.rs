@@ -1,11 +1,11 @@
-//! What is generated for KEDA and Karpenter is taken by an API server that has their kinds.
+//! An API server with the kinds of KEDA and Karpenter accepts the generated manifests.
 
 use std::path::PathBuf;
 
 use crate::kube_generate::{generate, texts};
 use crate::support::{Share, wait_for};
 
-/// Where definitions of kinds are.
+/// Path of custom resource definitions.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// The kinds, and the lines that make one.
@@ -72,7 +72,7 @@ async fn keda_and_karpenter_take_what_is_generated_for_them() {
     }
 }
 
-/// Takes a kind away, and waits until nobody can ask for it.
+/// Deletes a kind and waits until the API server no longer serves it.
 async fn remove(share: &Share, kind: &str) {
     let path = format!("{DEFINITIONS}/{kind}");
     share.request("DELETE", &path, None).await;

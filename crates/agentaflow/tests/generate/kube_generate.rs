@@ -1,4 +1,4 @@
-//! What is generated is taken by a real API server.
+//! An API server accepts the generated manifests.
 
 use std::process::Output;
 

@@ -26,7 +26,7 @@ fn agentaflow(folder: &Path, line: &str) -> Output {
     Command::new(PROGRAM).args(line.split_whitespace()).current_dir(folder).output().unwrap()
 }
 
-/// What a command that succeeds prints.
+/// Standard output of a successful command.
 fn printed(folder: &Path, line: &str) -> String {
     let output = agentaflow(folder, line);
     let errors = String::from_utf8(output.stderr).unwrap();

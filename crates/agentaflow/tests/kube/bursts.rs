@@ -1,4 +1,4 @@
-//! What tests of the scheduler make: workloads, bursts of pods, and chance that is the same in every run.
+//! Load for scheduler tests: workloads, bursts of pods, and deterministic random numbers.
 
 use agentaflow_kube_core::crd::{GpuWorkload, GpuWorkloadStatus};
 use futures_util::StreamExt;

@@ -75,7 +75,7 @@ async fn a_pod_that_a_kubelet_refuses_is_made_again_and_no_retry_is_spent() {
     share.create_workload(workload(&share, "gang", 2, 1, &PodPlan::new("x"))).await;
     let free = share.node("free", &NodePlan::gpus(4)).await;
     share.workload_is("gang", "Running").await;
-    // Somebody else's pods take the node, as far as its kubelet knows.
+    // Foreign pods fill the node, as the kubelet would report.
     let taken = PodPlan::new("static").gpus(2).spec("nodeName", json!(full));
     share.create_pod(&taken).await;
     refuse(&share.api(), "train-0").await;
@@ -110,7 +110,7 @@ async fn deploy(share: &Share, name: &str, replicas: usize, plan: &PodPlan) {
     share.api().create(&PostParams::default(), &deployment).await.expect("a new deployment");
 }
 
-/// Who said that pods are scheduled, by pod. Events come later than bindings; they are waited for.
+/// Scheduler of each pod, from its Event. Events follow bindings, so the function waits for them.
 async fn binders(share: &Share, pods: &[Pod]) -> BTreeMap<String, String> {
     let wish = ListParams::default();
     wait_for("an event for every pod", async || {

@@ -22,7 +22,7 @@ use crate::plans::{WorkloadPlan, alone, in_phase, waits_because};
 use crate::service::serve_in_cluster;
 use crate::support::{NodePlan, PodPlan, Program, Scheduler, Share, wait_for};
 
-/// The command line of somebody whose context is the share.
+/// A user of the command line with the share as context.
 pub(crate) struct Person {
     home: PathBuf,
 }
@@ -64,7 +64,7 @@ impl Person {
         command
     }
 
-    /// What a command prints that must succeed.
+    /// Standard output of a command that must succeed.
     #[track_caller]
     pub(crate) fn says(&self, words: &[&str]) -> String {
         let output = self.run(words);
@@ -79,7 +79,7 @@ impl Person {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"))
     }
 
-    /// What a command says that must fail in this way.
+    /// Error of a command that must fail with this code.
     #[track_caller]
     pub(crate) fn fails(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);

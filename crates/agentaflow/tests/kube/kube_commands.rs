@@ -5,9 +5,9 @@
 //!   tell of its GPUs. `@install` adds what an installation has, but for the scheduler, which runs beside the cluster.
 //! * `@later` waits for the next second, so that what follows is younger.
 //! * `@wait JOB PHASE`, `@wait JOB because REASON`, `@wait JOB told REASON`, `@wait JOB on NODE` and `@gone JOB` wait.
-//! * `@account NAME ROLE…` makes somebody with these roles in the namespace, and a context of that name;
-//!   `@everywhere NAME ROLE` gives them one more role, for the whole cluster.
-//! * `@unreachable` makes `$NOBODY` the kubeconfig of a cluster that does not answer.
+//! * `@account NAME ROLE…` creates a user with these roles in the namespace, and a context of that name;
+//!   `@everywhere NAME ROLE` adds a role for the whole cluster.
+//! * `@unreachable` sets `$UNREACHABLE` to the kubeconfig of a cluster that does not respond.
 
 use std::path::PathBuf;
 

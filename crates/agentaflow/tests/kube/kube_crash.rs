@@ -20,7 +20,7 @@ fn kills() -> usize {
     if std::env::var_os("AGENTAFLOW_TEST_FULL").is_some() { 50 } else { 10 }
 }
 
-/// How much may wait before no more is made.
+/// Upper limit of pending pods and workloads.
 const CROWD: usize = 24;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,7 +93,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// What stays to the end.
+    /// Creates the workloads that stay to the end.
     async fn settle_in(&mut self) {
         self.share.burst("stays", 4, |name| self.share.one_gpu(name)).await;
         self.pods.extend((0..4).map(|index| format!("stays-{index}")));
@@ -145,7 +145,7 @@ impl<'a> Traffic<'a> {
         self.jobs.insert(name);
     }
 
-    /// Somebody changes their mind about a pod or a workload, whatever has become of it.
+    /// Deletes a random pod or workload in any state.
     async fn delete_one(&mut self) {
         let from = if self.chance.below(2) == 0 { &mut self.pods } else { &mut self.workloads };
         let fleeting: Vec<String> =
@@ -175,7 +175,7 @@ impl<'a> Traffic<'a> {
         .await;
     }
 
-    /// What is not yet as it has to be.
+    /// Objects that have not reached their final state.
     async fn open(&self) -> Vec<String> {
         let mut open = Vec::new();
         let pods = self.share.pods("").await;

@@ -34,7 +34,7 @@ async fn a_gang_of_64_starts_whole_or_not_at_all() {
         let pods = share.pods(gang).await;
         let nodes = bound(&pods);
         let count: usize = nodes.values().sum();
-        assert!(pods.iter().all(is_ours), "somebody else bound a pod");
+        assert!(pods.iter().all(is_ours), "a different scheduler bound a pod");
         (count == 64).then_some(nodes).ok_or_else(|| format!("{count} are"))
     })
     .await;
@@ -210,7 +210,7 @@ async fn a_gang_of_which_one_pod_cannot_be_bound_is_taken_back_and_tried_again()
     assert!(pods.iter().all(is_ours));
 }
 
-/// How many pods are on each node.
+/// Number of pods per node.
 fn bound(pods: &[Pod]) -> BTreeMap<String, usize> {
     let mut nodes = BTreeMap::new();
     for node in pods.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.clone()) {
@@ -279,7 +279,7 @@ fn pod_group(name: &str, least: u32) -> Value {
     })
 }
 
-/// From now on nobody can bind the pod of this name in the share's namespace.
+/// Forbids binding the pod of this name in the namespace of the share.
 async fn forbid_binding(share: &Share, pod: &str) {
     let name = format!("never-{}", share.id);
     let here = json!({"matchLabels": {"kubernetes.io/metadata.name": share.namespace}});

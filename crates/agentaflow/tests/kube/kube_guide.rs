@@ -10,13 +10,13 @@ use tempfile::TempDir;
 use crate::PROGRAM;
 use crate::support::{Program, free_port, get, repository, wait_for};
 
-/// What the guide prints and nobody can type here, and why.
+/// Commands of the guide that cannot run here, with the reason.
 const NOT_HERE: [(&str, &str); 4] = [
     (
         "docker build -f examples/k8s/Dockerfile -t agentaflow/k8s-gpu-scheduler:latest .",
         "it fetches images from registries",
     ),
-    ("docker push agentaflow/k8s-gpu-scheduler:latest", "the registry is somebody else's"),
+    ("docker push agentaflow/k8s-gpu-scheduler:latest", "no access to the registry"),
     (
         "kubectl logs -f deployment/agentaflow-gpu-scheduler -n agentaflow",
         "KWOK plays the pods, which have no logs",
@@ -164,8 +164,8 @@ fn check(text: &str, parts: &[&str]) {
     }
 }
 
-/// Where a person works: a folder with the program and the examples, and a cluster that nobody else uses, for the guide
-/// installs what is there once in a cluster.
+/// Environment of the guide: a folder with the program and the examples, and a separate cluster, because the guide installs
+/// cluster-scoped objects.
 struct Desk {
     folder: TempDir,
     search_path: OsString,
@@ -216,7 +216,7 @@ impl Desk {
         self.command(line).output().expect("a shell")
     }
 
-    /// What a line prints that must succeed.
+    /// Standard output of a line that must succeed.
     #[track_caller]
     fn types(&self, line: &str) -> String {
         let output = self.output(line);

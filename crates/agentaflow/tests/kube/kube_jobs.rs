@@ -35,7 +35,7 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
         (labels["agentaflow.io/job"].as_str(), labels["agentaflow.io/attempt"].as_str()),
         (&*id.to_string(), "1")
     );
-    // What people hand in is not for everybody who may read Jobs.
+    // Readers of Jobs must not see the input of users.
     assert!(!serde_json::to_string(&made).unwrap().contains("imagenet"));
     let secret = fleet.share.api::<Secret>().get(&format!("{name}-env")).await.unwrap();
     let data: Value = serde_json::from_slice(&secret.data.unwrap()["JOB_DATA"].0).unwrap();
@@ -136,7 +136,7 @@ async fn a_job_whose_pod_or_job_somebody_takes_away_runs_again() {
     let fleet = Fleet::new(&NodePlan::gpus(1)).await;
     let id = fleet.post(&documented());
     let pod = fleet.pod_of(id).await;
-    // As when its node is gone: nobody sees how it ends.
+    // Like a lost node: no component observes the end of the pod.
     let place = format!("/api/v1/namespaces/{}/pods/{pod}", fleet.share.namespace);
     let now = json!({"gracePeriodSeconds": 0});
     fleet.share.request("DELETE", &place, Some(&now)).await;
@@ -266,7 +266,7 @@ async fn jobs_outlive_an_api_server_that_cannot_be_reached_for_a_while() {
     fleet.pod_is(&pod, "Succeeded").await;
     let waiting = fleet.post(&documented());
     fleet.agent.says("a watch broke").await;
-    assert_eq!(fleet.job(id)["status"], json!("running"), "nobody can know yet");
+    assert_eq!(fleet.job(id)["status"], json!("running"), "the end is not observable yet");
     proxy.plug();
     let job = fleet.is(id, "completed").await;
     assert_eq!((&job["attempt"], &job["exit_code"]), (&json!(1), &json!(0)));

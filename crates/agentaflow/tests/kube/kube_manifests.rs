@@ -1,4 +1,4 @@
-//! Manifests as users write them, in a namespace that opted in: nobody names a scheduler, and yet ours places them.
+//! Typical manifests in an enabled namespace: they name no scheduler, and agentaflow places their pods.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -10,10 +10,10 @@ use crate::kube_owners::pytorch_kind;
 use crate::plans::{alone, placed_by_us, pod_waits};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, free_port, repository, wait_for};
 
-/// Where the manifests lie.
+/// Folder of the manifests.
 const MANIFESTS: &str = "crates/agentaflow/tests/kube/manifests";
 
-/// Where pods must go: the beginning of their names, how many, the node if only one will do.
+/// Expected placement: name prefix, number of pods, and the node if it must be a certain one.
 type Pods = &'static [(&'static str, usize, Option<&'static str>)];
 
 /// Manifests, and where the pods must go that come of them.
@@ -326,7 +326,7 @@ fn configurations() -> [&'static str; 2] {
     ]
 }
 
-/// Whether a pod with an annotation of ours would be given to our scheduler.
+/// True if the webhook assigns an annotated pod to agentaflow.
 async fn becomes_ours(share: &Share) -> bool {
     let pod = PodPlan::new("probe").annotation("agentaflow.gpu/priority", "5").pod();
     let for_show = PostParams { dry_run: true, ..PostParams::default() };

@@ -56,7 +56,7 @@ async fn a_node_that_falls_silent_gets_nothing_and_its_work_moves() {
     share.darken_node(&dark).await;
     share.create_pod(&share.one_gpu("later")).await;
     assert_eq!(share.bound("later").await, lit, "nothing is placed on a silent node");
-    // Nobody can say that the old pod has ended: it is given up half a minute after it should have.
+    // The end of the old pod is unobservable: the scheduler gives the pod up 30 s after its grace period.
     all_on(&share, "moves", 1, &lit).await;
     let status = share.workload_is("moves", "Running").await;
     assert_eq!(status.retries, 0, "{status:?}");

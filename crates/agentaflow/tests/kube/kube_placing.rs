@@ -1,4 +1,4 @@
-//! Who places which pods.
+//! Assignment of pods to schedulers.
 
 use crate::PROGRAM;
 use crate::support::{NodePlan, PodPlan, Scheduler, Share};

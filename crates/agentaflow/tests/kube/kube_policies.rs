@@ -1,4 +1,4 @@
-//! What the admission policies of `deploy/` let through, and what they do not.
+//! Requests accepted and rejected by the admission policies of `deploy/`.
 
 use kube::client::Body;
 use serde_json::{Value, json};

@@ -97,7 +97,7 @@ async fn pods_that_a_disruption_budget_guards_are_left_and_others_are_stopped() 
     let a = share.node("a", &NodePlan::gpus(2)).await;
     let b = share.node("b", &NodePlan::gpus(2)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    // One victim would do on `a`, but nobody may take it.
+    // One victim would suffice on `a`, but a disruption budget protects it.
     let guarded = low(&share, "guarded", &a, 2).label("app", "guarded");
     place(&share, &[guarded, low(&share, "x", &b, 1), low(&share, "y", &b, 1)]).await;
     // The budget comes when the pods run already.
@@ -312,7 +312,7 @@ async fn where_admission_is_on_an_annotation_that_comes_later_stops_nobody() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(1)).await;
     let address = format!("127.0.0.1:{}", free_port());
-    // Its certificate never comes: the API server asks nobody about these pods, and nothing of others is touched.
+    // Without a CA certificate the API server cannot call the webhook for these pods; other webhooks are unaffected.
     let [certificate, key] =
         ["no.crt", "no.key"].map(|file| share.file(file).display().to_string());
     let admission = ["--webhook", &address, "--webhook-cert", &certificate, "--webhook-key", &key];

@@ -11,7 +11,7 @@ use crate::plans::{
 };
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
-/// A queue of this share's, so that its name is nobody else's.
+/// A queue with a name that is unique to the share.
 fn queue(share: &Share, name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "agentaflow.io/v1",

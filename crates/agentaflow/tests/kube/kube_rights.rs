@@ -1,4 +1,4 @@
-//! What the scheduler does with the rights of `deploy/`, and no others.
+//! The scheduler works with exactly the rights of `deploy/`.
 
 use serde_json::json;
 

@@ -29,7 +29,7 @@ async fn the_strategy_is_changed_while_pods_wait_and_none_is_lost() {
     let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     scheduler.counts("agentaflow_gpu_available", 7.0).await;
     share.create_pod(&share.one_gpu("first")).await;
-    assert_eq!(share.bound("first").await, large, "least_utilized unless somebody says otherwise");
+    assert_eq!(share.bound("first").await, large, "least_utilized is the default");
     share.burst("fills", 6, |name| share.one_gpu(name)).await;
     ledger.until_bound(8).await;
     share.burst("waits", 2, |name| share.one_gpu(name)).await;
@@ -181,7 +181,7 @@ async fn set_strategy(share: &Share, name: &str) {
     share.apply_object(map).await;
 }
 
-/// What the scheduler has written down.
+/// Settings stored by the scheduler.
 async fn memory(share: &Share) -> Value {
     let name = format!("{}-memory", share.scheduler_name());
     let map = share.api::<ConfigMap>().get(&name).await.expect("the memory");

@@ -76,7 +76,7 @@ async fn claim_names(share: &Share, node: &str) {
     .await;
 }
 
-/// What a provisioner does: a volume for the claim `data` that this node reaches.
+/// Creates a volume for the claim `data` on this node, like a provisioner.
 async fn make_volume(share: &Share, class: &str, node: &str) {
     let name = format!("pv-{}", share.id);
     let mut made = volume(&name, class, "kubernetes.io/hostname", node);

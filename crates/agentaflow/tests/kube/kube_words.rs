@@ -1,4 +1,4 @@
-//! What is said about pods that wait, and about every decision.
+//! Events and conditions of pending pods and of decisions.
 
 use serde_json::json;
 

@@ -172,7 +172,7 @@ async fn a_workload_that_cannot_be_read_says_so_and_others_go_on() {
     share.node("a", &NodePlan::gpus(2)).await;
     share.apply_file("deploy/crds").await;
     create_unreadable(&share, "odd").await;
-    // Nobody can tell whose it is, so that it is the product's own scheduler that speaks.
+    // The pod names no scheduler, so only the default name `agentaflow` may report on it.
     let _scheduler = Scheduler::start(PROGRAM, &share, &["--scheduler-name", "agentaflow"]).await;
     let plan = WorkloadPlan::new(&share, "good", &PodPlan::new(""));
     plan.spec("podTemplate", PodPlan::new("").template()).create(&share).await;
@@ -262,7 +262,7 @@ pub(crate) async fn annotate(share: &Share, pod: &str, annotations: Value) {
     patched.expect("an annotated pod");
 }
 
-/// What a kubelet writes about the devices of a container.
+/// Writes the devices of a container, like a kubelet.
 async fn tell_devices(share: &Share, pod: &str, id: &str) {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/status", share.namespace);
     let mut object = share.request("GET", &path, None).await.json();

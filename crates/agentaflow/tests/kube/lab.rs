@@ -27,12 +27,12 @@ pub(crate) struct Lab {
     share: Share,
     /// The port of its API server.
     seen: u16,
-    /// What is amiss with that one.
+    /// Simulated faults of the API server.
     amiss: Arc<Amiss>,
     leader: String,
     /// Of all nodes together.
     gpus: u32,
-    /// What `config.toml` says.
+    /// Contents of `config.toml`.
     contexts: String,
     variables: Vec<(String, PathBuf)>,
 }
@@ -193,7 +193,7 @@ impl Lab {
             ["leaderless"] => self.lose_leader().await,
             ["unreachable"] => {
                 let file = self.kubeconfig("nobody", free_port());
-                self.variables.push(("NOBODY".to_owned(), file));
+                self.variables.push(("UNREACHABLE".to_owned(), file));
             }
             ["kubeconfig"] => {
                 let file = self.kubeconfig("admin", self.seen);
@@ -216,7 +216,7 @@ impl Lab {
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
-    /// What a monitor on the node would publish: two A100s, the first of them busy.
+    /// Publishes two A100s, the first of them busy, like a monitor on the node.
     async fn monitor(&self, short: &str) {
         let node = self.share.node_name(short);
         let namespace = &self.share.namespace;
@@ -370,13 +370,13 @@ impl Stage for Lab {
     }
 }
 
-/// How the scheduler calls itself.
+/// Identity of the leader.
 async fn leader_of(share: &Share) -> String {
     let path = format!(
         "/apis/coordination.k8s.io/v1/namespaces/{}/leases/agentaflow-gpu-scheduler",
         share.namespace
     );
-    wait_for("somebody leads", async || {
+    wait_for("a leader is elected", async || {
         let lease = share.request("GET", &path, None).await.json();
         lease["spec"]["holderIdentity"].as_str().map(str::to_owned).ok_or("nobody")
     })

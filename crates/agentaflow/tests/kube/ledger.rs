@@ -15,19 +15,19 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Share, wait_for};
 
-/// What a scheduler may not have heard of yet.
+/// Age up to which the scheduler may not know a change.
 const NEWS: Duration = Duration::from_secs(2);
 
-/// What was seen of a share's pods.
+/// Observations of the pods of a share.
 pub(crate) struct Ledger {
     book: Arc<Mutex<Book>>,
     watching: JoinHandle<()>,
 }
 
-/// Who decides about a pod that does not fit on its node.
+/// Reaction to a pod that does not fit on its node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kubelet {
-    /// Nobody: it is a fault.
+    /// No kubelet: an error of the scheduler.
     Absent,
     /// The kubelet, as a real one does; a fault only where our scheduler must have known.
     Refuses,
@@ -100,17 +100,16 @@ impl Ledger {
         self.book().rooms.extend(rooms);
     }
 
-    /// How many pods have a node.
     pub(crate) fn bound(&self) -> usize {
         self.book().pods.values().filter(|pod| pod.node.is_some()).count()
     }
 
-    /// How many pods neither run nor are over.
+    /// Pods that neither run nor have ended.
     pub(crate) fn waiting(&self) -> usize {
         self.book().pods.values().filter(|pod| pod.node.is_none() && !pod.over).count()
     }
 
-    /// How many pods kubelets have refused.
+    /// Pods rejected by kubelets.
     pub(crate) fn refused(&self) -> u32 {
         self.book().refused
     }
@@ -143,7 +142,7 @@ impl Ledger {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().expect("nobody panicked with it")
+        self.book.lock().expect("no holder of the lock panicked")
     }
 }
 
@@ -158,7 +157,7 @@ async fn watch(client: Client, namespace: String, book: Arc<Mutex<Book>>) {
     let mut events = watcher(pods.clone(), watcher::Config::default()).default_backoff().boxed();
     while let Some(event) = events.next().await {
         let refused = {
-            let mut book = book.lock().expect("nobody panicked with it");
+            let mut book = book.lock().expect("no holder of the lock panicked");
             match event {
                 Ok(watcher::Event::Init) => {
                     book.pods.clear();
@@ -182,7 +181,7 @@ async fn watch(client: Client, namespace: String, book: Arc<Mutex<Book>>) {
     }
 }
 
-/// What a kubelet writes about a pod that it does not take.
+/// Writes the status of a rejected pod, like a kubelet.
 pub(crate) async fn refuse(pods: &Api<Pod>, name: &str) {
     let status = json!({"status": {
         "phase": "Failed",
@@ -190,7 +189,7 @@ pub(crate) async fn refuse(pods: &Api<Pod>, name: &str) {
         "message": "Pod was rejected: Node didn't have enough resource: nvidia.com/gpu, requested: 1, used: 4, capacity: 4",
     }});
     let patched = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await;
-    // Somebody may have deleted it meanwhile.
+    // The pod may have been deleted in the meantime.
     drop(patched);
 }
 
@@ -239,7 +238,7 @@ impl Book {
         (self.kubelet == Kubelet::Refuses).then_some(name)
     }
 
-    /// GPUs in use on a node: all, and those that everybody knows about.
+    /// GPUs in use on a node: all, and the part that the scheduler must know.
     fn used(&self, node: &str) -> (i64, i64) {
         let there = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && !pod.over);
         there.fold((0, 0), |(all, old), pod| {

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::Share;
 
-/// What is amiss with the API server that is seen.
+/// Simulated faults of the API server.
 #[derive(Default)]
 pub(crate) struct Amiss {
     /// Seconds that its clock is ahead.
@@ -25,7 +25,7 @@ pub(crate) struct Amiss {
     pub(crate) kindless: AtomicBool,
 }
 
-/// What is shown.
+/// Proxy in front of the API server.
 struct View {
     client: Client,
     amiss: Arc<Amiss>,
@@ -93,7 +93,7 @@ impl View {
         Some(())
     }
 
-    /// What its clock says.
+    /// `Date` header.
     fn date(&self) -> String {
         let ahead = SignedDuration::from_secs(self.amiss.ahead.load(Ordering::Relaxed));
         let printed =

@@ -113,7 +113,7 @@ impl Fleet {
         self.call("GET", &format!("/gpu-workers/jobs/{id}"), None).ok()
     }
 
-    /// What a task has written, as the server has it.
+    /// Output of a task, read from the server.
     pub(crate) fn output(&self, id: i64) -> String {
         self.call("GET", &format!("/gpu-workers/jobs/{id}/logs"), None).body
     }

@@ -115,7 +115,7 @@ spec:
           limits: {nvidia.com/gpu: 1}
 ";
 
-/// What is wrong there, errors and warnings.
+/// Expected errors and warnings.
 const WRONG: [(&str, &str); 12] = [
     ("ConfigMap/device-plugin", "AF005"),
     ("CronJob/scale", "AF601"),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::cluster::three_agents;
 use crate::harness::{Cluster, HEARTBEAT, shell_job};
 
-/// How long everything that was handed in may take to end once the killing is over.
+/// Longest time until all jobs have ended after the last kill.
 const SETTLE: Duration = Duration::from_mins(2);
 
 /// Numbers that look random and are the same for the same seed.
@@ -32,7 +32,7 @@ fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
-/// A job that holds a lock of its own while anything of it runs, and says so when somebody else holds it.
+/// A job that holds a lock while it runs and reports a second holder.
 fn job(cluster: &Cluster, dice: &mut Dice) -> Value {
     let (folder, seconds) = (cluster.shared(""), dice.below(25) as f64 / 10.0);
     let script = format!(

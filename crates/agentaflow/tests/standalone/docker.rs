@@ -84,5 +84,5 @@ fn docker_result_files_and_folders_reach_the_container() {
     let id = submit(&cluster, "true", &volume);
     let job = cluster
         .wait_for(id, "refused", |job| job["status"] == "failed" || job["status"] == "pending");
-    assert_ne!(job["status"], "completed", "a folder that nobody allowed was mounted");
+    assert_ne!(job["status"], "completed", "a forbidden folder was mounted");
 }

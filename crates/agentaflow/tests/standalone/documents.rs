@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::harness::Cluster;
 
-/// Who makes the call, and so whose token is missing when it is refused.
+/// Caller, which decides the token named in a 401.
 #[derive(Clone, Copy, PartialEq)]
 enum Who {
     Worker,
@@ -161,7 +161,7 @@ fn every_printed_command_works_in_the_order_of_the_document() {
     }
     let job = reader.ok(&CREATE_JOB, 201);
     reader.job_id = job["id"].to_string();
-    assert_eq!(job["status"], "pending", "nobody works for the node, so it never swallows a job");
+    assert_eq!(job["status"], "pending", "no agent serves the node, so it gets no job");
     assert_eq!(job["input_data"]["epochs"], 100);
 
     let available = reader.ok(&AVAILABLE, 200);

@@ -22,10 +22,10 @@ pub(crate) use ports::free_port;
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
 
-/// How often agents give a sign of life in tests: short, so that losses are noticed soon.
+/// Heartbeat interval of agents: short, for a fast detection of losses.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(300);
 
-/// How long anything that should happen soon may take on a busy machine.
+/// Timeout of expected events on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// A program that was started.
@@ -45,7 +45,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// What it said so far.
+    /// Output so far.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -344,7 +344,7 @@ impl Drop for Cluster {
     }
 }
 
-/// How a command of the command line ended.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,

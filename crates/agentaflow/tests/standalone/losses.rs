@@ -150,7 +150,7 @@ fn a_job_that_may_wait_for_its_node_keeps_running_while_it_is_cut_off() {
         nodes.as_array().unwrap().iter().find(|node| node["status"] == "inactive").map(drop)
     });
     thread::sleep(HEARTBEAT * 4);
-    // It ends while nobody can hear of it.
+    // The job ends while the server is unreachable.
     std::fs::write(end, "").unwrap();
     thread::sleep(HEARTBEAT);
     road.block(false);
@@ -159,7 +159,7 @@ fn a_job_that_may_wait_for_its_node_keeps_running_while_it_is_cut_off() {
     assert_eq!(cluster.logs(id), "begun\ndone\n");
 }
 
-/// A way to the server that can be blocked: nothing gets through, and nobody is told.
+/// A proxy to the server that can silently drop traffic.
 struct Road {
     port: u16,
     blocked: Arc<AtomicBool>,

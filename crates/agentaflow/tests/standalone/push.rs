@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Cluster, SOON};
 
-/// What the server asked of the agent: method, path and body.
+/// Request of the server to the agent: method, path and body.
 type Asked = (String, String, Value);
 
 /// An agent that takes every job and remembers what it was asked.

@@ -71,7 +71,7 @@ fn a_job_on_simulated_gpus_gets_no_device_and_a_notice() {
     assert!(ran.out.ends_with("[]\n"), "{}", ran.out);
 }
 
-/// The program as somebody who is not root: as ourselves, or as nobody when the tests run as root.
+/// The program as an unprivileged user: the current user, or `nobody` if the tests run as root.
 fn unprivileged(home: &Path, copy: &Path) -> Command {
     let plain = program(home);
     if !rustix::process::geteuid().is_root() {
@@ -248,13 +248,13 @@ fn failures_have_codes_of_their_own() {
     let refused = wrong(cluster.cli(&["jobs"]).env("AGENTAFLOW_SERVER", &here));
     assert_eq!(refused.code, Some(4), "{}", refused.err);
     assert_eq!(cluster.run(&["run"]).code, Some(2));
-    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let no_server = format!("http://127.0.0.1:{}", free_port());
     let away =
-        Ran::from(cluster.cli(&["jobs"]).env("AGENTAFLOW_SERVER", &nobody).output().unwrap());
+        Ran::from(cluster.cli(&["jobs"]).env("AGENTAFLOW_SERVER", &no_server).output().unwrap());
     assert_eq!(away.code, Some(5), "{}", away.err);
     assert!(away.err.contains("start a server with `agentaflow up`"), "{}", away.err);
     let run = Ran::from(
-        cluster.cli(&["run", "--", "true"]).env("AGENTAFLOW_SERVER", &nobody).output().unwrap(),
+        cluster.cli(&["run", "--", "true"]).env("AGENTAFLOW_SERVER", &no_server).output().unwrap(),
     );
     assert_eq!(run.code, Some(125), "{}", run.err);
     let cannot = cluster.run(&["run", "--", "/no/such/program"]);

@@ -224,9 +224,9 @@ fn without_a_terminal_or_with_once_it_prints_one_snapshot_and_ends() {
 #[test]
 fn a_server_that_cannot_be_reached_is_said_without_a_screen() {
     let cluster = Cluster::up(&[]);
-    let nobody = format!("http://127.0.0.1:{}", harness::free_port());
+    let no_server = format!("http://127.0.0.1:{}", harness::free_port());
     let mut command = cluster.cli(&["top"]);
-    command.env("AGENTAFLOW_SERVER", nobody);
+    command.env("AGENTAFLOW_SERVER", no_server);
     let mut terminal = Terminal::start(&command, 80, 24);
     assert_eq!(terminal.end().code(), Some(5));
     terminal.wait_for("start a server with");

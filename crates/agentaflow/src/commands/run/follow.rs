@@ -16,7 +16,7 @@ use super::status_line::StatusLine;
 use crate::backend::Backend;
 use crate::output;
 
-/// How long a server may be away before we give up on it.
+/// Longest outage of the server before following ends.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Between two tries to reach it.

@@ -169,7 +169,7 @@ async fn an_image_that_the_node_cannot_get_is_told_while_it_waits() {
     let scheduler = our_scheduler(&share).await;
     let me = Person::new(&share, Some(&scheduler));
     // A registry that refuses every connection.
-    let image = "127.0.0.1:9/nobody/has:1";
+    let image = "127.0.0.1:9/missing/image:1";
     me.says(&["submit", "--gpus", "1", "--name", "stuck", image, "--", "true"]);
     wait_for("explain tells of the image", async || {
         let told = me.says(&["explain", "stuck"]);

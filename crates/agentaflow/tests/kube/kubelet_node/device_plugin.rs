@@ -33,7 +33,7 @@ pub(super) struct DevicePlugin {
     server: JoinHandle<()>,
 }
 
-/// What it plays.
+/// Simulated devices.
 #[derive(Clone)]
 struct Played {
     devices: watch::Sender<Vec<String>>,
@@ -63,7 +63,7 @@ impl DevicePlugin {
         *self.played.refusals.lock().unwrap() += 1;
     }
 
-    /// How many requests are still to be refused.
+    /// Number of requests still to be rejected.
     pub(super) fn refusals(&self) -> u32 {
         *self.played.refusals.lock().unwrap()
     }

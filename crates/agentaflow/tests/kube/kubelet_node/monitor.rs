@@ -84,7 +84,7 @@ async fn a_process_on_a_gpu_is_counted_for_the_pod_in_whose_container_it_runs() 
     tokio::spawn(agentaflow_kube_monitor::run(client, settings, stop));
     let mib = |amount: u64| amount * 1024 * 1024;
     let wanted = [("mine".to_owned(), mib(100)), ("other".to_owned(), mib(20))];
-    wait_for("what each pod uses is told, and nobody else", async || {
+    wait_for("the usage of each pod is reported", async || {
         let text = get(port, "/metrics").map(|answer| answer.body).unwrap_or_default();
         let told: Vec<(String, u64)> = text.lines().filter_map(memory_of_pod).collect();
         if told == wanted { Ok(()) } else { Err(format!("{told:?} in:\n{text}")) }

@@ -13,7 +13,7 @@ use crate::support::{OWNER, PodPlan, Share, wait_for};
 /// The image that the node has; it reaches no registry.
 pub(super) const IMAGE: &str = "agentaflow-test/busybox:1";
 
-/// What `cargo xtask kube up --real-node` calls it.
+/// Name given by `cargo xtask kube up --real-node`.
 pub(super) const NAME: &str = "real";
 
 /// There is one such node. Whoever holds this before it makes a share has it alone, and until all of the share is gone.
@@ -29,7 +29,7 @@ pub(super) struct RealNode {
 }
 
 impl RealNode {
-    /// With so many GPUs, which nobody had before.
+    /// Registers new devices with unused ids.
     pub(super) async fn join(share: &Share, gpus: usize) -> Self {
         let devices: Vec<String> =
             (0..gpus).map(|index| format!("GPU-{}-{index}", share.id)).collect();
@@ -55,7 +55,7 @@ impl RealNode {
     }
 }
 
-/// Where the kubelet tells who has which device.
+/// Pod-resources socket of the kubelet.
 pub(super) fn pod_resources() -> PathBuf {
     folder().join("kubelet/pod-resources/kubelet.sock")
 }
@@ -63,7 +63,7 @@ pub(super) fn pod_resources() -> PathBuf {
 /// A piece of a script that waits until `go_on` is called for its pod, however long that takes.
 pub(super) const UNTIL_TOLD: &str = "until [ $told ]; do sleep 0.1; done";
 
-/// What such a script must begin with, before it says that it runs.
+/// First line of a script that reacts to signals.
 pub(super) const LISTENS: &str = "trap 'exit 143' TERM; trap told=yes USR1";
 
 /// Tells the script of a pod, which waits, that it may go on.
@@ -85,7 +85,7 @@ pub(super) async fn container_pid(share: &Share, pod: &str) -> u32 {
     pid.trim().parse().expect("a number")
 }
 
-/// Where the runtime keeps what it knows of a container.
+/// State folder of a container in the runtime.
 fn container(id: &str) -> PathBuf {
     folder().join("containerd/state/io.containerd.runtime.v2.task/k8s.io").join(id)
 }

@@ -146,7 +146,7 @@ impl History {
         })
     }
 
-    /// What was told, without repetitions.
+    /// Observed values without repetitions.
     fn each(&self, name: &str, read: impl Fn(&Value) -> Option<String>) -> Vec<String> {
         let seen = self.0.lock().unwrap();
         let own = seen.iter().filter(|object| object["metadata"]["name"] == name);
