@@ -104,18 +104,28 @@ fn opens_with_clause(doc: &str) -> bool {
     OPENERS.contains(&first)
 }
 
-/// True for an indefinite person in prose. A quoted word is a name, as the Unix user of the lowest rights is.
+/// True for an indefinite person in prose. Constants, paths, quoted words and the Unix user of the lowest rights are
+/// names.
 fn names_person(line: &str) -> bool {
-    let lower = line.to_lowercase();
+    let text = line.replace(&format!("user {}", PERSONS[1]), "").replace(&default_user(), "");
     PERSONS.iter().any(|person| {
-        lower.match_indices(person).any(|(at, _)| {
-            let before = lower[..at].chars().next_back();
-            let after = lower[at + person.len()..].chars().next();
-            let in_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-            let is_quoted = |c: Option<char>| c.is_some_and(|c| c == '"' || c == '`');
-            !in_word(before) && !in_word(after) && !(is_quoted(before) && is_quoted(after))
+        let capitalised = person[..1].to_uppercase() + &person[1..];
+        [*person, &capitalised].iter().any(|form| {
+            text.match_indices(form).any(|(at, _)| {
+                let before = text[..at].chars().next_back();
+                let after = text[at + form.len()..].chars().next();
+                let is_part = |c: char| c.is_alphanumeric() || "_/".contains(c);
+                let in_name = |c: Option<char>| c.is_some_and(is_part);
+                let is_quoted = |c: Option<char>| c.is_some_and(|c| c == '"' || c == '`');
+                !in_name(before) && !in_name(after) && !(is_quoted(before) && is_quoted(after))
+            })
         })
     })
+}
+
+/// Default value in the help of options.
+fn default_user() -> String {
+    format!("default: {}", PERSONS[1])
 }
 
 #[cfg(test)]
@@ -136,5 +146,8 @@ mod tests {
         assert!(names_person(&format!("// {person} waits for it")));
         assert!(!names_person(&format!("const USER: &str = \"{person}\";")));
         assert!(!names_person(&format!("let {person}_waits = true;")));
+        assert!(!names_person(&format!("image: localhost/{person}/x")));
+        assert!(!names_person(&format!("processes as user {person}")));
+        assert!(!names_person(&format!("const {}: &str", person.to_uppercase())));
     }
 }

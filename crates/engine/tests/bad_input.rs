@@ -210,7 +210,7 @@ fn invalid_queues_and_foreign_use_are_rejected() {
 
 #[test]
 fn unknown_names_are_rejected() {
-    let (node, nobody) = (|| "z".into(), || "nobody".into());
+    let (node, stranger) = (|| "z".into(), || "stranger".into());
     let unknown_node = |r: &Rejected| *r == Rejected::UnknownNode("z".into());
     check(Event::NodeLost(node()), unknown_node);
     check(Event::NodeRemoved(node()), unknown_node);

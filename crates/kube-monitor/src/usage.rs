@@ -75,7 +75,7 @@ mod tests {
         let load = |pid, utilization| ProcessLoad { uuid: "GPU-a".into(), pid, utilization };
         let pod_of = |pid| match pid {
             1 | 2 => Some("uid-1".to_owned()),
-            3 => Some("uid-of-nobody".to_owned()),
+            3 => Some("uid-without-pod".to_owned()),
             _ => None,
         };
         let pods = BTreeMap::from([("uid-1".to_owned(), pod("train"))]);

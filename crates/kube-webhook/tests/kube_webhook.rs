@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 /// A name of its own, so that schedulers of other tests keep theirs.
 const CONFIGURATION: &str = "agentaflow-webhook-test";
 
-/// What a test does with the cluster.
+/// Operations of a test on the cluster.
 struct Cluster {
     client: Client,
     stop: CancellationToken,
@@ -74,7 +74,7 @@ impl Cluster {
             namespaces: ["webhook-team", "webhook-plain", "kube-system"].map(str::to_owned).into(),
             ..Options::default()
         };
-        // Somebody has installed what is asked through a service.
+        // A configuration that reaches the webhook through a service is already installed.
         for installed in configurations(&Options { url: None, ..options.clone() }) {
             apply(&client, &installed).await.unwrap();
         }
@@ -185,7 +185,7 @@ async fn kube_admission_names_fields_and_remedies_and_gives_pods_their_scheduler
         changes_that_are_not_of_the_spec_always_pass(&cluster).await;
     })
     .await;
-    // Without its webhook the configuration would stop everybody's workloads.
+    // Without a running webhook the configuration would block all workloads.
     for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
         let object = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind});
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(&object));

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-/// How long anything may take on a busy machine.
+/// Timeout of expected output on a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 
 /// A terminal with a program on it.
@@ -69,7 +69,7 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// What can be read.
+    /// Visible text.
     pub(crate) fn contents(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
@@ -94,7 +94,7 @@ impl Terminal {
         self.wait(&format!("no {text}"), |shown| !shown.contains(text));
     }
 
-    /// Whether a program has the whole screen, reads keys one by one and hides the cursor.
+    /// True if a program uses the alternate screen, reads single keys and hides the cursor.
     pub(crate) fn is_taken(&self) -> bool {
         let screen = self.screen.lock().unwrap();
         screen.screen().alternate_screen() && screen.screen().hide_cursor() && !self.echoes()

@@ -189,7 +189,7 @@ fn selector(spec: &Value, found: &mut Vec<String>) {
             term["matchExpressions"].as_array().into_iter().flatten().map(|entry| &entry["key"])
         {
             if !key.as_str().is_some_and(is_known_label) {
-                found.push(format!("nobody's label: {key}"));
+                found.push(format!("unknown label: {key}"));
             }
         }
     }

@@ -176,7 +176,7 @@ fn names_are_unique_and_queues_exist() {
             "the scenario: job `j`: the job name `j-0` is already in use; names must be unique",
         ),
         (
-            "jobs: [{ name: j, queue: nobody, duration: 1s }]",
+            "jobs: [{ name: j, queue: missing, duration: 1s }]",
             "the scenario: job `j`: its queue `nobody` is not among the `queues`",
         ),
     ];

@@ -74,7 +74,7 @@ fn a_claim_that_cannot_be_used_yet_keeps_its_pod_waiting() {
         ("lost-volume", "claim `lost-volume` has the volume `v`, which does not exist"),
         (
             "nothing-local",
-            "claim `nothing-local` waits for a volume: none matches, and nobody makes one",
+            "claim `nothing-local` waits for a volume: none matches, and no provisioner creates one",
         ),
     ];
     for (claim, expected) in table {
@@ -196,7 +196,7 @@ fn only_a_volume_that_matches_in_everything_serves_a_claim() {
         value
     };
     let fits = "a";
-    let none = "claim `c` waits for a volume: none matches, and nobody makes one";
+    let none = "claim `c` waits for a volume: none matches, and no provisioner creates one";
     let selector = json!({"selector": {"matchLabels": {"disk": "fast"}}});
     let table = [
         (claim(), local("a", "2Gi"), fits),

@@ -154,9 +154,9 @@ fn reach(
         .map_err(|TooMany| not_yet("could have its volume in too many places".to_owned()))?;
     match how {
         _ if places != Places::NOWHERE => Ok((places, Some(how))),
-        ClaimHow::Static => {
-            Err(not_yet("waits for a volume: none matches, and nobody makes one".to_owned()))
-        }
+        ClaimHow::Static => Err(not_yet(
+            "waits for a volume: none matches, and no provisioner creates one".to_owned(),
+        )),
         // More nodes may bring more storage.
         ClaimHow::Provision => {
             let why = format!("claim `{name}` waits for storage: nowhere is enough of it left");
