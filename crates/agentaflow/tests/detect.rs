@@ -1,4 +1,4 @@
-//! `agentaflow detect` as people and scripts call it, on kind and unkind input.
+//! `agentaflow detect` on valid and invalid input.
 
 use std::io::Write as _;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! `agentaflow simulate` as a user meets it: the real binary, small inputs.
+//! `agentaflow simulate` with the real binary and small inputs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ p5,4000,8192,4,1000,,LS,Running,40,600,40
 
 const JOBS: &str = "job_id,submission_time,duration,num_gpu\na,0,600,4\nb,60,1200,8\nc,120,300,1\n";
 
-/// A folder of this test's own, with the inputs in it.
+/// Creates a directory with the inputs.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
@@ -43,7 +43,7 @@ fn agentaflow(folder: &Path, line: &str) -> Output {
         .unwrap()
 }
 
-/// Standard output of a successful command; stderr must be empty without a terminal.
+/// Stdout of a successful command, which must not write to stderr without a terminal.
 fn output(folder: &Path, line: &str) -> String {
     let output = agentaflow(folder, line);
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -51,7 +51,7 @@ fn output(folder: &Path, line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Exit code and message of a command that does not.
+/// Exit code and stderr of a failing command.
 fn failure(folder: &Path, line: &str) -> (i32, String) {
     let output = agentaflow(folder, line);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "", "{line}");

@@ -1,10 +1,10 @@
-//! Scripts of a terminal: each line is typed into a real shell, and what comes out is compared with what is written
-//! below it.
+//! Golden scripts: each line runs in a real shell, and its output is compared with the text
+//! below.
 //!
-//! * `$ line` is typed into bash, `> line` continues it. What comes out stands below, indented: stdout, then stderr
+//! * `$ line` runs in bash, `> line` continues it. The output follows, indented: stdout, then stderr
 //!   with `!` before each line, then the exit code in brackets unless it is 0.
-//! * `# text` is for readers.
-//! * `@order` is for the stage on which the script plays.
+//! * `# text` is a comment.
+//! * `@order` is an order to the stage.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,22 +20,22 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::normal::Normal;
 
-/// No command takes longer, however busy the machine is.
+/// Timeout of a command on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Environment of a script.
 pub(crate) trait Stage {
-    /// Does what a line that begins with `@` says.
+    /// Executes a line that starts with `@`.
     fn obey(&mut self, order: &str);
 
     /// Sets the environment of a command.
     fn prepare(&self, command: &mut Command);
 
-    /// Replacements of output that differs between runs.
+    /// Normalization of the output.
     fn normal(&self, home: &Path) -> Normal;
 }
 
-/// Plays a script and compares; with `UPDATE=1` it is written anew. `program` is what `agentaflow` means.
+/// Runs a script and compares; `UPDATE=1` rewrites it. `program` is the path of `agentaflow`.
 #[track_caller]
 pub(crate) fn check(path: &Path, program: &str, stage: &mut impl Stage) {
     let written = fs::read_to_string(path).unwrap();
@@ -56,13 +56,9 @@ pub(crate) fn check(path: &Path, program: &str, stage: &mut impl Stage) {
     }
 }
 
-/// One line of a script.
 enum Step {
-    /// For readers.
     Remark(String),
-    /// For this harness.
     Order(String),
-    /// For the shell, a line or several.
     Typed(Vec<String>),
 }
 
@@ -84,7 +80,7 @@ fn steps(script: &str) -> Vec<Step> {
     steps
 }
 
-/// The step as it stands in a script, with what came of it.
+/// The step with its output.
 fn carry_out(step: &Step, stage: &mut impl Stage, home: &Path) -> String {
     match step {
         Step::Remark(text) => format!("{text}\n"),
@@ -124,7 +120,7 @@ struct Came {
     err: String,
 }
 
-/// Runs a command to its end; one that does not end in time is ended with all that it started.
+/// Runs a command; kills its process group after the timeout.
 fn within_limit(mut command: Command, line: &str) -> Came {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap();
@@ -153,7 +149,7 @@ fn within_limit(mut command: Command, line: &str) -> Came {
     Came { code: status.code(), out: words(text), err: words(reader.join().unwrap()) }
 }
 
-/// Result of a command in the format of scripts.
+/// Result of a command in the format of a script.
 fn shown(ran: &Came) -> String {
     let mut text = String::new();
     let mut add = |line: &str| {
@@ -161,7 +157,7 @@ fn shown(ran: &Came) -> String {
     };
     ran.out.lines().for_each(&mut add);
     for line in ran.err.lines() {
-        // Whether a job lasts long enough for this to be said depends on the machine.
+        // These lines appear only if the job runs long enough.
         let passing = line.starts_with("Job ")
             && (line.contains(" starting on ") || line.contains(" running on "));
         if !passing {
@@ -175,7 +171,7 @@ fn shown(ran: &Came) -> String {
     text
 }
 
-/// The lines that differ, with some around them.
+/// The first difference with context.
 fn difference(written: &str, told: &str) -> String {
     let (written, told): (Vec<_>, Vec<_>) = (written.lines().collect(), told.lines().collect());
     let same = written.iter().zip(&told).take_while(|(a, b)| a == b).count();

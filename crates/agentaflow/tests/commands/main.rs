@@ -1,6 +1,6 @@
-//! Every command as people see it: scripts in `golden/` are typed into a real shell against a real server with
-//! simulated GPUs, and what comes out is compared with what the script says. `UPDATE=1 cargo test --test commands`
-//! writes the scripts anew; read the difference before you commit it.
+//! All commands with a server: scripts in `golden/` run in a real shell against a server with
+//! simulated GPUs, and their output is compared with the script. `UPDATE=1 cargo test --test commands`
+//! rewrites the scripts; read the difference before you commit it.
 
 #[expect(dead_code, reason = "other tests need more of it")]
 #[path = "../standalone/harness.rs"]

@@ -1,14 +1,14 @@
-//! Makes two runs look alike: times, keys, ports and what a machine has are replaced, alignment is kept.
+//! Normalizes output: replaces times, keys, ports and machine properties, and keeps the alignment.
 
 use std::fmt::Write as _;
 
-/// Replacements in the output of one script.
+/// Replacements for one script.
 #[derive(Default)]
 pub(crate) struct Normal {
     hidden: Vec<(String, String)>,
 }
 
-/// Texts of a fixed form: `9` is a digit, `x` a hexadecimal one, anything else itself. All keep their width.
+/// Patterns of fixed width: `9` is a digit, `x` a hexadecimal digit.
 const FORMS: [(&str, &str); 4] = [
     ("9999-99-99T99:99:99.999Z", "YYYY-MM-DDTHH:MM:SS.mmmZ"),
     ("9999-99-99", "YYYY-MM-DD"),
@@ -16,10 +16,10 @@ const FORMS: [(&str, &str); 4] = [
     ("SIM-xxxxxxxx", "SIM-NNNNNNNN"),
 ];
 
-/// Keys begin with these.
+/// Prefixes of keys.
 const KEYS: [&str; 4] = ["aft_", "afi_", "afr_", "afw_"];
 
-/// Fields of JSON and YAML that depend on the time or on the machine.
+/// Fields of JSON and YAML that depend on time or machine.
 const FIELDS: [&str; 18] = [
     "duration_seconds",
     "cost",
@@ -42,12 +42,12 @@ const FIELDS: [&str; 18] = [
 ];
 
 impl Normal {
-    /// Replaces a text wherever it stands.
+    /// Adds a replacement.
     pub(crate) fn hide(&mut self, text: &str, by: &str) {
         self.hidden.push((text.to_owned(), by.to_owned()));
     }
 
-    /// The output of a command as every run gives it.
+    /// Normalizes the output of a command.
     pub(crate) fn text(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (from, to) in &self.hidden {
@@ -75,7 +75,7 @@ fn line(line: &str) -> String {
     pennies(&times(&readings(&line)))
 }
 
-/// A few cents more or less are the machine's doing.
+/// Small costs depend on the machine.
 fn pennies(line: &str) -> String {
     if line.trim_start().starts_with("Cost ") {
         return (1..10).fold(line.to_owned(), |line, cents| {
@@ -85,7 +85,7 @@ fn pennies(line: &str) -> String {
     (1..10).fold(line.to_owned(), |line, cents| line.replace(&format!(" $0.0{cents}"), "<$0.01"))
 }
 
-/// A cluster tells what ran in whole seconds, of which there may be none: it cost nothing then, or a little.
+/// Run times of a cluster have whole seconds, so that a cost may be zero.
 fn brief(lines: &mut [String]) {
     for at in 1..lines.len() {
         if lines[at - 1].trim_start().starts_with("Run time ") {
@@ -94,7 +94,7 @@ fn brief(lines: &mut [String]) {
     }
 }
 
-/// The value of a field that differs from run to run.
+/// Replaces the value of a variable field.
 fn field(line: &str) -> String {
     let Some((name, value)) = line.split_once(": ") else { return line.to_owned() };
     let bare = name.trim_start_matches([' ', '-', '"']).trim_end_matches('"');
@@ -105,7 +105,7 @@ fn field(line: &str) -> String {
     format!("{name}: #{}", if value.ends_with(',') { "," } else { "" })
 }
 
-/// Replaces properties of the machine and a measured mean.
+/// Replaces machine properties.
 fn machine(line: &str) -> String {
     let bare = line.trim_start();
     let before = &line[..line.len() - bare.len()];
@@ -122,7 +122,7 @@ fn machine(line: &str) -> String {
     line.to_owned()
 }
 
-/// Readings of GPUs, which move: `91 %`, `49 °C`, `367 W`; digits stay as wide as the column.
+/// Replaces GPU readings such as `91 %`, `49 °C`, `367 W` in their column width.
 fn readings(line: &str) -> String {
     let mut text = line.to_owned();
     for unit in [" %", " °C", " W"] {
@@ -146,7 +146,7 @@ fn readings(line: &str) -> String {
     text
 }
 
-/// Lengths of time: `0.4s`, `12s`, `1m05s`.
+/// Replaces durations such as `0.4s`, `12s`, `1m05s`.
 fn times(line: &str) -> String {
     let mut done = String::new();
     let mut rest = line;
@@ -159,7 +159,7 @@ fn times(line: &str) -> String {
         if free && is_time(&token) {
             let bare = done.trim_end_matches(' ').len();
             let spaces = done.len() - bare;
-            // A column of numbers stands to the right; what follows a title stands to the left.
+            // Columns of numbers are right-aligned; values after a label are left-aligned.
             let column = spaces >= 2 && done[..bare].trim_start().contains(' ');
             if column {
                 done.truncate(bare);
@@ -181,7 +181,7 @@ fn is_time(token: &str) -> bool {
     number.split(['.', 'm']).all(digits)
 }
 
-/// Columns of ages are as wide as the longest: that is not kept.
+/// Removes the variable width of age columns.
 fn squeezed(line: &str) -> String {
     let mut done = String::new();
     let mut rest = line;
@@ -192,7 +192,7 @@ fn squeezed(line: &str) -> String {
             .any(|age| word.starts_with(age));
         let spaces = rest[gap..].len() - word.len();
         done.push_str(&rest[..gap]);
-        // A column comes after others; what follows a title stays where it is.
+        // Only columns are squeezed, not values after a label.
         let column = done.trim().contains(' ');
         done.push_str(&" ".repeat(if is_age && column { 2 } else { spaces }));
         rest = word;
@@ -223,7 +223,7 @@ fn replace_form(text: &str, form: &str, by: &str) -> String {
     done
 }
 
-/// A key, or the beginning of one, which keeps its width.
+/// Replaces a key or its prefix in its width.
 fn replace_keys(text: &str, begins: &str) -> String {
     let mut done = String::new();
     let mut rest = text;

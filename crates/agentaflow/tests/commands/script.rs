@@ -1,4 +1,4 @@
-//! A server with simulated GPUs, as the stage of a script: `@server` starts it, `@agent NAME` adds a node with two
+//! A server with simulated GPUs as the stage of a script: `@server` starts the server, `@agent NAME` adds a node with two
 //! simulated GPUs, `@wait JOB STATUS [on NODE]` waits.
 
 use std::path::{Path, PathBuf};

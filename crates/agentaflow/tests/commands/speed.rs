@@ -1,4 +1,4 @@
-//! Every command of people answers at once where it need not wait for anybody.
+//! Start-up time of commands.
 
 use std::fs;
 use std::path::Path;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{free_port, program};
 
-/// Longest run of a command. Release builds are faster.
+/// Time limit of a command, without optimisation.
 const LIMIT: Duration =
     if cfg!(debug_assertions) { Duration::from_millis(60) } else { Duration::from_millis(30) };
 
-/// Runs of each command. The fastest counts, to exclude load of other programs.
+/// Runs per command; the fastest counts, since the machine may be busy.
 const STARTS: usize = 9;
 
-/// Commands with their exit codes; no server listens at the address of the context.
+/// Commands with their exit codes; no server listens.
 const COMMANDS: [(&str, i32); 34] = [
     ("--help", 0),
     ("version --client", 0),
@@ -68,7 +68,7 @@ fn every_command_that_waits_for_nobody_answers_at_once() {
     assert!(slow.is_empty(), "{}", slow.join("\n"));
 }
 
-/// A cluster that does not answer, and work for it.
+/// An unreachable cluster and a job for it.
 fn write_files(home: &Path) {
     let port = free_port();
     let cluster = format!(

@@ -1,4 +1,4 @@
-//! `agentaflow run` on a terminal, and without one when it is told to stop.
+//! `agentaflow run` on a terminal, and signals without one.
 
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::pty::Terminal;
 
 const INTERRUPT: &str = "\u{3}";
 
-/// A server both of whose simulated GPUs are taken by job 1.
+/// A server whose two simulated GPUs are used by job 1.
 fn full() -> Cluster {
     let cluster = Cluster::up(&[]);
     let taken = cluster.submit("sleep 600", json!({"job_name": "taken", "gpu_count": 2}));
@@ -36,7 +36,7 @@ fn a_job_that_waits_has_one_line_with_its_place_which_makes_room_for_its_output(
     let mut terminal = run_on(&cluster, 100, &["--", "sh", "-c", "echo 'it is done'"]);
     terminal.wait_for("Job 2 pending, position 1 of 1");
     terminal.wait_for("Expected to stay pending, $2.00 per hour");
-    // Its place is looked up again and again; the line stays one.
+    // The line is updated in place.
     let other = cluster.submit("true", json!({"gpu_count": 1, "priority": 9}));
     terminal.wait_for("Job 2 pending, position 2 of 2");
     assert_eq!(lines_with(&terminal, "Job 2 pending"), 1, "{}", terminal.contents());
@@ -94,7 +94,7 @@ fn a_server_that_keeps_silent_does_not_keep_who_presses_ctrl_c() {
         command.args(words).env("AGENTAFLOW_SERVER", &address).env("AGENTAFLOW_TOKEN", "x");
         Terminal::start(&command, 100, 24)
     };
-    // It asks where the job would go: nothing is handed in yet.
+    // During the forecast nothing is submitted.
     let mut terminal = start(&["run", "--", "true"]);
     let asked = silent.accept().unwrap();
     terminal.press(INTERRUPT);
@@ -109,7 +109,7 @@ fn a_server_that_keeps_silent_does_not_keep_who_presses_ctrl_c() {
     terminal.wait_for("The job may have been submitted");
 }
 
-/// Without a terminal, many signals at once are one wish: the job is stopped, and that is waited for.
+/// Without a terminal, several signals at once cancel the job once, and `run` waits for its end.
 #[test]
 fn signals_without_a_terminal_stop_the_job_however_many_come() {
     let cluster = full();
@@ -120,7 +120,7 @@ fn signals_without_a_terminal_stop_the_job_however_many_come() {
         cluster.wait_for_status(id, "pending");
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(400) {
-            // It may have ended already, which the exit code tells.
+            // The process may have exited.
             let _ = kill_process(Pid::from_child(&child), signal);
             sleep(Duration::from_millis(5));
         }

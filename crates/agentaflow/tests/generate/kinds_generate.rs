@@ -1,14 +1,14 @@
-//! An API server with the kinds of KEDA and Karpenter accepts the generated manifests.
+//! An API server with the CRDs of KEDA and Karpenter accepts the generated objects.
 
 use std::path::PathBuf;
 
 use crate::kube_generate::{generate, texts};
 use crate::support::{Share, wait_for};
 
-/// Path of custom resource definitions.
+/// Directory of the CRDs.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// The kinds, and the lines that make one.
+/// CRDs, and commands that generate their objects.
 const KINDS: [(&str, &str); 2] = [
     ("scaledobjects.keda.sh", "keda --target llm"),
     ("nodepools.karpenter.sh", "nodepool --gpu a100"),
@@ -25,7 +25,7 @@ const LINES: [&str; 8] = [
     "scaler --cloud karpenter",
 ];
 
-/// One test, step by step: kinds are for all of a cluster.
+/// One test, since CRDs are cluster-wide.
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane and the kinds of KEDA and Karpenter"]
 async fn keda_and_karpenter_take_what_is_generated_for_them() {
@@ -55,7 +55,7 @@ async fn keda_and_karpenter_take_what_is_generated_for_them() {
         assert!(output.status.success(), "{line}: {errors}");
         assert!(said.ends_with(" applied (dry run)\n"), "{said}");
     }
-    // They are read to the last field: what they do not know is refused.
+    // Strict validation rejects unknown fields.
     let pool = texts(&generate(&share, "nodepool --gpu a100").await).0;
     for (there, wrong) in [
         ("consolidationPolicy: WhenEmpty", "consolidationPolicy: Sometimes"),
@@ -72,7 +72,7 @@ async fn keda_and_karpenter_take_what_is_generated_for_them() {
     }
 }
 
-/// Deletes a kind and waits until the API server no longer serves it.
+/// Deletes a CRD and waits until its API is gone.
 async fn remove(share: &Share, kind: &str) {
     let path = format!("{DEFINITIONS}/{kind}");
     share.request("DELETE", &path, None).await;

@@ -1,4 +1,4 @@
-//! An API server accepts the generated manifests.
+//! An API server accepts the generated objects.
 
 use std::process::Output;
 
@@ -7,7 +7,7 @@ use tokio::process::Command;
 use crate::PROGRAM;
 use crate::support::Share;
 
-/// A command line of every kind that the API server knows; those of KEDA and Karpenter are in `kinds_generate`.
+/// One command per built-in kind; `kinds_generate` covers KEDA and Karpenter.
 const LINES: [&str; 24] = [
     "job --task-id ml_task_123 --image train:v1",
     "job --bare --name train --image train:v1",
@@ -72,7 +72,7 @@ async fn what_is_applied_is_there_and_may_be_applied_again() {
 #[ignore = "needs a Kubernetes control plane"]
 async fn nothing_is_applied_when_one_of_the_objects_is_refused() {
     let share = Share::new().await;
-    // A claim cannot shrink: the second object is refused, and the first, which could be changed, is not.
+    // A claim cannot shrink: the second object is rejected, so the first is not changed.
     let line = |image: &str, size: &str| {
         let namespace = &share.namespace;
         format!(

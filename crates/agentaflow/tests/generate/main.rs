@@ -1,4 +1,4 @@
-//! `agentaflow generate` and `generate-template` as a user meets them: the real binary.
+//! `agentaflow generate` and `generate-template` with the real binary.
 
 mod kinds_generate;
 mod kube_generate;
@@ -12,7 +12,6 @@ use std::process::{Command, Output, Stdio};
 use agentaflow_kube_core::crd::GpuWorkload;
 use serde_json::Value;
 
-/// The program as it was built for these tests.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
 
 fn folder(name: &str) -> PathBuf {
@@ -26,7 +25,7 @@ fn agentaflow(folder: &Path, line: &str) -> Output {
     Command::new(PROGRAM).args(line.split_whitespace()).current_dir(folder).output().unwrap()
 }
 
-/// Standard output of a successful command.
+/// Stdout of a successful command.
 fn printed(folder: &Path, line: &str) -> String {
     let output = agentaflow(folder, line);
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -34,7 +33,7 @@ fn printed(folder: &Path, line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Exit code and message of a command that does not.
+/// Exit code and stderr of a failing command.
 fn failure(folder: &Path, line: &str) -> (i32, String) {
     let output = agentaflow(folder, line);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "", "{line}");

@@ -1,4 +1,4 @@
-//! Load for scheduler tests: workloads, bursts of pods, and deterministic random numbers.
+//! Workloads, bursts of pods and seeded random numbers for scheduler tests.
 
 use agentaflow_kube_core::crd::{GpuWorkload, GpuWorkloadStatus};
 use futures_util::StreamExt;
@@ -32,7 +32,7 @@ impl Share {
         made.expect("a new workload");
     }
 
-    /// None: there is no such workload.
+    /// `None` if the workload does not exist.
     pub(crate) async fn workload(&self, name: &str) -> Option<GpuWorkloadStatus> {
         let found = self.api::<GpuWorkload>().get_opt(name).await.expect("an answer");
         found.map(|found| found.status.unwrap_or_default())
@@ -48,7 +48,7 @@ impl Share {
         .await
     }
 
-    /// The live pods of a workload, with their nodes.
+    /// Unfinished pods of a workload with their nodes.
     pub(crate) async fn pods_of(&self, workload: &str) -> Vec<(String, Option<String>)> {
         let pods = self.pods(&format!("agentaflow.gpu/workload={workload}")).await;
         let live = pods
@@ -60,7 +60,7 @@ impl Share {
         .collect()
     }
 
-    /// Makes pods of one GPU each, several at a time: `name-0`, `name-1` …
+    /// Creates pods with one GPU each concurrently: `name-0`, `name-1` …
     pub(crate) async fn burst(&self, name: &str, count: usize, plan: impl Fn(&str) -> PodPlan) {
         let names = (0..count).map(|index| format!("{name}-{index}"));
         futures_util::stream::iter(names)
@@ -82,7 +82,7 @@ pub(crate) fn is_over(pod: &Pod) -> bool {
 }
 
 impl Scheduler {
-    /// A metric of one line, with its labels if it has any.
+    /// Value of a metric line, including labels.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = get(self.metrics, "/metrics")?.body;
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
@@ -97,13 +97,13 @@ impl Scheduler {
         .await;
     }
 
-    /// Waits until it leads.
+    /// Waits for leadership.
     pub(crate) async fn leads(&self) {
         self.counts("agentaflow_leader", 1.0).await;
     }
 }
 
-/// Chance that is the same in every run.
+/// Seeded random numbers.
 pub(crate) struct Chance(u64);
 
 impl Chance {

@@ -1,4 +1,4 @@
-//! Beside kube-scheduler on the same nodes, and kubelets that refuse what does not fit.
+//! Coexistence with kube-scheduler, and kubelets that reject pods.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::bursts::{is_over, workload};
 use crate::ledger::{Ledger, refuse};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
-/// Pods for each of the two schedulers; together they take every GPU there is.
+/// Pods per scheduler; together they use all GPUs.
 const EACH: usize = 104;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,7 +22,7 @@ async fn two_schedulers_that_fill_the_same_nodes_at_once_place_everything_that_f
     share.nodes(4, &NodePlan::gpus(52)).await;
     let ledger = Ledger::with_kubelets(&share).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    // Kubelets take a moment, in which a pod that does not fit is refused.
+    // A kubelet rejects a pod that does not fit after a moment.
     let plan = PodPlan::new("x").start_after("1s");
     let ours = async {
         deploy(&share, "ours", EACH / 2, &plan.clone().gpus(1).scheduler(&share.scheduler_name()))
@@ -75,7 +75,7 @@ async fn a_pod_that_a_kubelet_refuses_is_made_again_and_no_retry_is_spent() {
     share.create_workload(workload(&share, "gang", 2, 1, &PodPlan::new("x"))).await;
     let free = share.node("free", &NodePlan::gpus(4)).await;
     share.workload_is("gang", "Running").await;
-    // Foreign pods fill the node, as the kubelet would report.
+    // Foreign pods use the node from the view of its kubelet.
     let taken = PodPlan::new("static").gpus(2).spec("nodeName", json!(full));
     share.create_pod(&taken).await;
     refuse(&share.api(), "train-0").await;
@@ -110,7 +110,7 @@ async fn deploy(share: &Share, name: &str, replicas: usize, plan: &PodPlan) {
     share.api().create(&PostParams::default(), &deployment).await.expect("a new deployment");
 }
 
-/// Scheduler of each pod, from its Event. Events follow bindings, so the function waits for them.
+/// Source of the `Scheduled` event per pod. Events arrive after bindings.
 async fn binders(share: &Share, pods: &[Pod]) -> BTreeMap<String, String> {
     let wish = ListParams::default();
     wait_for("an event for every pod", async || {

@@ -1,4 +1,4 @@
-//! The command line, spoken to a cluster.
+//! The command line with a cluster.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -22,13 +22,13 @@ use crate::plans::{WorkloadPlan, alone, in_phase, waits_because};
 use crate::service::serve_in_cluster;
 use crate::support::{NodePlan, PodPlan, Program, Scheduler, Share, wait_for};
 
-/// A user of the command line with the share as context.
+/// The command line with the context of the share.
 pub(crate) struct Person {
     home: PathBuf,
 }
 
 impl Person {
-    /// `scheduler` is where questions to the scheduler go; through the API server when there is none.
+    /// `scheduler` is the URL of the scheduler; `None` uses the API server proxy.
     pub(crate) fn new(share: &Share, scheduler: Option<&Scheduler>) -> Self {
         let home = share.file("home");
         std::fs::create_dir_all(home.join("agentaflow")).expect("a folder for contexts");
@@ -50,7 +50,7 @@ impl Person {
         self.command(words).output().expect("the program can be started")
     }
 
-    /// Starts a command that goes on for a while.
+    /// Starts a long-running command.
     pub(crate) fn starts(&self, share: &Share, words: &[&str]) -> Program {
         Program::start(self.command(words), &share.file(&format!("{}.log", words[0])))
     }
@@ -64,7 +64,7 @@ impl Person {
         command
     }
 
-    /// Standard output of a command that must succeed.
+    /// Stdout of a successful command.
     #[track_caller]
     pub(crate) fn says(&self, words: &[&str]) -> String {
         let output = self.run(words);
@@ -79,7 +79,7 @@ impl Person {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"))
     }
 
-    /// Error of a command that must fail with this code.
+    /// Stderr of a failing command.
     #[track_caller]
     pub(crate) fn fails(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);
@@ -89,7 +89,7 @@ impl Person {
     }
 }
 
-/// Long lines are wrapped, which is not looked at here.
+/// Ignores the wrapping of long lines.
 #[track_caller]
 pub(crate) fn check(text: &str, parts: &[&str]) {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -98,7 +98,7 @@ pub(crate) fn check(text: &str, parts: &[&str]) {
     }
 }
 
-/// A scheduler by the product's own name, as people have it.
+/// A scheduler with the default schedulerName.
 async fn our_scheduler(share: &Share) -> Scheduler {
     Scheduler::start(PROGRAM, share, &["--scheduler-name", SCHEDULER_NAME]).await
 }
@@ -294,7 +294,7 @@ async fn nodes_and_gpus_are_closed_and_emptied() {
     share.create_pod(&share.one_gpu("stays").label("app", "stays")).await;
     share.create_pod(&PodPlan::new("plain")).await;
     share.bound("goes").await;
-    // A budget does not guard what has not started.
+    // A budget does not protect unstarted pods.
     share.in_phase("stays", "Running").await;
     share
         .apply_object(json!({

@@ -1,5 +1,5 @@
-//! Every command as people see it who work with a cluster: scripts in `golden/` are typed into a real shell, as in
-//! `tests/commands`. The scheduler is ours, nodes and pods are KWOK's.
+//! All commands with a cluster: scripts in `golden/` run in a real shell, as in
+//! `tests/commands`. The scheduler is real; KWOK simulates nodes and pods.
 //!
 //! * `@node NAME GPUS` adds a node, `@bare NAME` one that is marked and hands out no GPU, `@monitored NODE` lets a monitor
 //!   tell of its GPUs. `@install` adds what an installation has, but for the scheduler, which runs beside the cluster.
@@ -39,7 +39,7 @@ scripts! {
     people_may_do_what_their_roles_say: "roles",
 }
 
-/// Plays `golden/NAME.txt` in a lab of its own.
+/// Runs `golden/NAME.txt` in its own lab.
 async fn check(name: &str) {
     let _alone = alone().await;
     let mut lab = Lab::start(name).await;

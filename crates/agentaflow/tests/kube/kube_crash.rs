@@ -1,4 +1,4 @@
-//! A scheduler that is killed again and again.
+//! Repeated kills of the scheduler.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ fn kills() -> usize {
     if std::env::var_os("AGENTAFLOW_TEST_FULL").is_some() { 50 } else { 10 }
 }
 
-/// Upper limit of pending pods and workloads.
+/// Maximum number of pending pods.
 const CROWD: usize = 24;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,7 +29,7 @@ async fn a_scheduler_killed_repeatedly_places_every_pod_once_and_loses_none() {
     let share = Share::new().await;
     share.nodes(4, &NodePlan::gpus(4)).await;
     let ledger = Ledger::open(&share).await;
-    // A pod keeps its name when its container starts again, and so its lease.
+    // A restarted container keeps its pod name, and thus its lease.
     let mut scheduler = Scheduler::start(PROGRAM, &share, &["--identity", "one"]).await;
     let mut traffic = Traffic::new(&share);
     traffic.settle_in().await;
@@ -39,7 +39,7 @@ async fn a_scheduler_killed_repeatedly_places_every_pod_once_and_loses_none() {
         for kill in 0..kills() {
             let lives = scheduler.program.log().matches("everything is listed").count();
             scheduler.program.restart();
-            // Every other life is counted from the moment at which it decides for the first time.
+            // Every second run is measured from its first decision.
             if kill % 2 == 1 {
                 wait_for("it decides", async || {
                     let now = scheduler.program.log().matches("everything is listed").count();
@@ -55,7 +55,7 @@ async fn a_scheduler_killed_repeatedly_places_every_pod_once_and_loses_none() {
     tokio::join!(kills, traffic.flow(&ledger, &over));
     traffic.ends().await;
     ledger.check();
-    // Four pods of one GPU and a gang of two stay; the engine knows all else to be free.
+    // Four pods and a gang of two remain; all other GPUs are free.
     scheduler.counts("agentaflow_gpu_available", 10.0).await;
     scheduler.counts("agentaflow_workloads_pending", 0.0).await;
     scheduler.counts("agentaflow_engine_rejections_total", 0.0).await;
@@ -69,7 +69,7 @@ async fn a_scheduler_killed_repeatedly_places_every_pod_once_and_loses_none() {
     assert!(ledger.most() > 12, "so few GPUs in use at once are no test: {}", ledger.most());
 }
 
-/// Work that comes and goes.
+/// Random load.
 struct Traffic<'a> {
     share: &'a Share,
     chance: Chance,
@@ -93,7 +93,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Creates the workloads that stay to the end.
+    /// Pods that stay.
     async fn settle_in(&mut self) {
         self.share.burst("stays", 4, |name| self.share.one_gpu(name)).await;
         self.pods.extend((0..4).map(|index| format!("stays-{index}")));
@@ -145,7 +145,7 @@ impl<'a> Traffic<'a> {
         self.jobs.insert(name);
     }
 
-    /// Deletes a random pod or workload in any state.
+    /// Deletes a pod or workload in any state.
     async fn delete_one(&mut self) {
         let from = if self.chance.below(2) == 0 { &mut self.pods } else { &mut self.workloads };
         let fleeting: Vec<String> =
@@ -153,7 +153,7 @@ impl<'a> Traffic<'a> {
         if fleeting.is_empty() {
             return;
         }
-        // Of the latest, for these are most likely still about to be placed.
+        // Of the newest, which are probably still pending.
         let latest = fleeting.len().saturating_sub(8);
         let chosen = latest + self.chance.below((fleeting.len() - latest) as u64) as usize;
         let name = fleeting[chosen].clone();
@@ -166,7 +166,7 @@ impl<'a> Traffic<'a> {
         self.deleted.insert(name);
     }
 
-    /// Waits until all has been placed that was asked for, and all is gone that was deleted.
+    /// Waits until all requested pods are placed and all deleted ones are gone.
     async fn ends(&self) {
         wait_within(Duration::from_mins(1), "everything placed or gone", async || {
             let open = self.open().await;
@@ -175,7 +175,7 @@ impl<'a> Traffic<'a> {
         .await;
     }
 
-    /// Objects that have not reached their final state.
+    /// Remaining differences.
     async fn open(&self) -> Vec<String> {
         let mut open = Vec::new();
         let pods = self.share.pods("").await;
@@ -240,7 +240,7 @@ async fn a_gang_that_a_crash_cut_in_two_starts_whole() {
     share.create_workload(workload(&share, "gang", 2, 1, &PodPlan::new("x"))).await;
     scheduler.counts("agentaflow_workloads_pending", 1.0).await;
     scheduler.program.kill();
-    // As if it had come no further than to the first of them, and another took the room of the second.
+    // As after a crash between two bindings, with the second GPU taken.
     let binding = json!({
         "apiVersion": "v1",
         "kind": "Binding",

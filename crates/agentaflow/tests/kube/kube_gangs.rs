@@ -1,4 +1,4 @@
-//! Pods that start together or not at all.
+//! Gang scheduling.
 
 use std::collections::BTreeMap;
 
@@ -43,10 +43,10 @@ async fn a_gang_of_64_starts_whole_or_not_at_all() {
     let pods = share.pods(gang).await;
     let stale: Vec<String> = pods.iter().filter(|pod| !is_told_placed(pod)).map(state).collect();
     assert!(stale.is_empty(), "bound, and yet they say that they wait: {stale:?}");
-    // A pod of a running gang that is lost comes back alone.
+    // A lost pod of a running gang is replaced alone.
     let (others, lost) = (uids(&pods, "7"), uid_of(&pods, "7"));
     share.delete_pod("gang-7").await;
-    // Under its own name when nothing was left of it, as the next attempt when its end was seen.
+    // With the same name if nothing was left, else as the next attempt.
     let name = wait_for("another pod of task 7", async || {
         let pods = share.pods(gang).await;
         let another = pods.iter().find(|pod| is_task(pod, "7") && pod.metadata.uid != lost);
@@ -74,15 +74,15 @@ async fn pods_of_a_pod_group_wait_for_each_other_even_when_they_differ() {
     share.apply_object(pod_group("mpi", 3)).await;
     share.create_pod(&member("worker-0").gpus(1)).await;
     let words = pod_waits(&share, "worker-0", "Gated").await;
-    // How many of them is not told again while the kind of reason stays.
+    // The count is not updated while the reason stays the same.
     assert!(words.contains("of 3 parts of the gang"), "{words}");
     share.create_pod(&member("worker-1").gpus(1)).await;
     for pod in ["launcher", "worker-0", "worker-1"] {
         assert_eq!(placed_by_us(&share, pod).await, node);
         share.in_phase(pod, "Running").await;
     }
-    // A member that is replaced while the others run does not wait for a whole new gang, and a scheduler that begins
-    // anew knows that they run.
+    // A replaced member does not wait for a complete gang while the others run, and a restarted
+    // scheduler knows that they run.
     for (old, new) in [("worker-1", "worker-2"), ("worker-0", "worker-3")] {
         share.delete_pod(old).await;
         share.gone(old).await;
@@ -104,7 +104,7 @@ async fn pods_beyond_what_a_pod_group_needs_start_one_by_one() {
         let pod = PodPlan::new(&format!("pair-{i}")).gpus(1).scheduler(&share.scheduler_name());
         share.create_pod(&pod.label("scheduling.x-k8s.io/pod-group", "pair")).await;
     }
-    // Those made in the same second may come in any order.
+    // Pods created in the same second have no order.
     let waits = wait_for("all but one have a node", async || {
         let mut pods = share.pods("").await;
         pods.retain(|pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()));
@@ -167,7 +167,7 @@ async fn a_pod_group_of_kubernetes_itself_starts_whole_where_it_is_served() {
         let pod = PodPlan::new(name).gpus(1).scheduler(&share.scheduler_name());
         pod.spec("schedulingGroup", json!({"podGroupName": "pair"}))
     };
-    // The client's own type does not know the field yet.
+    // The client type lacks the field.
     for name in ["pair-0", "pair-1"] {
         share.apply_object(member(name).object()).await;
         if name == "pair-0" {
@@ -196,7 +196,7 @@ async fn a_gang_of_which_one_pod_cannot_be_bound_is_taken_back_and_tried_again()
         told.then_some(()).ok_or("no event")
     })
     .await;
-    // Those that were bound are gone, whatever they are called now.
+    // The bound pods are deleted.
     share.gone("gang-0").await;
     share.gone("gang-1").await;
     let policy = format!("never-{}", share.id);
@@ -228,26 +228,26 @@ fn uid_of(pods: &[Pod], task: &str) -> Option<String> {
     pods.iter().find(|pod| is_task(pod, task))?.metadata.uid.clone()
 }
 
-/// Names and identities of all pods but those of one task.
+/// Names and UIDs of all pods except those of one task.
 fn uids(pods: &[Pod], but: &str) -> Vec<(Option<String>, Option<String>)> {
     let others = pods.iter().filter(|pod| !is_task(pod, but));
     others.map(|pod| (pod.metadata.name.clone(), pod.metadata.uid.clone())).collect()
 }
 
-/// Its condition says that it has a node.
+/// The pod has the condition PodScheduled.
 fn is_told_placed(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|one| one.type_ == "PodScheduled" && one.status == "True")
 }
 
-/// Not bound, or by us.
+/// Unbound, or bound by the scheduler under test.
 fn is_ours(pod: &Pod) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
     let annotations = pod.metadata.annotations.as_ref();
     node.is_none() || annotations.and_then(|all| all.get("agentaflow.gpu/assigned-node")) == node
 }
 
-/// The kind of the scheduler plugins, as far as it matters.
+/// Minimal PodGroup CRD of the scheduler plugins.
 fn pod_group_kind() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -279,7 +279,7 @@ fn pod_group(name: &str, least: u32) -> Value {
     })
 }
 
-/// Forbids binding the pod of this name in the namespace of the share.
+/// Prevents the binding of the pod with this name.
 async fn forbid_binding(share: &Share, pod: &str) {
     let name = format!("never-{}", share.id);
     let here = json!({"matchLabels": {"kubernetes.io/metadata.name": share.namespace}});
@@ -309,7 +309,7 @@ async fn forbid_binding(share: &Share, pod: &str) {
             "spec": {"policyName": name, "validationActions": ["Deny"]},
         }))
         .await;
-    // It takes a while until the API server goes by it: a binding that would fail anyway shows when.
+    // The policy takes effect after a while; a probe binding detects this.
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/binding?dryRun=All", share.namespace);
     let binding = json!({
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-//! The guide to the scheduler, line by line: what it prints is typed here as it stands, on a cluster of its own.
+//! The commands of the scheduler guide, verbatim, on a dedicated cluster.
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
@@ -24,10 +24,10 @@ const NOT_HERE: [(&str, &str); 4] = [
     ("kubectl exec -it <monitor-pod> -- nvidia-smi", "KWOK plays the pods, which run no programs"),
 ];
 
-/// The workload of the guide, which a person saves as `my-workload.yaml`.
+/// The workload of the guide, saved as `my-workload.yaml`.
 const PRINTED: &str = include_str!("manifests/gpu-workload.yaml");
 
-/// Kinds of the Prometheus operator, as small as the API server takes them.
+/// Minimal CRDs of the Prometheus operator.
 const OPERATOR: &str = "
 for kind in ServiceMonitor PodMonitor; do
 plural=$(echo ${kind}s | tr A-Z a-z)
@@ -63,7 +63,7 @@ async fn every_line_of_the_guide_works_as_it_is_printed() {
     monitoring_stack(&desk);
 }
 
-/// The manual installation, then the quick one, which changes nothing any more.
+/// The manual installation, then the quick one, which must change nothing.
 async fn installation(desk: &Desk) {
     desk.types("kubectl create namespace agentaflow");
     let made = desk.types("kubectl apply -f examples/k8s/rbac.yaml");
@@ -76,7 +76,7 @@ async fn installation(desk: &Desk) {
         let made = desk.types("kubectl apply -f examples/k8s/scheduler-deployment.yaml");
         assert!(!made.contains(" created"), "the steps are not the whole:\n{made}");
     }
-    // Two replicas, and a monitor on each of the two nodes.
+    // Two replicas, and a monitor per node.
     wait_for("four pods run", async || {
         let pods = desk.types("kubectl get pods -n agentaflow");
         let running = pods.lines().filter(|line| line.contains("Running")).count();
@@ -111,20 +111,20 @@ async fn submission(desk: &Desk) {
     let told = desk.types("./k8s-gpu-scheduler --mode=cli submit my-workload.yaml");
     check(&told, &["my-training-job"]);
     desk.phase("my-training-job", "Running").await;
-    // No monitor runs here that would label the node.
+    // No monitor runs, so the test labels the node.
     desk.types("kubectl label node gpu-0 agentaflow.gpu/enabled=true");
     let nodes = desk.types("kubectl get nodes -l agentaflow.gpu/enabled=true");
     assert!(nodes.contains("gpu-0") && !nodes.contains("gpu-1"), "{nodes}");
     check(&desk.types("kubectl describe node gpu-0"), &["nvidia.com/gpu"]);
     let told = desk.types("kubectl describe daemonset agentaflow-gpu-monitor -n agentaflow");
     check(&told, &["agentaflow/k8s-gpu-scheduler:latest", "agentaflow-monitor"]);
-    // It finds the pods; KWOK has no logs of them.
+    // KWOK pods have no logs.
     let logs = desk.output("kubectl logs -l app=agentaflow-gpu-monitor -n agentaflow");
     let told = String::from_utf8_lossy(&logs.stderr);
     check(&told, &["containerLogs/agentaflow/agentaflow-gpu-monitor-"]);
 }
 
-/// It goes on until it is ended.
+/// Runs until it is killed.
 fn watching(desk: &Desk) {
     let line = desk.command("exec ./k8s-gpu-scheduler --mode=cli watch");
     let mut watch = Program::start(line, &desk.folder.path().join("watch.log"));
@@ -164,8 +164,8 @@ fn check(text: &str, parts: &[&str]) {
     }
 }
 
-/// Environment of the guide: a folder with the program and the examples, and a separate cluster, because the guide installs
-/// cluster-scoped objects.
+/// A directory with the program and the examples, and a dedicated cluster, since the guide
+/// installs cluster-wide objects.
 struct Desk {
     folder: TempDir,
     search_path: OsString,
@@ -196,7 +196,7 @@ impl Desk {
             .arg(self.folder.path().join("plane"));
         let output = command.current_dir(repository()).output().expect("cargo can be started");
         let told = String::from_utf8_lossy(&output.stderr);
-        // Two panics at once would hide the first.
+        // A second panic would hide the first.
         assert!(output.status.success() || std::thread::panicking(), "kube {words:?}: {told}");
     }
 
@@ -216,7 +216,7 @@ impl Desk {
         self.command(line).output().expect("a shell")
     }
 
-    /// Standard output of a line that must succeed.
+    /// Stdout of a successful command.
     #[track_caller]
     fn types(&self, line: &str) -> String {
         let output = self.output(line);
@@ -244,8 +244,8 @@ impl Drop for Desk {
     }
 }
 
-/// The scheduler in debug mode. The pods of its Deployment are only played, so it runs beside the cluster, on ports that
-/// are free, and the API server asks it there about admission.
+/// The scheduler in debug mode. KWOK simulates the pods of its Deployment, so the scheduler runs outside of the cluster on
+/// free ports, where the API server sends admission requests.
 struct Running {
     program: Program,
 }
@@ -274,7 +274,7 @@ impl Running {
             if told.contains("agentaflow_gpu_total 8\n") { Ok(()) } else { Err(told) }
         })
         .await;
-        // The API server takes a moment to ask the one and no longer the other.
+        // The API server needs a moment to switch the webhook.
         let line = "kubectl apply --dry-run=server -f examples/k8s/pytorch-training-workload.yaml";
         wait_for("admission", async || {
             let output = desk.output(line);

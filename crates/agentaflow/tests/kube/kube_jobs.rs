@@ -1,7 +1,7 @@
 //! Jobs of a server that run in a cluster: `POST /gpu-workers/jobs/` ends in a `batch/v1` Job.
 //!
-//! KWOK's pods have no output and do what their annotations say. Output, results and signals are looked at on a real
-//! node, see `kube_node_jobs`.
+//! KWOK pods have no logs and follow their annotations. `kube_node_jobs` tests logs, results and signals on a real
+//! node.
 
 use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
 use agentaflow_manifest::catalogue::Catalogue;
@@ -24,7 +24,7 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
     assert_eq!(job["k8s_namespace"], json!(fleet.share.namespace));
     let pod = job["k8s_pod_name"].as_str().unwrap().to_owned();
     assert!(pod.starts_with(&name), "{pod}");
-    // A part of a GPU is a whole one where the device plugin counts.
+    // A fraction of a GPU is a whole device for the device plugin.
     assert_eq!(job["assigned_gpu_id"], json!("0"));
     assert_eq!(fleet.node()["gpu_memory_available"], json!(81_920));
 
@@ -35,7 +35,7 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
         (labels["agentaflow.io/job"].as_str(), labels["agentaflow.io/attempt"].as_str()),
         (&*id.to_string(), "1")
     );
-    // Readers of Jobs must not see the input of users.
+    // Readers of Jobs must not see the secrets.
     assert!(!serde_json::to_string(&made).unwrap().contains("imagenet"));
     let secret = fleet.share.api::<Secret>().get(&format!("{name}-env")).await.unwrap();
     let data: Value = serde_json::from_slice(&secret.data.unwrap()["JOB_DATA"].0).unwrap();
@@ -45,7 +45,7 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
     let job = fleet.is(id, "completed").await;
     assert_eq!((&job["exit_code"], &job["end_reason"]), (&json!(0), &json!("Exited")));
     assert!(job["cost"].as_f64().unwrap() > 0.0, "{job}");
-    // The Job stays for people until its time is over; its secrets do not.
+    // The Job stays until its TTL; its Secrets are deleted.
     wait_for("the Job is complete", async || {
         let status = fleet.job_object(id).await.status.unwrap_or_default();
         if status.succeeded == Some(1) { Ok(()) } else { Err(format!("{status:?}")) }
@@ -58,7 +58,7 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
     .await;
 }
 
-/// Everything is as `create_gpu_job` gives it but what the server and the node decide.
+/// All fields are as in `create_gpu_job`, except those that server and node decide.
 fn check_against_create_gpu_job(made: &Job, id: i64, node: &str) {
     let ask = GpuJobRequest {
         task_id: format!("{id}-1-0"),
@@ -82,7 +82,7 @@ fn check_against_create_gpu_job(made: &Job, id: i64, node: &str) {
     assert_eq!(has.volume_mounts, wants.volume_mounts);
     let amounts = |container: &k8s_openapi::api::core::v1::Container| {
         let resources = serde_json::to_string(&container.resources).unwrap();
-        // The API server writes 16 GiB in its own way.
+        // The API server normalizes 16 GiB.
         resources.replace("16384Mi", "16Gi").replace("8192Mi", "8Gi").replace("2000m", "2")
     };
     assert_eq!(amounts(has), amounts(wants));
@@ -136,7 +136,7 @@ async fn a_job_whose_pod_or_job_somebody_takes_away_runs_again() {
     let fleet = Fleet::new(&NodePlan::gpus(1)).await;
     let id = fleet.post(&documented());
     let pod = fleet.pod_of(id).await;
-    // Like a lost node: no component observes the end of the pod.
+    // As after the loss of its node, without a final status.
     let place = format!("/api/v1/namespaces/{}/pods/{pod}", fleet.share.namespace);
     let now = json!({"gracePeriodSeconds": 0});
     fleet.share.request("DELETE", &place, Some(&now)).await;
@@ -152,7 +152,7 @@ async fn a_job_whose_pod_or_job_somebody_takes_away_runs_again() {
 #[ignore = "needs a Kubernetes control plane"]
 async fn an_agent_that_was_killed_adopts_its_jobs_again_and_those_that_ended_meanwhile() {
     let mut fleet = Fleet::with_heartbeat(&NodePlan::gpus(3), "5s").await;
-    // The next agent must not take the GPUs of its own jobs for those of others.
+    // The next agent must not count its own jobs as foreign usage.
     fleet.share.create_pod(&PodPlan::new("theirs").gpus(1)).await;
     fleet.share.bound("theirs").await;
     let (long, short) = (fleet.post(&documented()), fleet.post(&documented()));
@@ -178,7 +178,7 @@ async fn what_no_agent_looks_after_any_more_is_ended_by_the_cluster_itself() {
     let mut fleet = Fleet::with_heartbeat(&NodePlan::gpus(1), "1s").await;
     let id = fleet.post(&documented());
     let pod = fleet.pod_of(id).await;
-    // The lease is renewed well beyond its length.
+    // The lease is renewed beyond its duration.
     let begun = fleet.job_object(id).await.spec.unwrap().active_deadline_seconds.unwrap();
     wait_for("the deadline moves on", async || {
         let now = fleet.job_object(id).await.spec.unwrap().active_deadline_seconds.unwrap();
@@ -245,7 +245,7 @@ async fn a_device_plugin_that_starts_anew_costs_no_job_and_more_gpus_are_offered
     let id = fleet.post(&documented());
     fleet.is(id, "running").await;
     fleet.hand_out(0).await;
-    // Nothing is free now, and the job runs on.
+    // No GPU is free, and the job keeps running.
     let waits = fleet.post(&documented());
     fleet.hand_out(2).await;
     fleet.is(waits, "running").await;

@@ -1,4 +1,4 @@
-//! Several replicas: one leads, and another takes over.
+//! Leader election of several replicas.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,14 @@ use crate::PROGRAM;
 use crate::ledger::Ledger;
 use crate::support::{NodePlan, Proxy, Scheduler, Share, wait_for};
 
-/// Pods of a burst; the room is a little more.
+/// Pods of a burst, slightly fewer than the capacity.
 const BURST: usize = 60;
-/// So many are bound when something happens.
+/// Bound pods before the fault.
 const MIDST: usize = 10;
 
-/// Two replicas, of which the first leads, through a cable of its own.
+/// Two replicas; the first leads through its own proxy.
 struct Pair {
-    // Before the share, whose folder has their logs: a test that fails shows them.
+    // Declared before the share, so that a failing test shows the logs.
     first: Scheduler,
     second: Scheduler,
     ledger: Ledger,
@@ -41,7 +41,7 @@ impl Pair {
         pair
     }
 
-    /// Makes a burst of pods, and does something to the leader in its midst.
+    /// Creates a burst of pods and injects a fault into the leader.
     async fn burst(&mut self, happens: impl FnOnce(&mut Scheduler, &Proxy)) {
         let share = &self.share;
         let made = share.burst("p", BURST, |name| share.one_gpu(name));
@@ -52,7 +52,7 @@ impl Pair {
         tokio::join!(made, midst);
     }
 
-    /// The second leads, everything is placed by one of them, and nothing twice.
+    /// The second replica leads, and every pod is bound once.
     async fn check(&self) {
         self.second.leads().await;
         self.ledger.until_bound(BURST).await;
@@ -63,7 +63,7 @@ impl Pair {
             let assigned = annotations.get("agentaflow.gpu/assigned-node").cloned();
             assert_eq!(assigned, node, "one of ours placed {:?}", pod.metadata.name);
         }
-        // What the first has placed counts for the second.
+        // The second replica counts the bindings of the first.
         self.second.counts("agentaflow_gpu_available", (64 - BURST) as f64).await;
         assert_eq!(self.second.metric("agentaflow_engine_rejections_total"), Some(0.0));
     }

@@ -1,4 +1,4 @@
-//! Typical manifests in an enabled namespace: they name no scheduler, and agentaflow places their pods.
+//! Manifests without schedulerName in a namespace that opted in.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -10,13 +10,13 @@ use crate::kube_owners::pytorch_kind;
 use crate::plans::{alone, placed_by_us, pod_waits};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, free_port, repository, wait_for};
 
-/// Folder of the manifests.
+/// Directory of the manifests.
 const MANIFESTS: &str = "crates/agentaflow/tests/kube/manifests";
 
-/// Expected placement: name prefix, number of pods, and the node if it must be a certain one.
+/// Expected pods: name prefix, number, and the only suitable node.
 type Pods = &'static [(&'static str, usize, Option<&'static str>)];
 
-/// Manifests, and where the pods must go that come of them.
+/// Manifests with their expected pods.
 const PLACED: [(&str, Pods); 9] = [
     ("worker-job.yaml", &[("gpu-ml-task-", 1, Some("v100"))]),
     ("worker-complete-job.yaml", &[("ml-training-job-", 1, Some("a100"))]),
@@ -51,11 +51,11 @@ const PLACED: [(&str, Pods); 9] = [
     ("affinity-pod.yaml", &[("choosy", 1, None)]),
     ("training-job.yaml", &[("training-job-", 1, Some("training"))]),
     ("model-server.yaml", &[("llm-server-", 2, Some("serving"))]),
-    // What has no pods is only accepted.
+    // Objects without pods are only applied.
     ("worker-scaling.yaml", &[]),
 ];
 
-/// Manifests as they are printed that the API server refuses, and a word of what it says.
+/// Published manifests that the API server rejects, with a part of the error.
 const REFUSED: [(&str, &str); 4] = [
     ("worker-job.yaml", "restartPolicy"),
     ("worker-scaling.yaml", "restartPolicy"),
@@ -96,7 +96,7 @@ async fn every_manifest_of_the_guides_is_placed_by_us_and_what_is_printed_wrongl
     end_admission(&share).await;
 }
 
-/// As many pods as there must be, all placed by us, on the right node.
+/// Checks number, scheduler and node of the pods.
 async fn check(share: &Share, file: &str, name: &str, count: usize, node: Option<&str>) {
     let names = wait_for(&format!("{count} pods {name} of {file}"), async || {
         let pods = share.pods("").await.into_iter().filter_map(|pod| pod.metadata.name);
@@ -112,7 +112,7 @@ async fn check(share: &Share, file: &str, name: &str, count: usize, node: Option
     }
 }
 
-/// Printed forms that the API server takes, and that never run.
+/// Published manifests that the API server accepts but that never run.
 async fn printed_pods_wait(share: &Share) {
     for (file, pod, words) in [
         ("affinity-pod.yaml", "too-choosy", "outside the node affinity"),
@@ -124,7 +124,7 @@ async fn printed_pods_wait(share: &Share) {
     }
 }
 
-/// Kubeflow's job carries annotations of ours, so that its pods are ours; other GPU pods are not.
+/// Pods of a Kubeflow job with agentaflow annotations are scheduled; other GPU pods are not.
 async fn owners_count_without_opting_in(share: &Share) {
     share.create_pod(&PodPlan::new("theirs").gpus(1)).await;
     share.apply_object(pytorch_kind()).await;
@@ -144,7 +144,7 @@ async fn owners_count_without_opting_in(share: &Share) {
     assert_eq!(share.bound_by("theirs").await.assigned_node, None);
 }
 
-/// The workload names neither a scheduler nor a restart policy.
+/// The workload has neither schedulerName nor restartPolicy.
 async fn the_workload_as_it_stands_succeeds(share: &Share) {
     let home = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "agentaflow"}});
     share.request("POST", "/api/v1/namespaces", Some(&home)).await;
@@ -182,7 +182,7 @@ async fn the_workload_as_it_stands_succeeds(share: &Share) {
     .await;
 }
 
-/// Nodes as the guides have them.
+/// Nodes of the guides.
 async fn make_nodes(share: &Share) {
     let a100 = || NodePlan::gpus(8);
     let taint = |plan: NodePlan, value: &str| plan.taint("nvidia.com/gpu", value, "NoSchedule");
@@ -222,7 +222,7 @@ async fn make_nodes(share: &Share) {
     }
 }
 
-/// The claims that the guides take for granted, and volumes for all.
+/// Claims that the guides assume, with volumes.
 async fn make_volumes(share: &Share) {
     share
         .apply_object(json!({
@@ -277,7 +277,7 @@ fn manifest(file: &str) -> Value {
     documents.swap_remove(0)
 }
 
-/// The scheduler under the product's name, with admission for the share's namespace only.
+/// The scheduler with the default schedulerName, and the webhook for the namespace of the share.
 async fn start_with_admission(share: &Share) -> Scheduler {
     let address = format!("127.0.0.1:{}", free_port());
     let url = format!("https://{address}");
@@ -308,7 +308,7 @@ async fn start_with_admission(share: &Share) -> Scheduler {
     scheduler
 }
 
-/// While our program is still there to answer.
+/// Removes the webhook while the program still serves it.
 async fn end_admission(share: &Share) {
     for path in configurations() {
         share.request("DELETE", path, None).await;
@@ -326,7 +326,7 @@ fn configurations() -> [&'static str; 2] {
     ]
 }
 
-/// True if the webhook assigns an annotated pod to agentaflow.
+/// A dry run of a pod with an agentaflow annotation gets the schedulerName.
 async fn becomes_ours(share: &Share) -> bool {
     let pod = PodPlan::new("probe").annotation("agentaflow.gpu/priority", "5").pod();
     let for_show = PostParams { dry_run: true, ..PostParams::default() };

@@ -1,4 +1,4 @@
-//! Nodes that vanish or fall silent under running work.
+//! Node loss and unresponsive nodes.
 
 use serde_json::json;
 
@@ -40,7 +40,7 @@ async fn a_node_that_falls_silent_gets_nothing_and_its_work_moves() {
     let share = Share::new().await;
     let dark = share.node("dark", &NodePlan::gpus(2)).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    // Five minutes is what a pod tolerates that does not say.
+    // The default toleration is five minutes.
     let hasty = PodPlan::new("x").spec("terminationGracePeriodSeconds", json!(1)).spec(
         "tolerations",
         json!([{
@@ -56,11 +56,11 @@ async fn a_node_that_falls_silent_gets_nothing_and_its_work_moves() {
     share.darken_node(&dark).await;
     share.create_pod(&share.one_gpu("later")).await;
     assert_eq!(share.bound("later").await, lit, "nothing is placed on a silent node");
-    // The end of the old pod is unobservable: the scheduler gives the pod up 30 s after its grace period.
+    // The end of the old pod is unknown: the scheduler gives up 30 s after its grace period.
     all_on(&share, "moves", 1, &lit).await;
     let status = share.workload_is("moves", "Running").await;
     assert_eq!(status.retries, 0, "{status:?}");
-    // When it answers again it is used again, and what it had is told apart from what is new.
+    // A recovered node is used again, and old pods are distinguished from new ones.
     share.lighten_node(&dark).await;
     share.burst("more", 2, |name| share.one_gpu(name)).await;
     for name in ["more-0", "more-1"] {
@@ -69,7 +69,7 @@ async fn a_node_that_falls_silent_gets_nothing_and_its_work_moves() {
     assert_eq!(scheduler.metric("agentaflow_engine_rejections_total"), Some(0.0));
 }
 
-/// Waits until a workload has so many live pods, all on one node.
+/// Waits until a workload has this many pods, all on one node.
 async fn all_on(share: &Share, workload: &str, size: usize, node: &str) {
     wait_for(&format!("{workload} on {node}"), async || {
         let pods = share.pods_of(workload).await;

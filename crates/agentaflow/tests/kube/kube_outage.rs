@@ -1,4 +1,4 @@
-//! An API server that goes away and comes back, and answers that get lost.
+//! API server outages and lost responses.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ async fn what_happened_in_a_short_outage_is_made_up_for_without_a_restart() {
     share.create_pod(&share.one_gpu("waits")).await;
     scheduler.counts("agentaflow_workloads_pending", 1.0).await;
     cable.unplug();
-    // Everything changes behind its back.
+    // The cluster changes during the outage.
     share.delete_pod("before-0").await;
     share.gone("before-0").await;
     share.delete_pod("waits").await;
@@ -55,7 +55,7 @@ async fn an_outage_longer_than_the_lease_ends_the_leader_and_a_restart_goes_on()
     let ended = scheduler.program.ended().await;
     assert!(!ended.success(), "{ended}");
     share.create_pod(&share.one_gpu("later")).await;
-    // While there is no API server a start waits for one.
+    // A start waits for the API server.
     scheduler.program.restart();
     scheduler.program.says("cannot read or take the lease").await;
     cable.plug();
@@ -83,7 +83,7 @@ async fn a_binding_whose_answer_is_lost_is_found_out_by_reading_the_pod() {
     assert_eq!(scheduler.metric("agentaflow_bindings_total{result=\"refused\"}"), Some(0.0));
     let told = share.bound_by("unanswered").await;
     assert_eq!(told.assigned_node, Some(node), "the answer was lost, not what was asked");
-    // The room is counted once.
+    // The usage is counted once.
     scheduler.counts("agentaflow_gpu_available", 1.0).await;
     share.create_pod(&share.one_gpu("next")).await;
     share.bound("next").await;
@@ -97,7 +97,7 @@ async fn an_api_server_that_has_forgotten_every_watch_is_listed_again() {
     share.node("only", &NodePlan::gpus(4)).await;
     share.burst("before", 2, |name| share.one_gpu(name)).await;
     scheduler.counts("agentaflow_gpu_available", 2.0).await;
-    // It knows nothing of what was before its own start, as any that was started again.
+    // The new process has no state of its predecessor.
     let Some(server) = Server::start(&share).await else {
         eprintln!("skipped: this API server cannot be doubled");
         return;
@@ -117,7 +117,7 @@ async fn an_api_server_that_has_forgotten_every_watch_is_listed_again() {
     assert_eq!(scheduler.metric("agentaflow_engine_rejections_total"), Some(0.0));
 }
 
-/// A scheduler that is ready, and the cable between it and the API server.
+/// A ready scheduler and its proxy to the API server.
 async fn behind_cable(share: &Share) -> (Scheduler, Proxy) {
     share.apply_file("deploy/crds").await;
     let cable = Proxy::start(&share.cluster.kubeconfig).await;
@@ -135,11 +135,11 @@ struct Server {
 }
 
 impl Server {
-    /// None: the control plane is not one that `cargo xtask kube` has started.
+    /// `None` if `cargo xtask kube` did not start the control plane.
     async fn start(share: &Share) -> Option<Self> {
         let own = &share.cluster.kubeconfig;
         let folder = own.parent()?;
-        // Its port, its process, and since when that runs.
+        // Port, process id and start time.
         let first = std::fs::read_to_string(folder.join("parts/kube-apiserver")).ok()?;
         let process = first.split(' ').nth(1).expect("the process of the API server");
         let line = std::fs::read(Path::new("/proc").join(process).join("cmdline"));

@@ -1,4 +1,4 @@
-//! Jobs, Deployments and Kubeflow's kinds: what their owners say counts for their pods.
+//! Annotations of Jobs, Deployments and Kubeflow jobs apply to their pods.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ async fn pods_of_jobs_and_deployments_have_the_priority_of_their_owners() {
     let written = share.pod(&pod).await.unwrap().metadata.annotations.unwrap();
     assert_eq!(written["agentaflow.gpu/priority"], "7", "written down with the binding");
     share.in_phase(&pod, "Succeeded").await;
-    // A Deployment's pods are a ReplicaSet's: asked two levels up.
+    // Pods of a Deployment have two levels of owners.
     share.create_pod(&template_named("low-again", &share)).await;
     share.in_phase("low-again", "Running").await;
     let mut pods =
@@ -94,7 +94,7 @@ async fn only_pod(share: &Share, selector: &str) -> String {
     .await
 }
 
-/// Kubeflow's kind, as far as it matters.
+/// Minimal Kubeflow CRD.
 pub(crate) fn pytorch_kind() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -1,4 +1,4 @@
-//! Assignment of pods to schedulers.
+//! Selection of pods by schedulerName.
 
 use crate::PROGRAM;
 use crate::support::{NodePlan, PodPlan, Scheduler, Share};

@@ -1,11 +1,11 @@
-//! Requests accepted and rejected by the admission policies of `deploy/`.
+//! Admission policies of `deploy/`.
 
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::support::{NodePlan, PodPlan, Share, repository, wait_for};
 
-/// A token that was stolen on one node is of no use against others, nor against what its own node is.
+/// A token stolen from one node cannot change other nodes, or identity fields of its own node.
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn a_monitor_writes_what_is_its_own_on_its_own_node_and_nothing_else() {
@@ -21,7 +21,7 @@ async fn a_monitor_writes_what_is_its_own_on_its_own_node_and_nothing_else() {
     let there = format!("/api/v1/namespaces/{}/pods/there", share.namespace);
     let labels = |key: &str, value: Value| json!({"metadata": {"labels": {key: value}}});
     let annotations = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
-    // It takes a moment until the API server goes by them.
+    // The policies take effect after a moment.
     wait_for("the policy in force", async || {
         let (status, body) =
             patch(&share, &other, &labels("agentaflow.gpu/count", json!("1"))).await;
@@ -54,7 +54,7 @@ async fn a_monitor_writes_what_is_its_own_on_its_own_node_and_nothing_else() {
     }
 }
 
-/// A file of `deploy/`, with an account and names of the share: others use the cluster, too.
+/// A file of `deploy/` with account and names of the share, since other tests use the cluster.
 async fn install(share: &Share, file: &str) {
     let text = std::fs::read_to_string(repository().join("deploy/kubernetes").join(file));
     let text = text
@@ -65,7 +65,7 @@ async fn install(share: &Share, file: &str) {
     share.apply(&text).await;
 }
 
-/// A merge patch in the name of the monitor on the share's node `own`.
+/// A merge patch by the monitor of the node `own`.
 async fn patch(share: &Share, path: &str, change: &Value) -> (u16, String) {
     let account = format!("system:serviceaccount:{}:monitor-{}", share.namespace, share.id);
     let request = http::Request::patch(path)

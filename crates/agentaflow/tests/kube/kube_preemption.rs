@@ -1,4 +1,4 @@
-//! Stopping pods of low priority for work of high priority.
+//! Preemption.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::plans::{
 };
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, free_port, wait_for};
 
-/// A pod of low priority that our scheduler is to place on this node.
+/// A low-priority pod for this node.
 fn low(share: &Share, name: &str, node: &str, gpus: u32) -> PodPlan {
     PodPlan::new(name)
         .gpus(gpus)
@@ -41,7 +41,7 @@ async fn pods_and_whether_they_go(share: &Share) -> Vec<(String, bool)> {
     pods.into_iter().map(facts).collect()
 }
 
-/// Waits until these pods are there and no others, and sees that none of them is being stopped.
+/// Waits until exactly these pods exist and none is terminating.
 async fn only(share: &Share, names: &[&str]) {
     wait_for("only some pods left", async || {
         let left = pods_and_whether_they_go(share).await;
@@ -76,7 +76,7 @@ async fn the_fewest_pods_are_evicted_for_work_of_higher_priority() {
     assert!(words.contains("large-0") && words.contains("large-1"), "{words}");
     share.wait_pod("urgent-0", "nominated", |pod| (nominated(pod)? == b).then_some(())).await;
     for victim in ["large-0", "large-1"] {
-        // The eviction API leaves this mark; a plain deletion does not.
+        // The eviction API sets DisruptionTarget; a deletion does not.
         let is_evicted = |pod: &Pod| {
             let conditions = pod.status.as_ref()?.conditions.as_ref()?;
             let mark = conditions.iter().find(|one| one.type_ == "DisruptionTarget")?;
@@ -97,10 +97,10 @@ async fn pods_that_a_disruption_budget_guards_are_left_and_others_are_stopped() 
     let a = share.node("a", &NodePlan::gpus(2)).await;
     let b = share.node("b", &NodePlan::gpus(2)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    // One victim would suffice on `a`, but a disruption budget protects it.
+    // One victim on `a` would suffice, but the budget protects it.
     let guarded = low(&share, "guarded", &a, 2).label("app", "guarded");
     place(&share, &[guarded, low(&share, "x", &b, 1), low(&share, "y", &b, 1)]).await;
-    // The budget comes when the pods run already.
+    // The budget is created after the pods run.
     share.apply_object(budget("guard", "guarded", 1)).await;
     wait_budget(&share, "guard").await;
     high(&share, 2).create(&share).await;
@@ -119,7 +119,7 @@ async fn work_waits_while_a_disruption_budget_forbids_every_victim() {
     wait_budget(&share, "guard").await;
     high(&share, 2).create(&share).await;
     waits_because(&share, "urgent", "NoRoom").await;
-    // Nor does a fresh start forget the budget.
+    // A restart respects the budget.
     scheduler.crash_and_restart().await;
     WorkloadPlan::new(&share, "later", &PodPlan::new(""))
         .gpus(2)
@@ -154,7 +154,7 @@ async fn only_pods_that_we_placed_and_that_may_be_stopped_are_stopped() {
     in_phase(&share, "keep", "Running").await;
     high(&share, 1).create(&share).await;
     waits_because(&share, "urgent", "NoRoom").await;
-    // A second look, after another change, comes to the same.
+    // A second pass has the same result.
     WorkloadPlan::new(&share, "other", &PodPlan::new("")).spec("priority", 10).create(&share).await;
     waits_because(&share, "other", "NoRoom").await;
     only(&share, &["firm", "keep-0", "other-0", "theirs", "urgent-0"]).await;
@@ -169,7 +169,7 @@ async fn a_scheduler_that_dies_amid_a_preemption_stops_nobody_else() {
     let share = Share::new().await;
     let nodes = share.nodes(3, &NodePlan::gpus(2)).await;
     let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    // Longer than it takes until another may lead.
+    // Longer than the lease duration.
     let victim = |i: usize| low(&share, &format!("low-{i}"), &nodes[i], 2).stop_after("40s");
     place(&share, &[victim(0), victim(1), victim(2)]).await;
     high(&share, 2).create(&share).await;
@@ -232,7 +232,7 @@ async fn a_stopped_workload_runs_again_when_there_is_room_and_has_spent_no_retry
     in_phase(&share, "modest", "Running").await;
     plan("grows").gpus(2).spec("priority", 3).create(&share).await;
     waits_because(&share, "grows", "NoRoom").await;
-    // Who becomes more important while it waits need not be handed in again.
+    // A pending workload can raise its priority.
     set_priority(&share, "grows", 8).await;
     placed_by_us(&share, "grows-0").await;
     let words = waits_because(&share, "modest", "GangIncomplete").await;
@@ -294,7 +294,7 @@ fn budget(name: &str, app: &str, least: u32) -> Value {
     })
 }
 
-/// Until the control plane has counted the pods of a budget.
+/// Waits until the disruption controller has counted the pods.
 async fn wait_budget(share: &Share, name: &str) {
     let path =
         format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets/{name}", share.namespace);
@@ -305,14 +305,14 @@ async fn wait_budget(share: &Share, name: &str) {
     .await;
 }
 
-/// Quotas and policies saw a pod without a class; what is written on it later does not count as one.
+/// Quotas and policies saw a pod without a PriorityClass; a later annotation does not count.
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn where_admission_is_on_an_annotation_that_comes_later_stops_nobody() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(1)).await;
     let address = format!("127.0.0.1:{}", free_port());
-    // Without a CA certificate the API server cannot call the webhook for these pods; other webhooks are unaffected.
+    // Without a certificate the API server never calls the webhook.
     let [certificate, key] =
         ["no.crt", "no.key"].map(|file| share.file(file).display().to_string());
     let admission = ["--webhook", &address, "--webhook-cert", &certificate, "--webhook-key", &key];
@@ -323,7 +323,7 @@ async fn where_admission_is_on_an_annotation_that_comes_later_stops_nobody() {
     let path = format!("/api/v1/namespaces/{}/pods/later", share.namespace);
     let annotation = json!({"metadata": {"annotations": {"agentaflow.gpu/priority": "10"}}});
     assert_eq!(share.request("PATCH", &path, Some(&annotation)).await.status, 200);
-    // Work of the same priority that comes after it is judged after it.
+    // Later workloads of equal priority are scheduled after it.
     share.create_pod(&share.one_gpu("next")).await;
     pod_waits(&share, "next", "Unschedulable").await;
     only(&share, &["later", "next", "runs"]).await;

@@ -1,4 +1,4 @@
-//! Queues: shares of the cluster for some namespaces.
+//! Queues for namespaces.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::plans::{
 };
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
-/// A queue with a name that is unique to the share.
+/// A queue with a unique name.
 fn queue(share: &Share, name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "agentaflow.io/v1",
@@ -39,7 +39,7 @@ async fn a_namespace_at_the_limit_of_its_queue_waits_although_gpus_are_free() {
         placed_by_us(&share, &format!("first-{i}")).await;
     }
     share.create_pod(&pod(&share, "fifth")).await;
-    // Not `Unschedulable`: more nodes would be of no use.
+    // Not `Unschedulable`, since more nodes would not help.
     let words = pod_waits(&share, "fifth", "QuotaExceeded").await;
     assert!(words.contains("may use 4 GPUs: 4 GPUs in use, 1 GPU asked"), "{words}");
     share.delete_pod("first-0").await;
@@ -57,7 +57,7 @@ async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words(
     let others = format!("others-{}", share.id);
     share.create_pod(&pod(&share, "a").annotation("agentaflow.gpu/queue", &others)).await;
     share.create_pod(&pod(&share, "b").annotation("agentaflow.gpu/queue", "nowhere")).await;
-    // Kueue is not here: what its label names is a queue of ours.
+    // Without Kueue its label names an agentaflow queue.
     share.create_pod(&pod(&share, "d").label("kueue.x-k8s.io/queue-name", &others)).await;
     let plan = WorkloadPlan::new(&share, "c", &PodPlan::new(""));
     plan.spec("queue", others.as_str()).create(&share).await;
@@ -67,7 +67,7 @@ async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words(
     assert!(words.contains("`nowhere`"), "{words}");
     pod_waits(&share, "d", "QueueForbidden").await;
     waits_because(&share, "c", "QueueForbidden").await;
-    // What was said is cured by saying otherwise.
+    // A correction of the label resolves the reason.
     let spec = json!({"namespaces": ["elsewhere", share.namespace]});
     share.apply_object(queue(&share, "others", &spec)).await;
     placed_by_us(&share, "a").await;
@@ -75,7 +75,7 @@ async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words(
     placed_by_us(&share, "d").await;
 }
 
-/// Since when a pod says that it is not placed.
+/// Time since when the pod is unscheduled.
 async fn waits_since(share: &Share, name: &str) -> jiff::Timestamp {
     let since = |pod: &Pod| {
         let conditions = pod.status.as_ref()?.conditions.as_ref()?;
@@ -96,7 +96,7 @@ async fn another_reason_does_not_change_since_when_a_pod_waits() {
     share.create_pod(&pod(&share, "a").annotation("agentaflow.gpu/queue", &team)).await;
     pod_waits(&share, "a", "QueueMissing").await;
     let since = waits_since(&share, "a").await;
-    // Times are written in whole seconds: the next would show.
+    // Timestamps have whole seconds.
     let next = since + Duration::from_secs(1);
     let left = next.duration_since(jiff::Timestamp::now()).unsigned_abs();
     tokio::time::sleep(left.min(Duration::from_secs(1))).await;
@@ -140,12 +140,12 @@ async fn what_a_queue_is_guaranteed_comes_back_from_those_who_borrowed_it() {
         plan(&format!("borrows-{i}"), "borrower").create(&share).await;
         in_phase(&share, &format!("borrows-{i}"), "Running").await;
     }
-    // The same priority, and yet what is guaranteed comes back; but no more than that.
+    // At equal priority the guarantee is reclaimed, and no more.
     plan("own-0", "owner").create(&share).await;
     plan("own-1", "owner").create(&share).await;
     in_phase(&share, "own-0", "Running").await;
     in_phase(&share, "own-1", "Running").await;
-    // The youngest go first, and hear for whom and why.
+    // The youngest pods are preempted first, with the reason.
     let why = "whose queue takes back what it is guaranteed";
     let told = event(&share, "GPUWorkload", "borrows-3", "Preempted", why).await;
     assert!(told.starts_with(&format!("stopped for `{}/own-", share.namespace)), "{told}");

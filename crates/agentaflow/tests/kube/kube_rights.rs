@@ -1,4 +1,4 @@
-//! The scheduler works with exactly the rights of `deploy/`.
+//! The scheduler with exactly the permissions of `deploy/`.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use crate::PROGRAM;
 use crate::plans::{WorkloadPlan, delete_workload, event, in_phase, placed_by_us, workload};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, repository, wait_for};
 
-/// Lives of workloads, preemption, a claim, a queue and a restart: all as its account, which may do what its role says.
+/// Workloads, preemption, a claim, a queue and a restart with the service account of the role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
 async fn the_scheduler_needs_no_more_rights_than_its_role_gives() {
@@ -15,7 +15,7 @@ async fn the_scheduler_needs_no_more_rights_than_its_role_gives() {
     share.apply_file("deploy/crds").await;
     let roles = repository().join("deploy/kubernetes/20-rbac-scheduler.yaml");
     let roles = std::fs::read_to_string(roles).expect("the roles");
-    // The share's own account, names and namespace: others use the cluster, too.
+    // Account, names and namespace of the share, since other tests use the cluster.
     let roles = roles
         .replace("namespace: agentaflow\n", &format!("namespace: {}\n", share.namespace))
         .replace("name: agentaflow-scheduler\n", &format!("name: scheduler-{}\n", share.id))

@@ -1,4 +1,4 @@
-//! Health and metrics, by the names that dashboards use.
+//! Health endpoints and documented metrics.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::PROGRAM;
 use crate::support::{NodePlan, Proxy, Scheduler, Share, get};
 
-/// The metrics that are promised, and what they are.
+/// Documented metrics with their types.
 const PROMISED: [(&str, &str); 7] = [
     ("agentaflow_gpu_total", "untyped"),
     ("agentaflow_gpu_available", "gauge"),
@@ -60,13 +60,13 @@ async fn health_tells_a_replica_that_is_ready_from_one_that_is_not() {
     let kubeconfig = cable.write_kubeconfig(share.file("cable.kubeconfig"));
     let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     scheduler.leads().await;
-    // It begins to lead by listing everything.
+    // A new leader lists all objects first.
     scheduler.ready().await;
     for path in ["/healthz", "/livez", "/readyz"] {
         assert_eq!(get(scheduler.http, path).map(|answer| answer.status), Some(200), "{path}");
     }
     assert_eq!(get(scheduler.http, "/metrics").map(|answer| answer.status), Some(404));
-    // One that follows is there to take over, and says that it knows nothing.
+    // A follower is ready and has no cluster state.
     let mut second = Scheduler::launch(PROGRAM, &share, &kubeconfig, "second", &[]);
     second.ready().await;
     let path = format!("/explain/{}/nothing", share.namespace);
@@ -74,7 +74,7 @@ async fn health_tells_a_replica_that_is_ready_from_one_that_is_not() {
     assert_eq!(get(scheduler.http, &path).map(|answer| answer.status), Some(404));
 }
 
-/// Prometheus' own opinion, where its tool is installed.
+/// Runs `promtool`, if installed.
 fn promtool(text: &str) {
     use std::io::Write;
     let started = Command::new("promtool")
@@ -92,7 +92,7 @@ fn promtool(text: &str) {
     drop(input);
     let done = child.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    // Names that documents promise are not up to us; anything else is.
+    // Documented names are exempt from the lint.
     let others: Vec<&str> =
         said.lines().filter(|line| !line.contains("agentaflow_gpu_total")).collect();
     assert!(others.is_empty(), "promtool:\n{said}");

@@ -1,4 +1,4 @@
-//! Settings: from the environment, and changed while it runs. What is remembered over a restart.
+//! Settings from the environment and at run time, and state across a restart.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::PROGRAM;
 use crate::ledger::Ledger;
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
-/// Two nodes on which strategies differ: `small` has less memory and is partly taken, `large` is free.
-/// `least_utilized` takes the latter, `best_fit` the former.
+/// Two nodes on which strategies differ: `small` has less memory and is partly used, `large` is free.
+/// `least_utilized` chooses `large`, `best_fit` chooses `small`.
 async fn two_nodes(share: &Share) -> (String, String) {
     let small = NodePlan::gpus(4).model("NVIDIA-A100-SXM4-40GB", 40_960);
     let small = share.node("small", &small).await;
@@ -76,12 +76,12 @@ async fn the_environment_says_what_the_command_line_does_not() {
     let kubeconfig = share.cluster.kubeconfig.clone();
     let busy = [("SCHEDULING_STRATEGY", "best_fit"), ("SCHEDULING_INTERVAL", "50ms")];
     let mut busy = Scheduler::launch_in(&busy, PROGRAM, &share, &kubeconfig, "busy", &[]);
-    // It hears what the first hears, and does nothing by itself.
+    // The second scheduler receives the same events and has a long interval.
     let other = Share::new().await;
     let idle = [("SCHEDULING_INTERVAL", "1h")];
     let idle = Scheduler::launch_in(&idle, PROGRAM, &other, &kubeconfig, "idle", &[]);
     idle.leads().await;
-    // Numbers are not as old as the interval.
+    // Metrics are fresher than the interval.
     let own = other.node("a", &NodePlan::gpus(3)).await;
     idle.counts("agentaflow_gpu_total", 3.0).await;
     other.create_pod(&other.one_gpu("counted")).await;
@@ -141,7 +141,7 @@ async fn past_use_is_remembered_over_a_restart_and_sways_who_is_next() {
     let mut scheduler = Scheduler::start(PROGRAM, &share, &arguments).await;
     share.create_pod(&of("used", &greedy)).await;
     share.in_phase("used", "Running").await;
-    // A while of use that cannot be anything else.
+    // A period of usage.
     tokio::time::sleep(Duration::from_secs(2)).await;
     share.delete_pod("used").await;
     share.gone("used").await;
@@ -155,7 +155,7 @@ async fn past_use_is_remembered_over_a_restart_and_sways_who_is_next() {
     };
     assert!(past(&greedy), "{memory}");
     assert!(!past(&modest), "{memory}");
-    // The older one comes second, only for what was before the restart.
+    // The older workload is second only because of usage before the restart.
     share.create_pod(&of("older", &greedy)).await;
     wait_for("a second later", async || {
         let older = share.pod("older").await.and_then(|pod| pod.metadata.creation_timestamp);
@@ -181,7 +181,7 @@ async fn set_strategy(share: &Share, name: &str) {
     share.apply_object(map).await;
 }
 
-/// Settings stored by the scheduler.
+/// State that the scheduler saved.
 async fn memory(share: &Share) -> Value {
     let name = format!("{}-memory", share.scheduler_name());
     let map = share.api::<ConfigMap>().get(&name).await.expect("the memory");

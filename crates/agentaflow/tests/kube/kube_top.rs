@@ -9,7 +9,7 @@ use crate::pty::Terminal;
 const ESC: &str = "\u{1b}";
 const TAB: &str = "\t";
 
-/// A node with two GPUs, both taken by `runs`, and `waits`, which waits for one.
+/// A node with two GPUs, the running job `runs` on both, and the pending job `waits`.
 async fn busy(name: &str) -> Lab {
     let mut lab = Lab::start(name).await;
     for order in [&["node", "a", "2"][..], &["monitored", "a"]] {
@@ -76,7 +76,7 @@ async fn a_cluster_is_looked_at_on_any_size_of_screen_and_work_is_cancelled_ther
     lab.leave_nothing().await;
 }
 
-/// For those who look: `--nocapture` shows the screens.
+/// `--nocapture` shows the screens.
 fn show(terminal: &Terminal) {
     println!("{}\n", terminal.contents());
 }

@@ -1,4 +1,4 @@
-//! Claims, and the volumes that serve them.
+//! Volume claims.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn claim(name: &str, class: &str) -> Value {
     })
 }
 
-/// A volume that can be reached where a node's label has this value.
+/// A volume with node affinity to a label value.
 fn volume(name: &str, class: &str, key: &str, value: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -46,7 +46,7 @@ fn volume(name: &str, class: &str, key: &str, value: &str) -> Value {
     })
 }
 
-/// A class whose volumes are bound when a pod needs them.
+/// A StorageClass with WaitForFirstConsumer.
 async fn late_class(share: &Share, name: &str, provisioner: &str) -> String {
     let name = format!("{name}-{}", share.id);
     let class = json!({
@@ -65,7 +65,7 @@ async fn read_claim(share: &Share, name: &str) -> Value {
     share.request("GET", &path, None).await.json()
 }
 
-/// Waits until a provisioner is asked to make the volume of the claim `data` for a node.
+/// Waits until the claim `data` has a selected node.
 async fn claim_names(share: &Share, node: &str) {
     wait_for("the claim names the node", async || {
         let claim = read_claim(share, "data").await;
@@ -76,7 +76,7 @@ async fn claim_names(share: &Share, node: &str) {
     .await;
 }
 
-/// Creates a volume for the claim `data` on this node, like a provisioner.
+/// Provisions the volume of the claim `data` on a node.
 async fn make_volume(share: &Share, class: &str, node: &str) {
     let name = format!("pv-{}", share.id);
     let mut made = volume(&name, class, "kubernetes.io/hostname", node);
@@ -103,7 +103,7 @@ async fn a_bound_volume_decides_the_zone_and_a_missing_claim_is_told() {
     share.apply_object(made).await;
     share.apply_object(claim("data", "")).await;
     assert_eq!(placed_by_us(&share, "train").await, south);
-    // The zone is full now: another zone will not do, however much is free there.
+    // The zone is full; free GPUs in another zone do not help.
     share.create_pod(&pod(&share, "again", "data")).await;
     let words = pod_waits(&share, "again", "Unschedulable").await;
     assert!(words.contains("outside the node affinity"), "{words}");
@@ -200,7 +200,7 @@ async fn a_provisioner_is_told_the_node_and_waited_for() {
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     share.create_pod(&pod(&share, "train", "data")).await;
     claim_names(&share, &node).await;
-    // A provisioner that cannot make it there takes the node off again, and another is looked for.
+    // A failing provisioner removes the selected node, and the scheduler selects another.
     let other = share.node("b", &NodePlan::gpus(1)).await;
     share.patch_node(&node, &json!({"spec": {"unschedulable": true}})).await;
     let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims/data", share.namespace);
@@ -224,12 +224,12 @@ async fn pods_that_share_a_claim_do_not_take_its_volume_from_each_other() {
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     share.create_pod(&pod(&share, "one", "data")).await;
     claim_names(&share, &a).await;
-    // There is room for the other on another node, and the volume is under way here.
+    // The other pod fits another node, and the volume is being provisioned here.
     let b = share.node("b", &NodePlan::gpus(1)).await;
     share.create_pod(&pod(&share, "two", "data")).await;
     pod_waits(&share, "two", "Unschedulable").await;
     claim_names(&share, &a).await;
-    // It turns out to be on the other node: the first is not bound away from it.
+    // The volume is on the other node, so the pod must not be bound here.
     make_volume(&share, &class, &b).await;
     let bound = wait_for("one of them is bound", async || {
         for name in ["one", "two"] {

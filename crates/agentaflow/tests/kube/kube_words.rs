@@ -1,4 +1,4 @@
-//! Events and conditions of pending pods and of decisions.
+//! Conditions and Events of pods.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ async fn pods_that_cannot_be_placed_as_they_are_say_why_and_stay_unbound() {
     share.create_pod(&pod("gated").spec("schedulingGates", gates)).await;
     share.create_pod(&pod("odd").annotation("agentaflow.gpu/scheduling-strategy", "magic")).await;
     share.create_pod(&pod("vast").gpus(64)).await;
-    // Kueue is not here, and no queue of ours has this name.
+    // Kueue is not installed, and no queue has this name.
     share.create_pod(&pod("kueue").label("kueue.x-k8s.io/queue-name", "research")).await;
     assert_eq!(placed_by_us(&share, "kueue").await, node);
     for (name, reason, words) in [
@@ -28,13 +28,13 @@ async fn pods_that_cannot_be_placed_as_they_are_say_why_and_stay_unbound() {
         ("odd", "InvalidAnnotation", "`magic`"),
         ("vast", "Unschedulable", "even when empty"),
     ] {
-        // The API server itself speaks of gates; whoever spoke last, the pod says that it is held by them.
+        // The API server sets SchedulingGated; the condition stays.
         let said = pod_waits(&share, name, reason).await;
         let by_gates = name == "gated" && said.contains("gate");
         assert!(said.contains(words) || by_gates, "{name}: {said}");
         assert_eq!(share.pod(name).await.unwrap().spec.unwrap().node_name, None);
         if name != "gated" {
-            // Who describes a pod sees Events, and no messages of conditions.
+            // `kubectl describe` shows Events, not messages of conditions.
             event(&share, "Pod", name, "FailedScheduling", words).await;
         }
     }

@@ -1,4 +1,4 @@
-//! The life of a `GPUWorkload`.
+//! Lifecycle of a `GPUWorkload`.
 
 use std::process::Command;
 
@@ -91,7 +91,7 @@ async fn a_failing_workload_is_tried_again_as_often_as_it_may_and_then_failed() 
     let words = status["message"].as_str().unwrap();
     assert!(words.contains("after 1 retry") && words.contains("exited with code 3"), "{words}");
     check(&status, "Ready", "False", "Failed");
-    // What failed holds nothing any more.
+    // A failed workload releases its GPUs.
     WorkloadPlan::new(&share, "next", &PodPlan::new("")).create(&share).await;
     in_phase(&share, "next", "Running").await;
 }
@@ -172,7 +172,7 @@ async fn a_workload_that_cannot_be_read_says_so_and_others_go_on() {
     share.node("a", &NodePlan::gpus(2)).await;
     share.apply_file("deploy/crds").await;
     create_unreadable(&share, "odd").await;
-    // The pod names no scheduler, so only the default name `agentaflow` may report on it.
+    // The schedulerName is unreadable, so the default scheduler reports the error.
     let _scheduler = Scheduler::start(PROGRAM, &share, &["--scheduler-name", "agentaflow"]).await;
     let plan = WorkloadPlan::new(&share, "good", &PodPlan::new(""));
     plan.spec("podTemplate", PodPlan::new("").template()).create(&share).await;
@@ -186,7 +186,7 @@ async fn a_workload_that_cannot_be_read_says_so_and_others_go_on() {
     .await;
 }
 
-/// Creates a workload that our program cannot read, while the API server is told to take anything.
+/// Creates an unreadable workload while the CRD accepts all fields.
 async fn create_unreadable(share: &Share, name: &str) {
     let definition =
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpuworkloads.agentaflow.io";
@@ -197,7 +197,7 @@ async fn create_unreadable(share: &Share, name: &str) {
         "metadata": {"name": name},
         "spec": {"priority": "high", "gpuMemoryRequired": 0, "podTemplate": {}},
     });
-    // Other tests set the definition right again at any time.
+    // Other tests may restore the CRD at any time.
     wait_for("an unreadable workload", async || {
         let mut lax = share.request("GET", definition, None).await.json();
         let version = lax["spec"]["versions"][0].as_object_mut().expect("a version");
@@ -241,7 +241,7 @@ fn check(status: &Value, kind: &str, is: &str, reason: &str) {
     assert_eq!((&found["status"], &found["reason"]), (&json!(is), &json!(reason)), "{status}");
 }
 
-/// The GPUs of a node as its monitor would tell them.
+/// GPUNode of a monitor.
 fn gpu_node(share: &Share, node: &str) -> Value {
     let device = |id: &str| {
         json!({"id": id, "name": "NVIDIA A100-SXM4-80GB", "memoryTotal": 81_920,
@@ -262,7 +262,7 @@ pub(crate) async fn annotate(share: &Share, pod: &str, annotations: Value) {
     patched.expect("an annotated pod");
 }
 
-/// Writes the devices of a container, like a kubelet.
+/// Device status of a container from the kubelet.
 async fn tell_devices(share: &Share, pod: &str, id: &str) {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/status", share.namespace);
     let mut object = share.request("GET", &path, None).await.json();

@@ -1,4 +1,4 @@
-//! A share of the cluster, seen as if it were all of it, with a scheduler that answers as if it ran there.
+//! A share of the cluster behind a filtering proxy, with a scheduler that is reachable as a service.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,25 +20,24 @@ use crate::service::serve_in_cluster;
 use crate::support::{NodePlan, OWNER, Scheduler, Share, free_port, wait_for};
 use crate::view::{self, Amiss};
 
-/// A share of the cluster, seen as if it were all of it.
 pub(crate) struct Lab {
-    /// It ends before its share is cleared away, of which it would take care.
+    /// Dropped before the share, whose deletion the scheduler would react to.
     scheduler: Scheduler,
     share: Share,
-    /// The port of its API server.
+    /// Port of the filtering proxy.
     seen: u16,
-    /// Simulated faults of the API server.
+    /// Injected faults.
     amiss: Arc<Amiss>,
     leader: String,
-    /// Of all nodes together.
+    /// GPUs of all nodes.
     gpus: u32,
-    /// Contents of `config.toml`.
+    /// Content of `config.toml`.
     contexts: String,
     variables: Vec<(String, PathBuf)>,
 }
 
 impl Lab {
-    /// The namespace is `test-lab-NAME`; nodes are called `lab-NAME-…`.
+    /// The namespace is `test-lab-NAME`; node names start with `lab-NAME-`.
     pub(crate) async fn start(name: &str) -> Self {
         let share = Share::called(&format!("lab-{name}")).await;
         let lease = "agentaflow-gpu-scheduler";
@@ -57,7 +56,7 @@ impl Lab {
         lab
     }
 
-    /// A command of ours, for this cluster.
+    /// A command for this cluster.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(words);
@@ -68,7 +67,7 @@ impl Lab {
         command
     }
 
-    /// One more context; `lab` is the current one.
+    /// Adds a context; `lab` is the current one.
     fn add_context(&mut self, name: &str, kubeconfig: &Path) {
         let (home, namespace) = (self.home(), &self.share.namespace);
         std::fs::create_dir_all(home.join("agentaflow")).expect("a folder for contexts");
@@ -82,7 +81,7 @@ impl Lab {
         std::fs::write(home.join("agentaflow/config.toml"), text).expect("a list of contexts");
     }
 
-    /// Work that is left would wait in other tests' queues.
+    /// Remaining workloads would be pending in queues of other tests.
     pub(crate) async fn leave_nothing(&self) {
         let path =
             format!("/apis/agentaflow.io/v1/namespaces/{}/gpuworkloads", self.share.namespace);
@@ -113,7 +112,7 @@ impl Lab {
         file
     }
 
-    /// Waits until the API server passes questions on to the scheduler.
+    /// Waits until the API server proxies requests to the scheduler.
     async fn scheduler_is_known(&self) {
         let path = format!(
             "/api/v1/namespaces/{}/services/agentaflow-scheduler-service:8080/proxy/readyz",
@@ -126,12 +125,12 @@ impl Lab {
         .await;
     }
 
-    /// Does what an order of a script says.
+    /// Executes an order of a script.
     pub(crate) async fn carry_out(&mut self, words: &[&str]) {
         match words {
             ["node", name, gpus] => {
                 let gpus = gpus.parse().expect("a number of GPUs");
-                // So cheap that what has run for minutes has cost less than a cent.
+                // A price below one cent for a run of minutes.
                 let plan =
                     NodePlan::gpus(gpus).annotation("agentaflow.gpu/price-per-gpu-hour", "0.10");
                 self.share.node(name, &plan).await;
@@ -155,7 +154,7 @@ impl Lab {
             }
             ["wait", job, "because", reason] => {
                 waits_because(&self.share, job, reason).await;
-                // Events follow behind.
+                // Events arrive later.
                 for (kind, name) in
                     [("GPUWorkload", (*job).to_owned()), ("Pod", format!("{job}-0"))]
                 {
@@ -168,7 +167,7 @@ impl Lab {
             ["wait", job, phase] => {
                 in_phase(&self.share, job, phase).await;
             }
-            // The age of objects is told in whole seconds, by which lists are sorted.
+            // Creation timestamps have whole seconds, and lists are sorted by them.
             ["later"] => {
                 let begun = Stamp::now().0 / 1000;
                 wait_for("a later second", async || {
@@ -203,7 +202,7 @@ impl Lab {
         }
     }
 
-    /// The scheduler is killed, and an hour goes by.
+    /// Kills the scheduler and advances the clock by an hour.
     async fn lose_leader(&mut self) {
         self.scheduler.program.kill();
         let namespace = &self.share.namespace;
@@ -216,7 +215,7 @@ impl Lab {
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
-    /// Publishes two A100s, the first of them busy, like a monitor on the node.
+    /// Publishes two A100 GPUs as a monitor would, the first one busy.
     async fn monitor(&self, short: &str) {
         let node = self.share.node_name(short);
         let namespace = &self.share.namespace;
@@ -289,7 +288,7 @@ impl Lab {
         self.share.apply_object(binding).await;
     }
 
-    /// Pods in the place of scheduler and monitor, which are ready at once, and a webhook that is never called.
+    /// Creates ready pods in place of scheduler and monitor, and a webhook that is never called.
     async fn install(&self) {
         let namespace = &self.share.namespace;
         let object = |kind: &str, name: &str, version: &str| {
@@ -322,7 +321,7 @@ impl Lab {
             }],
         });
         self.share.apply_object(object("Deployment", "agentaflow-gpu-scheduler", "apps/v1")).await;
-        // Not on the nodes of others, which come and go.
+        // Not on nodes of other tests.
         let mut monitor = object("DaemonSet", "agentaflow-gpu-monitor", "apps/v1");
         monitor["spec"]["template"]["spec"]["nodeSelector"] = json!({OWNER: self.share.id});
         self.share.apply_object(monitor).await;
@@ -330,7 +329,7 @@ impl Lab {
         self.is_installed_on(1).await;
     }
 
-    /// Waits until a scheduler and monitors on so many nodes are ready.
+    /// Waits until the scheduler and this many monitors are ready.
     async fn is_installed_on(&self, nodes: u64) {
         let namespace = &self.share.namespace;
         let status = async |kind: &str, name: &str| {
@@ -370,7 +369,7 @@ impl Stage for Lab {
     }
 }
 
-/// Identity of the leader.
+/// Identity of the scheduler.
 async fn leader_of(share: &Share) -> String {
     let path = format!(
         "/apis/coordination.k8s.io/v1/namespaces/{}/leases/agentaflow-gpu-scheduler",

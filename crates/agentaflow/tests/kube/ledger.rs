@@ -1,5 +1,5 @@
-//! Watches every pod of a share from its first to its last, and remembers what must never be seen: a pod on two
-//! nodes in its life, and more GPUs in use on a node than it has.
+//! Watches all pods of a share and records violations: a pod on two
+//! nodes in its life, and more GPUs in use than a node has.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,21 +15,21 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Share, wait_for};
 
-/// Age up to which the scheduler may not know a change.
+/// Delay after which the scheduler must know a change.
 const NEWS: Duration = Duration::from_secs(2);
 
-/// Observations of the pods of a share.
+/// Observed pods of a share.
 pub(crate) struct Ledger {
     book: Arc<Mutex<Book>>,
     watching: JoinHandle<()>,
 }
 
-/// Reaction to a pod that does not fit on its node.
+/// Handling of a pod that does not fit its node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kubelet {
-    /// No kubelet: an error of the scheduler.
+    /// A violation.
     Absent,
-    /// The kubelet, as a real one does; a fault only where our scheduler must have known.
+    /// The kubelet rejects the pod; a violation only if the scheduler must have known.
     Refuses,
 }
 
@@ -38,7 +38,7 @@ struct Book {
     scheduler: String,
     rooms: BTreeMap<String, i64>,
     pods: BTreeMap<String, Seen>,
-    /// The node of each pod that ever had one, by uid.
+    /// Node of each bound pod, by UID.
     homes: BTreeMap<String, String>,
     faults: Vec<String>,
     refused: u32,
@@ -54,12 +54,12 @@ struct Seen {
 }
 
 impl Ledger {
-    /// Begins to watch; the share's nodes must be there.
+    /// Starts the watch; the nodes must exist.
     pub(crate) async fn open(share: &Share) -> Self {
         Self::begin(share, Kubelet::Absent).await
     }
 
-    /// As [`Self::open`], and pods that do not fit on their node are refused as a kubelet would.
+    /// [`Self::open`] with kubelets that reject pods that do not fit.
     pub(crate) async fn with_kubelets(share: &Share) -> Self {
         Self::begin(share, Kubelet::Refuses).await
     }
@@ -88,7 +88,7 @@ impl Ledger {
         ledger
     }
 
-    /// Reads how many GPUs the nodes have; again after nodes were added.
+    /// Reads the GPUs of the nodes; repeat after adding nodes.
     pub(crate) async fn survey(&self, share: &Share) {
         let own = ListParams::default().labels(&share.node_selector());
         let nodes = share.cluster_api::<Node>().list(&own).await.expect("a list of nodes");
@@ -100,26 +100,27 @@ impl Ledger {
         self.book().rooms.extend(rooms);
     }
 
+    /// Number of bound pods.
     pub(crate) fn bound(&self) -> usize {
         self.book().pods.values().filter(|pod| pod.node.is_some()).count()
     }
 
-    /// Pods that neither run nor have ended.
+    /// Number of pods that neither run nor finished.
     pub(crate) fn waiting(&self) -> usize {
         self.book().pods.values().filter(|pod| pod.node.is_none() && !pod.over).count()
     }
 
-    /// Pods rejected by kubelets.
+    /// Number of pods that kubelets rejected.
     pub(crate) fn refused(&self) -> u32 {
         self.book().refused
     }
 
-    /// The most GPUs that were ever in use at once.
+    /// Maximum of GPUs in use at the same time.
     pub(crate) fn most(&self) -> i64 {
         self.book().most
     }
 
-    /// Waits until this many pods have a node.
+    /// Waits until this many pods are bound.
     pub(crate) async fn until_bound(&self, count: usize) {
         wait_for(&format!("{count} pods bound"), async || {
             let now = self.bound();
@@ -128,7 +129,7 @@ impl Ledger {
         .await;
     }
 
-    /// Fails if anything was seen that must not be.
+    /// Fails on a recorded violation.
     #[track_caller]
     pub(crate) fn check(&self) {
         assert!(!self.watching.is_finished(), "the pods are not watched any more");
@@ -181,7 +182,7 @@ async fn watch(client: Client, namespace: String, book: Arc<Mutex<Book>>) {
     }
 }
 
-/// Writes the status of a rejected pod, like a kubelet.
+/// Status of a pod that a kubelet rejects.
 pub(crate) async fn refuse(pods: &Api<Pod>, name: &str) {
     let status = json!({"status": {
         "phase": "Failed",
@@ -189,12 +190,12 @@ pub(crate) async fn refuse(pods: &Api<Pod>, name: &str) {
         "message": "Pod was rejected: Node didn't have enough resource: nvidia.com/gpu, requested: 1, used: 4, capacity: 4",
     }});
     let patched = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await;
-    // The pod may have been deleted in the meantime.
+    // The pod may have been deleted.
     drop(patched);
 }
 
 impl Book {
-    /// Takes a pod down; gives its name if the kubelet does not take it.
+    /// Records a pod; returns its name if the kubelet rejects it.
     fn see(&mut self, pod: &Pod) -> Option<String> {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -238,7 +239,7 @@ impl Book {
         (self.kubelet == Kubelet::Refuses).then_some(name)
     }
 
-    /// GPUs in use on a node: all, and the part that the scheduler must know.
+    /// GPUs in use on a node: all, and those known to all components.
     fn used(&self, node: &str) -> (i64, i64) {
         let there = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && !pod.over);
         there.fold((0, 0), |(all, old), pod| {

@@ -1,4 +1,4 @@
-//! The program on a real Kubernetes control plane, and on a real node of it.
+//! The program on a Kubernetes control plane and on a real node.
 
 mod bursts;
 #[path = "../commands/golden.rs"]
@@ -43,5 +43,4 @@ mod support;
 mod view;
 mod workers;
 
-/// The program as it was built for these tests.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");

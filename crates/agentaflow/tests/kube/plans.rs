@@ -1,16 +1,16 @@
-//! `GPUWorkload` objects: how they shall look, and what became of them; and who placed pods.
+//! Builders and observers of `GPUWorkload` objects and bindings.
 
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::support::{PodPlan, Share, wait_for};
 
-/// A workload of one pod with one GPU, placed by the share's own scheduler.
+/// A workload with one pod and one GPU for the scheduler of the share.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkloadPlan(Value);
 
 impl WorkloadPlan {
-    /// The pods are made from `pods`, whose name does not matter.
+    /// Sets the pod template.
     pub(crate) fn new(share: &Share, name: &str, pods: &PodPlan) -> Self {
         let template = pods.clone().scheduler(&share.scheduler_name()).template();
         Self(json!({
@@ -30,7 +30,7 @@ impl WorkloadPlan {
         self
     }
 
-    /// Any field of the spec.
+    /// Sets a field of the spec.
     pub(crate) fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
         self.0["spec"][field] = value.into();
         self
@@ -41,13 +41,12 @@ impl WorkloadPlan {
     }
 }
 
-/// A workload of the share's namespace as the API server has it.
 pub(crate) async fn workload(share: &Share, name: &str) -> Option<Value> {
     let answer = share.request("GET", &path(share, name), None).await;
     (answer.status == 200).then(|| answer.json())
 }
 
-/// Waits until `find` finds what it looks for in a workload.
+/// Waits until `find` returns a value.
 pub(crate) async fn wait_workload<T>(
     share: &Share,
     name: &str,
@@ -61,7 +60,7 @@ pub(crate) async fn wait_workload<T>(
     .await
 }
 
-/// Waits until a workload is in a phase; gives its status.
+/// Waits for a phase; returns the status.
 pub(crate) async fn in_phase(share: &Share, name: &str, phase: &str) -> Value {
     wait_workload(share, name, phase, |object| {
         (object["status"]["phase"] == phase).then(|| object["status"].clone())
@@ -69,7 +68,7 @@ pub(crate) async fn in_phase(share: &Share, name: &str, phase: &str) -> Value {
     .await
 }
 
-/// Waits until a workload waits for a reason; gives the sentence.
+/// Waits for a pending reason; returns the message.
 pub(crate) async fn waits_because(share: &Share, name: &str, reason: &str) -> String {
     wait_workload(share, name, reason, |object| {
         let told = condition(&object["status"], "Schedulable");
@@ -79,7 +78,7 @@ pub(crate) async fn waits_because(share: &Share, name: &str, reason: &str) -> St
     .await
 }
 
-/// A condition of a status; null when it is not there.
+/// A condition of a status, or null.
 pub(crate) fn condition(status: &Value, kind: &str) -> Value {
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     conditions.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
@@ -90,7 +89,7 @@ pub(crate) async fn delete_workload(share: &Share, name: &str) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-/// Waits until a pod is bound, and sees that our scheduler did it; gives the node.
+/// Waits until the scheduler under test binds a pod; returns the node.
 #[track_caller]
 pub(crate) fn placed_by_us(share: &Share, pod: &str) -> impl Future<Output = String> {
     let place = std::panic::Location::caller();
@@ -103,7 +102,7 @@ pub(crate) fn placed_by_us(share: &Share, pod: &str) -> impl Future<Output = Str
     }
 }
 
-/// Waits until a pod says why it is not placed: the reason of its condition, then the sentence.
+/// Waits for reason and message of PodScheduled=False.
 pub(crate) async fn pod_waits(share: &Share, pod: &str, reason: &str) -> String {
     share
         .wait_pod(pod, reason, |pod| {
@@ -115,7 +114,7 @@ pub(crate) async fn pod_waits(share: &Share, pod: &str, reason: &str) -> String 
         .await
 }
 
-/// Waits until an Event of this reason says so about an object; gives the whole sentence.
+/// Waits for an Event with this reason and text; returns its message.
 pub(crate) async fn event(
     share: &Share,
     kind: &str,
@@ -139,7 +138,7 @@ pub(crate) async fn event(
     .await
 }
 
-/// For tests that run a scheduler under the product's own name, or admission: one at a time.
+/// Serializes tests that use the default schedulerName or the webhook.
 pub(crate) async fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     ALONE.lock().await

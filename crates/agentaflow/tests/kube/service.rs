@@ -1,4 +1,4 @@
-//! A scheduler that runs beside the cluster, reached as if it ran in it.
+//! A scheduler outside of the cluster, reachable as a service.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::support::{PodPlan, Scheduler, Share};
 
-/// The service of the scheduler, as if it ran in the cluster: the API server only speaks to addresses that are not
-/// the machine's own loopback.
+/// Service of the scheduler. The API server proxies only to addresses outside of
+/// the loopback network.
 pub(crate) async fn serve_in_cluster(share: &Share, scheduler: &Scheduler) {
     let address = own_address();
     let mut ports = Vec::new();
@@ -31,7 +31,7 @@ pub(crate) async fn serve_in_cluster(share: &Share, scheduler: &Scheduler) {
         "metadata": {"name": name, "namespace": share.namespace},
         "spec": {"ports": [{"name": "http", "port": 8080}, {"name": "metrics", "port": 9090}]},
     });
-    // It only passes on to addresses of pods.
+    // The API server proxies only to pod addresses.
     share.create_pod(&PodPlan::new("scheduler").scheduler("nobody")).await;
     let status =
         json!({"status": {"phase": "Running", "podIPs": [{"ip": address}], "podIP": address}});
@@ -49,7 +49,7 @@ pub(crate) async fn serve_in_cluster(share: &Share, scheduler: &Scheduler) {
     share.apply_object(endpoints).await;
 }
 
-/// The address by which this machine speaks to others. Nothing is sent to find it out.
+/// Outbound address of this machine, found without sending packets.
 fn own_address() -> IpAddr {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     socket.connect("192.0.2.254:9").expect("a way to others");

@@ -1,5 +1,5 @@
-//! The cluster as one test sees it: what lists of nodes and queues say about other tests is left out, and what is
-//! amiss only for this test is seen by it alone. Everything else reaches the API server as it is.
+//! A filtering proxy to the API server: lists of nodes and queues contain only those of the test, and faults affect
+//! only the test. All other requests pass through unchanged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -16,26 +16,25 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::Share;
 
-/// Simulated faults of the API server.
+/// Injected faults.
 #[derive(Default)]
 pub(crate) struct Amiss {
-    /// Seconds that its clock is ahead.
+    /// Clock skew in seconds.
     pub(crate) ahead: AtomicI64,
-    /// It does not know our kinds.
+    /// The CRDs are missing.
     pub(crate) kindless: AtomicBool,
 }
 
-/// Proxy in front of the API server.
 struct View {
     client: Client,
     amiss: Arc<Amiss>,
-    /// Selects the nodes.
+    /// Label selector of nodes.
     selector: String,
-    /// With this the names of its queues begin.
+    /// Prefix of queue names.
     queues: String,
 }
 
-/// Starts it; gives its port. It speaks without TLS, as the administrator.
+/// Starts the proxy without TLS and with admin rights; returns its port.
 pub(crate) async fn serve(share: &Share, amiss: &Arc<Amiss>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -49,7 +48,7 @@ pub(crate) async fn serve(share: &Share, amiss: &Arc<Amiss>) -> u16 {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let view = Arc::clone(&view);
-            // Whoever asked may be gone before the answer is told.
+            // The client may have disconnected.
             tokio::spawn(async move { view.answer(stream).await.unwrap_or_default() });
         }
     });
@@ -93,7 +92,6 @@ impl View {
         Some(())
     }
 
-    /// `Date` header.
     fn date(&self) -> String {
         let ahead = SignedDuration::from_secs(self.amiss.ahead.load(Ordering::Relaxed));
         let printed =
@@ -125,7 +123,7 @@ impl View {
         Some((request, path))
     }
 
-    /// A list of nodes asks for the test's own.
+    /// Restricts a list of nodes to those of the test.
     fn narrowed(&self, path: &str) -> String {
         if path.split('?').next() != Some("/api/v1/nodes") {
             return path.to_owned();

@@ -1,4 +1,4 @@
-//! A server, and an agent that makes a node of the cluster its worker, with the rights of `deploy/worker`.
+//! A server, and an agent for a cluster node with the permissions of `deploy/worker`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::PROGRAM;
 use crate::rest::{Answer, Connection};
 use crate::support::{NodePlan, Program, Proxy, Share, free_port, repository, wait_for};
 
-/// The body of the documented call.
+/// Body of the documented request.
 pub(crate) fn documented() -> Value {
     json!({
         "job_name": "AI Training Job",
@@ -25,7 +25,7 @@ pub(crate) fn documented() -> Value {
     })
 }
 
-/// A server with one worker: a node of the cluster.
+/// A server with a cluster node as its only node.
 pub(crate) struct Fleet {
     pub(crate) agent: Program,
     _server: Program,
@@ -37,26 +37,26 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// With a node that KWOK plays.
+    /// With a KWOK node.
     pub(crate) async fn new(plan: &NodePlan) -> Self {
         Self::with_heartbeat(plan, "2s").await
     }
 
-    /// With signs of life this often; the lease is twice that.
+    /// With this heartbeat interval; the lease is twice as long.
     pub(crate) async fn with_heartbeat(plan: &NodePlan, heartbeat: &str) -> Self {
         let share = Share::new().await;
         let node = share.node("gpu", plan).await;
         Self::start(share, node, heartbeat, false).await
     }
 
-    /// The agent reaches the API server through a proxy that can be unplugged.
+    /// The agent uses a proxy to the API server that can be disconnected.
     pub(crate) async fn through_proxy(plan: &NodePlan) -> Self {
         let share = Share::new().await;
         let node = share.node("gpu", plan).await;
         Self::start(share, node, "10s", true).await
     }
 
-    /// With a node that is there already.
+    /// With an existing node.
     pub(crate) async fn start(share: Share, node: String, heartbeat: &str, proxied: bool) -> Self {
         let account = format!("worker-{}", share.id);
         let rights = fs::read_to_string(repository().join("deploy/worker/10-rbac.yaml")).unwrap();
@@ -96,13 +96,12 @@ impl Fleet {
         fleet
     }
 
-    /// A call of an administrator.
     pub(crate) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let connection = Connection::open(self.port, Some(&self.token));
         connection.and_then(|mut server| server.call(method, path, body)).expect("an answer")
     }
 
-    /// Hands in a job; gives its number.
+    /// Submits a job; returns its id.
     pub(crate) fn post(&self, job: &Value) -> i64 {
         let made = self.call("POST", "/gpu-workers/jobs/", Some(job));
         assert_eq!(made.status, 201, "{}", made.body);
@@ -113,12 +112,11 @@ impl Fleet {
         self.call("GET", &format!("/gpu-workers/jobs/{id}"), None).ok()
     }
 
-    /// Output of a task, read from the server.
+    /// Logs of a task from the server.
     pub(crate) fn output(&self, id: i64) -> String {
         self.call("GET", &format!("/gpu-workers/jobs/{id}/logs"), None).body
     }
 
-    /// The node, as the server shows it.
     pub(crate) fn node(&self) -> Value {
         self.call("GET", "/gpu-workers/nodes/", None).ok()[0].clone()
     }
@@ -128,7 +126,7 @@ impl Fleet {
         self.wait_job(id, &format!("is {status}"), |job| job["status"] == json!(status)).await
     }
 
-    /// Waits until a job has this status in this try.
+    /// Waits until a job has this status in this attempt.
     pub(crate) async fn is_at(&self, id: i64, status: &str, attempt: u32) -> Value {
         let there =
             |job: &Value| job["status"] == json!(status) && job["attempt"] == json!(attempt);
@@ -143,7 +141,7 @@ impl Fleet {
         .await
     }
 
-    /// The pod of a job that runs.
+    /// Pod of a running job.
     pub(crate) async fn pod_of(&self, id: i64) -> String {
         let job = self
             .wait_job(id, "has a pod that runs", |job| {
@@ -157,7 +155,7 @@ impl Fleet {
         self.share.api().get(&format!("gpu-job-{id}-1-0")).await.unwrap()
     }
 
-    /// Makes KWOK do something with a pod.
+    /// Sets a KWOK annotation on a pod.
     pub(crate) async fn tell_pod(&self, pod: &str, orders: &[(&str, &str)]) {
         let orders = orders
             .iter()
@@ -181,7 +179,7 @@ impl Fleet {
         self.share.pod(pod).await?.metadata.uid
     }
 
-    /// Waits until there is neither a Job nor a pod in the namespace.
+    /// Waits until the namespace has no Job and no pod.
     pub(crate) async fn nothing_is_left(&self) {
         wait_for("no Job and no pod is left", async || {
             let jobs = self.share.api::<Job>().list(&ListParams::default()).await.unwrap().items;
@@ -192,7 +190,7 @@ impl Fleet {
         .await;
     }
 
-    /// The kubelet hands out so many GPUs from now on.
+    /// Sets the allocatable GPUs of the node.
     pub(crate) async fn hand_out(&self, gpus: u32) {
         let amounts = json!({"nvidia.com/gpu": gpus.to_string()});
         let patch = json!({"status": {"capacity": amounts, "allocatable": amounts}});

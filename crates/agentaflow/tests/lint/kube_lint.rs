@@ -1,4 +1,4 @@
-//! `agentaflow lint --cluster` on a real control plane: what people made is checked, not what controllers made of it.
+//! `agentaflow lint --cluster` on a control plane checks objects of users, not of controllers.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use tokio::process::Command;
 use crate::PROGRAM;
 use crate::support::{Share, repository, wait_for};
 
-/// Objects with mistakes that an API server takes.
+/// Objects with mistakes that the API server accepts.
 const MISTAKEN: &str = "\
 apiVersion: apps/v1
 kind: Deployment
@@ -191,7 +191,7 @@ async fn a_namespace_that_is_misspelt_is_not_called_clean() {
     }
 }
 
-/// Manifests as they are printed, and whether the API server refuses them.
+/// Published manifests, and true if the API server rejects them.
 const PRINTED: [(&str, bool); 5] = [
     ("worker-job.yaml", true),
     ("worker-scaling.yaml", true),
@@ -223,7 +223,7 @@ async fn a_printed_manifest_that_is_mended_is_taken_by_the_api_server() {
     }
 }
 
-/// The exit code, and what is wrong with which objects of the share's namespace: errors and warnings.
+/// Exit code, and errors and warnings per object of the namespace.
 async fn lint(share: &Share) -> (i32, BTreeSet<(String, String)>) {
     let mut command = Command::new(PROGRAM);
     command.args(["lint", "--cluster", "-o", "json", "-n", &share.namespace, "--kubeconfig"]);

@@ -1,4 +1,4 @@
-//! `agentaflow lint` as a user meets it: the real binary, small manifests.
+//! `agentaflow lint` with the real binary and small manifests.
 
 mod kube_lint;
 #[path = "../../../kube-scheduler/tests/support/mod.rs"]
@@ -9,10 +9,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The program as it was built for these tests.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
 
-/// A job that the API server refuses: no restartPolicy.
+/// A Job without restartPolicy, which the API server rejects.
 const REFUSED: &str = "\
 apiVersion: batch/v1
 kind: Job
@@ -31,7 +30,7 @@ spec:
 
 const CLEAN: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  b: c\n";
 
-/// A folder of this test's own, empty.
+/// Creates an empty directory for the test.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lint-{name}"));
     let _ = fs::remove_dir_all(&folder);
@@ -49,12 +48,12 @@ fn lint(folder: &Path, line: &str, input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may end before it has read anything.
+    // The program may exit before it reads stdin.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
 
-/// Exit code, what was printed, and what was said beside it.
+/// Exit code, stdout and stderr.
 fn check(folder: &Path, line: &str, input: &str) -> (i32, String, String) {
     let output = lint(folder, line, input);
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -158,7 +157,7 @@ fn a_patch_of_kustomize_is_no_whole_object() {
     for name in ["more.yaml", "overlay/less.yaml"] {
         assert!(said.contains(&format!("note: {name}: it is a patch")), "{said}");
     }
-    // Who names it wants to know.
+    // An operand must contain an object.
     let (code, found, _) = check(&folder, "more.yaml", "");
     assert_eq!(code, 1, "{found}");
 }
@@ -192,7 +191,7 @@ fn what_was_named_and_holds_nothing_to_check_fails() {
         let (code, out, errors) = check(&folder, line, input);
         assert!(code == 1 && out.starts_with(said), "{line}: {code} {out}{errors}");
     }
-    // A list of nothing is an answer, and so is a folder.
+    // An empty list and an empty directory are valid.
     let empty = "apiVersion: v1\nkind: List\nitems: []\n";
     assert_eq!(check(&folder, "-", empty).0, 0);
     assert_eq!(check(&folder, ".", "").0, 0);

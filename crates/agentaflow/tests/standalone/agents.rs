@@ -1,4 +1,4 @@
-//! `agentaflow agent` as an operator meets it.
+//! `agentaflow agent` on the command line.
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Server, agents and whole machines are killed at random points under load: no job is lost, none runs twice at
-//! the same time, and the ledger adds up with what the jobs say they cost.
+//! Server, agents and machines are killed at random times under load: no job is lost, no job runs twice at
+//! the same time, and the ledger matches the costs of the jobs.
 //!
-//! `CHAOS_SEED` chooses other points, `CHAOS_SECONDS` another length.
+//! `CHAOS_SEED` sets the random seed, `CHAOS_SECONDS` the duration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::cluster::three_agents;
 use crate::harness::{Cluster, HEARTBEAT, shell_job};
 
-/// Longest time until all jobs have ended after the last kill.
+/// Time for all jobs to finish after the last kill.
 const SETTLE: Duration = Duration::from_mins(2);
 
-/// Numbers that look random and are the same for the same seed.
+/// Pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -32,7 +32,7 @@ fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
-/// A job that holds a lock while it runs and reports a second holder.
+/// A job that holds its own lock while it runs, and reports a lock held by another instance.
 fn job(cluster: &Cluster, dice: &mut Dice) -> Value {
     let (folder, seconds) = (cluster.shared(""), dice.below(25) as f64 / 10.0);
     let script = format!(
@@ -46,7 +46,7 @@ fn job(cluster: &Cluster, dice: &mut Dice) -> Value {
     )
 }
 
-/// Kills something and sees to it that it comes back.
+/// Kills a process or machine and restarts it.
 fn strike(cluster: &mut Cluster, dice: &mut Dice) -> String {
     let name = ["one", "two", "three"][dice.below(3) as usize];
     let away = Duration::from_millis(dice.below(1500));
@@ -109,7 +109,7 @@ fn no_job_is_lost_or_runs_twice_at_once_and_the_ledger_adds_up_while_everything_
     );
 }
 
-/// All jobs, when all are over.
+/// All jobs, after all have finished.
 fn settled(cluster: &Cluster, promised: &BTreeSet<i64>) -> BTreeMap<i64, Value> {
     let since = Instant::now();
     loop {

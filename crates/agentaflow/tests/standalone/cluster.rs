@@ -1,4 +1,4 @@
-//! One server and three agents that run processes.
+//! One server and three agents with the process runtime.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Cluster, SOON, eventually};
 
-/// A server with three agents, all taking work.
+/// A server with three ready agents.
 pub(crate) fn three_agents() -> Cluster {
     let mut cluster = Cluster::server(&[]);
     for name in ["one", "two", "three"] {
@@ -17,7 +17,7 @@ pub(crate) fn three_agents() -> Cluster {
     cluster
 }
 
-/// The name of the node of a job's first task.
+/// Node of the first task of a job.
 pub(crate) fn node_of(job: &Value) -> String {
     job["tasks"][0]["node_name"].as_str().unwrap_or_default().to_owned()
 }
@@ -85,7 +85,7 @@ fn a_cancelled_job_is_stopped_politely_and_says_so() {
     assert_eq!(cluster.run(&["cancel", &id.to_string()]).code, Some(0));
     let job = cluster.wait_for_status(id, "cancelled");
     assert_eq!(job["end_reason"], "Cancelled");
-    // The shell may tell in between that its `sleep` was ended too.
+    // The shell may also report the end of its `sleep`.
     let logs = cluster.logs(id);
     assert!(logs.starts_with("on\n") && logs.ends_with("bye\n"), "{logs}");
     assert!(
@@ -149,7 +149,7 @@ fn a_drained_node_gives_its_jobs_to_others_without_a_retry() {
 #[test]
 fn a_job_that_ends_well_because_it_was_told_to_leave_is_not_done() {
     let cluster = three_agents();
-    // As training does that writes a checkpoint when it has to go.
+    // As training that writes a checkpoint on SIGTERM.
     let script = "trap 'exit 0' TERM; echo on; while :; do sleep 0.1; done";
     let id = cluster.submit(script, json!({}));
     eventually("it runs", SOON, || cluster.logs(id).contains("on").then_some(()));

@@ -1,4 +1,4 @@
-//! Containers on a real engine, named by `AGENTAFLOW_TEST_DOCKER` (the path of its socket).
+//! Containers on a Docker engine; `AGENTAFLOW_TEST_DOCKER` is the path of its socket.
 
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ fn docker_containers_outlive_a_killed_agent_and_are_adopted() {
 #[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
 fn docker_tells_memory_that_ran_out_and_an_image_that_is_not_there() {
     let cluster = cluster();
-    // It keeps what it has read until a line ends, which never happens.
+    // The reader buffers until the end of the line, which never comes.
     let hungry = "exec tail /dev/zero";
     let id = submit(&cluster, hungry, &json!({"memory_required": 64}));
     let job = cluster.wait_for_status(id, "failed");

@@ -1,7 +1,7 @@
-//! Every `curl` command of the worker system's documentation, as printed there, against a running server.
+//! Every `curl` command of the worker documentation, verbatim, against a running server.
 //!
-//! Two things are filled in: the address, and what stands in braces. Commands that are printed without an
-//! `Authorization` header need one all the same; without it they get a 401 that says which token is missing.
+//! Address and placeholders in braces are filled in. Commands without an
+//! `Authorization` header still need one; without it the server returns 401 and names the token.
 
 use std::process::Command;
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use crate::harness::Cluster;
 
-/// Caller, which decides the token named in a 401.
+/// Caller of a command, and thus the token that it needs.
 #[derive(Clone, Copy, PartialEq)]
 enum Who {
     Worker,
     User,
 }
 
-/// A command as printed.
+/// A documented command.
 struct Printed {
     who: Who,
     text: &'static str,
@@ -85,7 +85,6 @@ const AGENT: Printed = Printed {
     text: r#"curl "http://localhost:8000/gpu-workers/agents/{agent_id}""#,
 };
 
-/// A reader who follows the documentation.
 struct Reader {
     cluster: Cluster,
     node_id: String,
@@ -99,7 +98,7 @@ impl Reader {
         Self { cluster: Cluster::server(&[]), node_id: name(), job_id: name(), agent_id: name() }
     }
 
-    /// The command as it is typed in: the address and what stands in braces are this server's own.
+    /// The command with the address and the placeholders of this server.
     fn typed(&self, printed: &Printed) -> String {
         printed
             .text
@@ -115,7 +114,7 @@ impl Reader {
         std::fs::read_to_string(self.cluster.path(file)).unwrap().trim().to_owned()
     }
 
-    /// The answer with the token that the call needs.
+    /// Response with the required token.
     fn ok(&self, printed: &Printed, status: u16) -> Value {
         let mut typed = self.typed(printed);
         if !typed.contains("Authorization") {
@@ -126,7 +125,7 @@ impl Reader {
         body
     }
 
-    /// Word for word, and without a token: the answer tells which one is missing and where it is.
+    /// Response without a token, which names the missing token.
     fn refused_without_a_token(&self, printed: &Printed) {
         let typed = self.typed(printed).replace("  -H \"Authorization: Bearer $TOKEN\" \\\n", "");
         let (status, body) = curl(&typed, "");
@@ -138,7 +137,7 @@ impl Reader {
     }
 }
 
-/// Lets a shell run the command; the status and the body of the answer.
+/// Runs the command in a shell; returns status and body.
 fn curl(command: &str, token: &str) -> (u16, Value) {
     let quiet = command.replacen("curl ", "curl -sS -w '\\n%{http_code}' ", 1);
     let output = Command::new("sh").args(["-c", &quiet]).env("TOKEN", token).output().unwrap();

@@ -1,4 +1,4 @@
-//! Starts the real program on free ports with folders of its own, and ends everything that it started.
+//! Starts the program on free ports in its own directories, and stops all its processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,16 +19,15 @@ use crate::http::{Answer, Connection};
 use crate::procs::{kill_all, processes};
 pub(crate) use ports::free_port;
 
-/// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
 
-/// Heartbeat interval of agents: short, for a fast detection of losses.
+/// Heartbeat interval of agents: short, so that a loss is detected soon.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(300);
 
 /// Timeout of expected events on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// A program that was started.
+/// A started program.
 pub(crate) struct Process {
     child: Child,
     log: PathBuf,
@@ -51,11 +50,11 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        // It may be gone already.
+        // The process may have exited.
         let _ = kill_process(self.pid(), signal);
     }
 
-    /// `kill -9`, and until it is gone.
+    /// Sends SIGKILL and waits for the exit.
     pub(crate) fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.child.wait().unwrap();
@@ -65,7 +64,7 @@ impl Process {
         eventually("the program ends", within, || self.child.try_wait().unwrap())
     }
 
-    /// SIGTERM; how long it took to end, and how it ended.
+    /// Sends SIGTERM; returns the duration and the exit status.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
         let since = Instant::now();
         self.signal(Signal::TERM);
@@ -73,7 +72,7 @@ impl Process {
     }
 }
 
-/// A server with its agents, or `up`, and everything they write.
+/// A server with its agents, or `up`, and their directories.
 pub(crate) struct Cluster {
     home: TempDir,
     pub(crate) port: u16,
@@ -100,7 +99,7 @@ impl Cluster {
 
     fn start(command: &str, extra: &[&str]) -> Self {
         let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
-        // Jobs run as another user when the tests run as root, and write into `shared`.
+        // Jobs run as another user if the tests run as root, and write to `shared`.
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(home.path().join("shared")).unwrap();
         fs::set_permissions(home.path().join("shared"), fs::Permissions::from_mode(0o777)).unwrap();
@@ -123,7 +122,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a killed or ended server again, on the same port and folder.
+    /// Restarts the server with the same port and directory.
     pub(crate) fn restart_server(&mut self) {
         self.server = begin(self.home.path(), &self.arguments, "server");
         self.wait_until_ready();
@@ -140,13 +139,13 @@ impl Cluster {
         }
     }
 
-    /// Starts an agent that runs processes, with two simulated GPUs.
+    /// Starts an agent with the process runtime and two simulated GPUs.
     pub(crate) fn agent(&mut self, name: &str, extra: &[&str]) {
         let server = format!("http://127.0.0.1:{}", self.port);
         self.agent_at(name, &server, extra);
     }
 
-    /// The same, reaching the server by another way.
+    /// [`Self::agent`] with another server address.
     pub(crate) fn agent_at(&mut self, name: &str, server: &str, extra: &[&str]) {
         let state = self.state_dir(name).display().to_string();
         let token = self.path("data/registration-token").display().to_string();
@@ -180,13 +179,13 @@ impl Cluster {
         self.restart_agent(name);
     }
 
-    /// Starts a killed agent again.
+    /// Restarts a killed agent.
     pub(crate) fn restart_agent(&mut self, name: &str) {
         let agent = begin(self.home.path(), &self.agent_arguments[name], name);
         self.agents.insert(name.to_owned(), agent);
     }
 
-    /// Waits until so many nodes take work.
+    /// Waits until this many nodes are ready.
     pub(crate) fn wait_for_nodes(&self, count: usize) {
         let ready = |node: &&Value| node["status"] == "active" && node["reachable"] == true;
         eventually("the nodes take work", SOON, || {
@@ -195,12 +194,12 @@ impl Cluster {
         });
     }
 
-    /// A path below the cluster's own folder.
+    /// A path in the directory of the cluster.
     pub(crate) fn path(&self, below: &str) -> PathBuf {
         self.home.path().join(below)
     }
 
-    /// A folder into which jobs may write.
+    /// A directory that jobs can write to.
     pub(crate) fn shared(&self, file: &str) -> String {
         self.path("shared").join(file).display().to_string()
     }
@@ -217,16 +216,15 @@ impl Cluster {
             .copied()
     }
 
-    /// Ends everything of an agent at once, as if its machine had lost power.
+    /// Kills all processes of an agent, like a power failure.
     pub(crate) fn lose_machine(&mut self, agent: &str) {
         let dir = self.state_dir(agent).display().to_string();
         self.agents.get_mut(agent).unwrap().kill();
-        // The guardian must not see its tasks die, or it would write down how they ended.
+        // The guardian must die first, or it would record the end of its tasks.
         kill_all(|command, _| command.contains("\0guardian\0") && command.contains(&dir));
         kill_all(|_, environment| environment.contains(&dir));
     }
 
-    /// The admin's token.
     pub(crate) fn token(&self) -> String {
         fs::read_to_string(self.path("data/admin-token")).unwrap_or_default().trim().to_owned()
     }
@@ -243,14 +241,13 @@ impl Cluster {
         self.call("PUT", path, Some(body))
     }
 
-    /// A call as the admin.
     #[track_caller]
     pub(crate) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let answer = self.try_call(method, path, body, Some(&self.token()));
         answer.unwrap_or_else(|| panic!("no answer to {method} {path}"))
     }
 
-    /// A call that may find no server.
+    /// A request that tolerates an unreachable server.
     pub(crate) fn try_call(
         &self,
         method: &str,
@@ -261,7 +258,7 @@ impl Cluster {
         Connection::open(self.port, token).ok()?.call(method, path, body).ok()
     }
 
-    /// The command line, as the user whom `up` or this harness set up.
+    /// A command with the context of this cluster.
     pub(crate) fn cli(&self, arguments: &[&str]) -> Command {
         let mut command = program(self.home.path());
         command.args(arguments);
@@ -272,12 +269,12 @@ impl Cluster {
         command
     }
 
-    /// Runs the command line to its end.
+    /// Runs a command until it exits.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         Ran::from(self.cli(arguments).stdin(Stdio::null()).output().unwrap())
     }
 
-    /// Hands in a process job for the shell, with more fields if wanted; its number.
+    /// Submits a shell job with additional fields; returns its id.
     #[track_caller]
     pub(crate) fn submit(&self, script: &str, more: Value) -> i64 {
         let answer = self.post("/gpu-workers/jobs/", &shell_job(script, more));
@@ -288,7 +285,7 @@ impl Cluster {
         self.get(&format!("/gpu-workers/jobs/{id}")).ok()
     }
 
-    /// Waits until the job is as wanted; a server that is away is waited for, too.
+    /// Waits for a state of the job; tolerates an unreachable server.
     #[track_caller]
     pub(crate) fn wait_for(&self, id: i64, wanted: &str, test: impl Fn(&Value) -> bool) -> Value {
         let token = self.token();
@@ -312,12 +309,11 @@ impl Cluster {
         self.wait_for(id, status, |job| job["status"] == status)
     }
 
-    /// The output of a job.
     pub(crate) fn logs(&self, id: i64) -> String {
         self.get(&format!("/gpu-workers/jobs/{id}/logs")).body
     }
 
-    /// The kinds of a job's events, in order.
+    /// Kinds of the events of a job, in order.
     pub(crate) fn events(&self, id: i64) -> Vec<String> {
         let events = self.get(&format!("/gpu-workers/jobs/{id}/events")).ok();
         let events = events.as_array().unwrap().iter();
@@ -359,7 +355,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// The program with settings of its own.
+/// The program with its own configuration directory.
 pub(crate) fn program(home: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     command.env("HOME", home).env("XDG_CONFIG_HOME", home.join("config"));
@@ -381,7 +377,7 @@ fn begin(home: &Path, arguments: &[String], name: &str) -> Process {
     Process::start(command, &home.join(format!("{name}.log")))
 }
 
-/// A process job for the shell.
+/// A shell job.
 pub(crate) fn shell_job(script: &str, more: Value) -> Value {
     let mut job = json!({"runtime": "process", "command": ["/bin/sh", "-c", script]});
     if let (Value::Object(job), Value::Object(more)) = (&mut job, more) {
@@ -390,7 +386,7 @@ pub(crate) fn shell_job(script: &str, more: Value) -> Value {
     job
 }
 
-/// Asks again until there is an answer.
+/// Polls until there is a result.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, within: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();

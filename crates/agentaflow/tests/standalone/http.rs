@@ -1,4 +1,4 @@
-//! The smallest HTTP client that will do: one connection, JSON in and out. It shares no code with what is tested.
+//! A minimal HTTP client with one connection and JSON bodies. It shares no code with the product.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Response of a server.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -14,12 +13,12 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON; null if it is none.
+    /// Body as JSON; null if invalid.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or(Value::Null)
     }
 
-    /// The body as JSON of an answer that must be a success.
+    /// Body of a successful response as JSON.
     #[track_caller]
     pub(crate) fn ok(&self) -> Value {
         assert!((200..300).contains(&self.status), "{} {}", self.status, self.body);
@@ -27,7 +26,7 @@ impl Answer {
     }
 }
 
-/// A connection that is kept open between calls.
+/// A persistent connection.
 pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
     token: Option<String>,
@@ -41,7 +40,6 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream), token: token.map(String::from) })
     }
 
-    /// Sends a call and reads the answer.
     pub(crate) fn call(
         &mut self,
         method: &str,

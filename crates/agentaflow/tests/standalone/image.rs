@@ -1,11 +1,10 @@
-//! An image made of a static shell, so that no registry is needed.
+//! An image with a static shell, built without a registry.
 
 use std::process::Command;
 
-/// Its name.
 pub(crate) const IMAGE: &str = "agentaflow-test-busybox";
 
-/// Makes it on the engine with this socket from the machine's static busybox, unless it is there.
+/// Builds the image from the static busybox of the machine, unless it exists.
 pub(crate) fn make_image(socket: &str) {
     let script = format!(
         r#"set -e

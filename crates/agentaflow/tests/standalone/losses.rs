@@ -1,4 +1,4 @@
-//! Agents, guardians and machines that go away, and what becomes of their jobs.
+//! Loss of agents, guardians and machines.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::cluster::{node_of, three_agents};
 use crate::harness::{Cluster, HEARTBEAT, SOON, eventually};
 
-/// A job that counts its starts in a file and ends when another file is there.
+/// A job that counts its starts in a file and ends when another file exists.
 fn counting(cluster: &Cluster) -> (String, String, String) {
     let (starts, end) = (cluster.shared("starts"), cluster.shared("end"));
     let script = format!(
@@ -98,7 +98,7 @@ fn a_frozen_agent_does_not_keep_its_job_from_being_stopped_and_moved() {
     cluster.wait_for(id, "elsewhere", |job| job["status"] == "running" && node_of(job) != first);
     eventually("it began again", SOON, || (starts(&starts_file) == 2).then_some(()));
     assert!(!std::path::Path::new(&cluster.shared("twice")).exists(), "it ran twice at once");
-    // Late news of the first try changes nothing.
+    // A late update of the first attempt has no effect.
     cluster.agents[&first].signal(Signal::CONT);
     cluster.wait_for_nodes(3);
     thread::sleep(HEARTBEAT * 3);
@@ -159,7 +159,7 @@ fn a_job_that_may_wait_for_its_node_keeps_running_while_it_is_cut_off() {
     assert_eq!(cluster.logs(id), "begun\ndone\n");
 }
 
-/// A proxy to the server that can silently drop traffic.
+/// A proxy to the server that can silently drop all traffic.
 struct Road {
     port: u16,
     blocked: Arc<AtomicBool>,
@@ -199,7 +199,7 @@ fn carry(from: &TcpStream, to: &TcpStream, blocked: &Arc<AtomicBool>) {
                 break;
             }
         }
-        // The other side may be gone already.
+        // The peer may have closed the connection.
         let _ = to.shutdown(std::net::Shutdown::Both);
     });
 }

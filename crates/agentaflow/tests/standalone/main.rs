@@ -1,4 +1,4 @@
-//! The standalone body as its users meet it: real processes, real HTTP, real signals.
+//! The standalone driver with real processes, HTTP and signals.
 
 mod agents;
 mod chaos;

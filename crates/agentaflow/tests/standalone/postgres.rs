@@ -1,4 +1,4 @@
-//! A server on PostgreSQL, named by `AGENTAFLOW_TEST_POSTGRES` (a URL whose user may make databases).
+//! A server on PostgreSQL; `AGENTAFLOW_TEST_POSTGRES` is a URL whose user may create databases.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::{Cluster, Ran, free_port, program};
 
-/// A new database of this test's own; its URL.
+/// Creates a database for the test; returns its URL.
 fn database(name: &str) -> String {
     let url =
         std::env::var("AGENTAFLOW_TEST_POSTGRES").expect("AGENTAFLOW_TEST_POSTGRES names a server");

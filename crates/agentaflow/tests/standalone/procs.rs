@@ -1,4 +1,4 @@
-//! Processes of this machine, found by what they were started with.
+//! Processes of this machine, found by command line and environment.
 
 use std::fs;
 use std::io::Read as _;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Processes whose command line and environment (words end with a NUL) pass the test.
+/// Processes whose command line and environment (NUL-terminated) match.
 pub(crate) fn processes(test: impl Fn(&str, &str) -> bool) -> Vec<Pid> {
     let own = std::process::id().to_string();
     let read = |path: PathBuf| {
         let mut bytes = Vec::new();
-        // A process may end while we look.
+        // A process may exit during the scan.
         let _ = fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     };
@@ -28,10 +28,9 @@ pub(crate) fn processes(test: impl Fn(&str, &str) -> bool) -> Vec<Pid> {
     found
 }
 
-/// Ends them at once.
 pub(crate) fn kill_all(test: impl Fn(&str, &str) -> bool) {
     for pid in processes(test) {
-        // It may have ended by itself.
+        // The process may have exited.
         let _ = kill_process(pid, Signal::KILL);
     }
 }

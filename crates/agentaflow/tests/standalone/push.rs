@@ -1,4 +1,4 @@
-//! Agents of the older kind, which are called instead of calling: contract as documented for them.
+//! Push agents: the server calls the agent, according to the documented worker protocol.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{Cluster, SOON};
 
-/// Request of the server to the agent: method, path and body.
+/// Request of the server: method, path and body.
 type Asked = (String, String, Value);
 
-/// An agent that takes every job and remembers what it was asked.
+/// An agent that accepts every job and records the requests.
 fn push_agent(address: &str) -> (u16, Receiver<Asked>) {
     let listener = TcpListener::bind((address, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -61,7 +61,7 @@ fn answer(stream: &TcpStream, asked: &Sender<Asked>) -> Option<()> {
     }
 }
 
-/// Registers the node and its agent as such agents do: with the registration token and nothing else.
+/// Registers the node and its push endpoint with the registration token only.
 fn register(cluster: &Cluster, endpoint: &str) -> Value {
     let token = std::fs::read_to_string(cluster.path("data/registration-token")).unwrap();
     let call = |path: &str, body: Value| {
@@ -104,7 +104,7 @@ fn an_agent_that_is_pushed_to_gets_a_job_and_reports_it_with_the_token_alone() {
     assert_eq!(cluster.job(id)["status"], "running");
     let done = json!({"output_data": {"loss": 0.5}, "resource_usage": {"gpu_memory": 4096.0}, "duration_seconds": 1.5});
     report("completed", done.clone()).ok();
-    // Such agents repeat themselves.
+    // Push agents repeat their status.
     report("completed", done).ok();
     assert!(report("running", json!({})).status >= 400, "a job that is over does not run again");
     let job = cluster.job(id);

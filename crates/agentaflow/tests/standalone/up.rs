@@ -1,4 +1,4 @@
-//! `agentaflow up` and the one-liners that work right after it.
+//! `agentaflow up` and the first commands after it.
 
 use std::fs;
 use std::io::Read as _;
@@ -26,7 +26,7 @@ fn within_two_seconds_a_command_prints_its_output_and_ends_with_its_code() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(3), "hi\n"), "{}", ran.err);
         since.elapsed()
     };
-    // The machine runs other tests at the same time: once of three times is proof enough.
+    // Other tests run at the same time: one success of three suffices.
     let times: Vec<Duration> = (0..3).map(|_| measured()).collect();
     assert!(times.iter().any(|took| *took < Duration::from_secs(2)), "took {times:?}");
 }
@@ -71,7 +71,7 @@ fn a_job_on_simulated_gpus_gets_no_device_and_a_notice() {
     assert!(ran.out.ends_with("[]\n"), "{}", ran.out);
 }
 
-/// The program as an unprivileged user: the current user, or `nobody` if the tests run as root.
+/// The program without root privileges: as `nobody` if the tests run as root.
 fn unprivileged(home: &Path, copy: &Path) -> Command {
     let plain = program(home);
     if !rustix::process::geteuid().is_root() {
@@ -92,7 +92,7 @@ fn unprivileged(home: &Path, copy: &Path) -> Command {
 fn whoever_is_not_root_can_start_it_and_jobs_run_as_them() {
     let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    // The build folder may be closed to others.
+    // Other users may lack access to the build directory.
     let copy = home.path().join("agentaflow");
     fs::hard_link(PROGRAM, &copy).or_else(|_| fs::copy(PROGRAM, &copy).map(drop)).unwrap();
     let listen = format!("127.0.0.1:{}", free_port());
@@ -118,7 +118,7 @@ fn whoever_is_not_root_can_start_it_and_jobs_run_as_them() {
         ran = run(&["run", "--", "id", "-u"]);
     }
     let refused = run(&["up", "--process-user", "daemon", "--data-dir", &format!("{data}-2")]);
-    // It may have ended by itself, which is what is looked at below.
+    // The process may have exited, which is checked below.
     let _ = kill_process(Pid::from_child(&up), Signal::TERM);
     let status = up.wait().unwrap();
     let said = fs::read_to_string(home.path().join("log")).unwrap();
@@ -135,14 +135,14 @@ fn whoever_is_not_root_can_start_it_and_jobs_run_as_them() {
 fn a_clean_stop_takes_less_than_five_seconds_and_costs_a_job_no_retry() {
     let mut cluster = Cluster::up(&[]);
     let started = cluster.shared("started");
-    // It takes TERM badly: stopping has to be hard in the end, and still within the time.
+    // The job ignores SIGTERM, so that `up` must kill it within the limit.
     let script = format!("trap '' TERM; echo x >> {started}; while :; do sleep 0.1; done");
     let id = cluster.submit(&script, json!({}));
     cluster.wait_for_status(id, "running");
     eventually("it began", Duration::from_secs(5), || Path::new(&started).exists().then_some(()));
     let (status, took) = cluster.server.terminate();
     assert!(status.success(), "{status}: {}", cluster.server.said());
-    // A busy machine is given some more.
+    // Extra time for a busy machine.
     assert!(took < Duration::from_secs(8), "took {took:?}");
     cluster.restart_server();
     cluster.wait_for_status(id, "running");
@@ -243,7 +243,7 @@ fn failures_have_codes_of_their_own() {
     let wrong = |command: &mut Command| {
         Ran::from(command.env("AGENTAFLOW_TOKEN", "wrong").output().unwrap())
     };
-    // A token of the environment goes to the server that the environment names, and to no context of its own token.
+    // The token of the environment must not reach a context with its own token.
     assert_eq!(wrong(&mut cluster.cli(&["jobs"])).code, Some(0));
     let refused = wrong(cluster.cli(&["jobs"]).env("AGENTAFLOW_SERVER", &here));
     assert_eq!(refused.code, Some(4), "{}", refused.err);

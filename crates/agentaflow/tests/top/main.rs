@@ -1,4 +1,4 @@
-//! `agentaflow top` as its users meet it: a real server, a real pseudo-terminal, real keys and signals.
+//! `agentaflow top` with a real server, a pseudo-terminal, keys and signals.
 
 #[path = "../standalone/harness.rs"]
 #[allow(dead_code, reason = "a part of it is for other tests")]
@@ -24,10 +24,10 @@ use crate::pty::Terminal;
 const ESC: &str = "\u{1b}";
 const TAB: &str = "\t";
 
-/// A server with two simulated GPUs: `alpha` runs and writes, `beta` waits for more than is free.
+/// A server with two simulated GPUs, the running job `alpha` and the pending job `beta`.
 fn busy() -> (Cluster, i64, i64) {
     let cluster = Cluster::up(&[]);
-    // It tries to wipe the screen, too.
+    // The job also tries to clear the screen.
     let script = "while :; do printf 'step \\033[2J\\033[31mred\\n'; sleep 0.2; done";
     let alpha = cluster.submit(script, json!({"job_name": "alpha", "gpu_count": 1}));
     cluster.wait_for_status(alpha, "running");
@@ -95,7 +95,7 @@ fn a_job_is_cancelled_after_yes_and_stays_after_no() {
     cluster.wait_for_status(beta, "cancelled");
     terminal.wait_for("0 pending");
     terminal.wait_for("cancelled");
-    // Ctrl-C, as the terminal sends it.
+    // Ctrl-C.
     terminal.press("\u{3}");
     assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();
@@ -189,12 +189,12 @@ fn put_aside_it_gives_the_terminal_to_the_shell_and_takes_it_back() {
     let mut terminal = Terminal::start(&shell, 80, 24);
     terminal.wait_for("alpha");
     terminal.press("\u{1a}");
-    // The shell goes on with its script, which brings it back after a key.
+    // The shell continues its script, which resumes `top` after a key.
     terminal.wait_for("aside");
     assert!(!terminal.contents().contains("alpha"), "{}", terminal.contents());
     terminal.press("\r");
     terminal.wait_for("alpha");
-    // It lives on, also when all is to be drawn anew.
+    // Redraw after the resume.
     terminal.press("\u{c}");
     terminal.press("?");
     terminal.wait_for("Shift-Tab");

@@ -16,11 +16,9 @@ use super::status_line::StatusLine;
 use crate::backend::Backend;
 use crate::output;
 
-/// Longest outage of the server before following ends.
-const PATIENCE: Duration = Duration::from_mins(2);
+const RETRY_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Between two tries to reach it.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Prints the logs of all tasks and returns the finished job. Lines of a gang have the task number as prefix.
 pub(super) async fn follow_job(backend: &Backend, job: &Job, line: &StatusLine) -> Result<Job> {
@@ -50,7 +48,7 @@ pub(super) async fn follow_job(backend: &Backend, job: &Job, line: &StatusLine) 
 
 /// The job, or `None` if it was deleted, as cancelling does in a cluster.
 async fn find_job(backend: &Backend, name: &str) -> Result<Option<Job>> {
-    match patiently(|| backend.job(name)).await {
+    match retry(|| backend.job(name), is_transient).await {
         Err(error) if matches!(error.downcast_ref(), Some(Failure::NotFound(_))) => Ok(None),
         result => result.map(Some),
     }
@@ -99,7 +97,7 @@ pub(in crate::commands) async fn follow_pods(
         if finished {
             return Ok(());
         }
-        sleep(PAUSE).await;
+        sleep(RETRY_DELAY).await;
     }
 }
 
@@ -111,7 +109,7 @@ async fn follow_task(
     line: &StatusLine,
 ) -> Result<()> {
     let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
-    let stream = patient(|| client.logs(id, &query)).await?;
+    let stream = retry(|| client.logs(id, &query), ClientError::is_passing).await?;
     if !gang {
         return follow_stream(client, id, Some(task), stream, |piece| print_logs(line, piece))
             .await;
@@ -158,44 +156,37 @@ pub(in crate::commands) async fn follow_stream(
             return Ok(());
         }
         // Only a stream that started after the job finished is complete.
-        finished = finished || (!broken && patient(|| client.job(id)).await?.status.is_final());
+        finished = finished
+            || (!broken
+                && retry(|| client.job(id), ClientError::is_passing).await?.status.is_final());
         if !finished {
-            sleep(PAUSE / 5).await;
+            sleep(RETRY_DELAY / 5).await;
         }
         let query = LogQuery { follow: !finished, task, offset: Some(shown), tail: None };
-        bytes = patient(|| client.logs(id, &query)).await?;
+        bytes = retry(|| client.logs(id, &query), ClientError::is_passing).await?;
     }
 }
 
-/// Tries again while the server is away, as it is when it is restarted.
-pub(super) async fn patient<T, F>(call: impl Fn() -> F) -> Result<T, ClientError>
+/// Retries a request while the backend is unreachable, such as during a restart.
+pub(super) async fn retry<T, E, F>(
+    request: impl Fn() -> F,
+    is_transient: impl Fn(&E) -> bool,
+) -> Result<T, E>
 where
-    F: Future<Output = Result<T, ClientError>>,
+    F: Future<Output = Result<T, E>>,
 {
-    let since = Instant::now();
+    let start = Instant::now();
     loop {
-        match call().await {
-            Err(error) if error.is_passing() && since.elapsed() < PATIENCE => sleep(PAUSE).await,
-            answer => return answer,
+        match request().await {
+            Err(error) if is_transient(&error) && start.elapsed() < RETRY_TIMEOUT => {
+                sleep(RETRY_DELAY).await;
+            }
+            result => return result,
         }
     }
 }
 
-/// The same for whoever answers.
-pub(super) async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T>
-where
-    F: Future<Output = Result<T>>,
-{
-    let since = Instant::now();
-    loop {
-        match call().await {
-            Err(error) if is_passing(&error) && since.elapsed() < PATIENCE => sleep(PAUSE).await,
-            answer => return answer,
-        }
-    }
-}
-
-fn is_passing(error: &anyhow::Error) -> bool {
+pub(super) fn is_transient(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<ClientError>().is_some_and(ClientError::is_passing)
             || matches!(cause.downcast_ref(), Some(Failure::Unreachable(_)))

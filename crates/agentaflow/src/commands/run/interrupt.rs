@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, timeout};
 
-use super::follow::patiently;
+use super::follow::{is_transient, retry};
 use crate::backend::Backend;
 
 /// Exit code of a program that SIGINT ended.
@@ -103,7 +103,7 @@ impl Signals {
             }
         }
         eprintln!("Cancelling job {job}");
-        patiently(|| backend.cancel(job))
+        retry(|| backend.cancel(job), is_transient)
             .await
             .with_context(|| format!("cannot cancel job {job}"))?;
         // A signal that arrived meanwhile has the same cause.

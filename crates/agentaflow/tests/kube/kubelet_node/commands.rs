@@ -1,4 +1,4 @@
-//! The command line, for jobs that really run in a cluster.
+//! The command line with jobs that run on a kubelet.
 
 use agentaflow_kube_core::names::SCHEDULER_NAME;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::kube_cli::{Person, check};
 use crate::plans::{alone, in_phase, workload};
 use crate::support::{Proxy, Scheduler, Share, wait_for};
 
-/// A scheduler by the product's own name, as people have it.
+/// A scheduler with the default schedulerName.
 async fn our_scheduler(share: &Share) -> Scheduler {
     Scheduler::start(PROGRAM, share, &["--scheduler-name", SCHEDULER_NAME]).await
 }
@@ -73,7 +73,7 @@ async fn no_line_is_lost_or_shown_twice_when_the_connection_breaks() {
     let _node = RealNode::join(&share, 1).await;
     let scheduler = our_scheduler(&share).await;
     let me = Person::new(&share, Some(&scheduler));
-    // Some lines come together, so that some have the same second, and one has no end.
+    // Several lines have the same second, and one has no newline.
     let script = "trap exit TERM; i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; \
                   [ $((i % 3)) = 0 ] && sleep 0.1; done; echo -n end";
     let proxy = Proxy::start(&share.cluster.kubeconfig).await;
@@ -152,7 +152,7 @@ async fn a_container_that_the_kernel_ends_for_its_memory_is_explained() {
     let scheduler = our_scheduler(&share).await;
     let me = Person::new(&share, Some(&scheduler));
     let words = ["submit", "--gpus", "1", "--name", "greedy", "--memory", "32M"];
-    // `tail` keeps all that it may have to show, and there is no end of it.
+    // `tail` buffers endless input.
     assert_eq!(me.says(&line(&words, "tail -c 1000000000 /dev/zero")), "greedy\n");
     in_phase(&share, "greedy", "Failed").await;
     check(&me.says(&["explain", "greedy"]), &["it is over (failed)", "memory", "--memory"]);

@@ -1,7 +1,7 @@
-//! A played device plugin: where the kubelet is real and the machine has no GPU, this says that it has some.
+//! A fake device plugin for a real kubelet on a machine without GPUs.
 //!
-//! It speaks the kubelet's own protocol (`v1beta1`): it registers, lists its devices, and tells a container which it
-//! has as NVIDIA's does. The messages are written by hand, with only the fields that are needed.
+//! It implements the `v1beta1` protocol: it registers, lists devices, and sets the environment of a container
+//! as the NVIDIA plugin does. The messages have only the required fields.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -33,16 +33,15 @@ pub(super) struct DevicePlugin {
     server: JoinHandle<()>,
 }
 
-/// Simulated devices.
 #[derive(Clone)]
 struct Played {
     devices: watch::Sender<Vec<String>>,
-    /// Requests for devices that are still to be refused, as a plugin does whose driver fails.
+    /// Number of allocations to reject, as with a failing driver.
     refusals: Arc<Mutex<u32>>,
 }
 
 impl DevicePlugin {
-    /// Registers with the kubelet whose sockets lie in this folder.
+    /// Registers with the kubelet of this socket directory.
     pub(super) async fn register(folder: &Path, name: &str, devices: &[String]) -> Self {
         let socket = folder.join(format!("{name}.sock"));
         let played =
@@ -58,12 +57,12 @@ impl DevicePlugin {
         Self { played, socket, server }
     }
 
-    /// The next request for devices fails.
+    /// Rejects the next allocation.
     pub(super) fn refuse_next(&self) {
         *self.played.refusals.lock().unwrap() += 1;
     }
 
-    /// Number of requests still to be rejected.
+    /// Remaining allocations to reject.
     pub(super) fn refusals(&self) -> u32 {
         *self.played.refusals.lock().unwrap()
     }
@@ -144,7 +143,7 @@ impl tower::Service<http::Request<Body>> for Played {
     }
 }
 
-/// It has an opinion about which devices to give.
+/// The plugin has preferred allocations.
 struct Ask;
 
 impl UnaryService<Empty> for Ask {
@@ -176,7 +175,7 @@ impl ServerStreamingService<Empty> for List {
     }
 }
 
-/// The last ones first: the scheduler plans the first ones first, so that a plan is not taken for the choice.
+/// Prefers the last devices; the scheduler plans the first, so the test can distinguish both.
 struct Prefer;
 
 impl UnaryService<PreferredRequest> for Prefer {

@@ -1,4 +1,4 @@
-//! Jobs of a server that really run in a cluster: their output, their results, and how they end.
+//! Logs, results and end reasons of server jobs on a kubelet.
 
 use k8s_openapi::api::batch::v1::Job;
 use kube::api::ListParams;
@@ -8,7 +8,7 @@ use super::real::{NAME, RealNode, lent};
 use crate::support::{Share, wait_for};
 use crate::workers::Fleet;
 
-/// A job on one GPU that runs a script.
+/// A job with one GPU and a script.
 fn script(script: &str) -> Value {
     json!({
         "docker_image": "agentaflow-test/busybox",
@@ -41,7 +41,7 @@ async fn a_job_of_a_server_really_runs_in_the_cluster_and_gives_back_output_and_
     let id = fleet.post(&job);
     let done = fleet.is(id, "completed").await;
     let output = fleet.output(id);
-    // The two streams of a container come in no order of theirs.
+    // Stdout and stderr of a container have no common order.
     let (errors, lines): (Vec<&str>, Vec<&str>) = output.lines().partition(|line| *line == "wrong");
     assert_eq!(errors.len(), 1, "{output}");
     assert_eq!(lines[0], format!("devices={}", node.devices[0]), "{output}");
@@ -52,7 +52,7 @@ async fn a_job_of_a_server_really_runs_in_the_cluster_and_gives_back_output_and_
     let text = serde_json::to_string(&jobs).unwrap();
     assert!(text.contains("gpu-job-") && !text.contains("hush-hush"), "{text}");
 
-    // What is too large for a variable is a file.
+    // A value too large for a variable is a file.
     let mut job = script("grep -c xxxx $JOB_DATA_FILE");
     job["input_data"] = json!({"long": "x".repeat(150 << 10)});
     let id = fleet.post(&job);

@@ -1,5 +1,5 @@
-//! Pods that really run: a kubelet and containers, on the node of `cargo xtask kube up --real-node`. Only the GPUs are
-//! played, by a device plugin.
+//! Pods on a real kubelet with containers, on the node of `cargo xtask kube up --real-node`. A device plugin
+//! simulates the GPUs.
 
 mod commands;
 mod device_plugin;

@@ -1,4 +1,4 @@
-//! The node monitor beside a real kubelet.
+//! The node monitor with a real kubelet.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ async fn the_monitor_writes_on_pods_which_gpus_the_kubelet_gave_them() {
         .await;
     let mut wanted = devices.clone();
     wanted.sort();
-    // What the plugin prefers, and what the container sees.
+    // The preferred devices of the plugin, seen by the container.
     assert_eq!(Some(&told), wanted.last());
     wait_for("the container tells its GPU", async || {
         let log = share.log("train").await;
@@ -61,7 +61,7 @@ async fn a_process_on_a_gpu_is_counted_for_the_pod_in_whose_container_it_runs() 
     }
     let (mine, other) = (container_pid(&share, "mine").await, container_pid(&share, "other").await);
     assert_ne!(mine, other);
-    // Ourselves: a process of the machine that belongs to no pod.
+    // The test process, which belongs to no pod.
     let host = std::process::id();
     let processes = [(mine, 100), (other, 20), (host, 3)];
     let port = free_port();
@@ -92,7 +92,7 @@ async fn a_process_on_a_gpu_is_counted_for_the_pod_in_whose_container_it_runs() 
     .await;
 }
 
-/// A pod and its bytes, from a line of metrics.
+/// Pod and bytes of a metric line.
 fn memory_of_pod(line: &str) -> Option<(String, u64)> {
     let rest = line.strip_prefix("agentaflow_pod_gpu_memory_bytes{")?;
     let (labels, amount) = rest.split_once("} ")?;
@@ -101,7 +101,7 @@ fn memory_of_pod(line: &str) -> Option<(String, u64)> {
     Some((pod.trim_matches('"').to_owned(), amount as u64))
 }
 
-/// A GPU with processes on it, as NVML would tell them; there is no NVML here.
+/// A fake GPU with processes, in place of NVML.
 struct OneGpu(Vec<(u32, u64)>);
 
 impl GpuSource for OneGpu {
@@ -134,7 +134,7 @@ impl GpuSource for OneGpu {
     }
 }
 
-/// Says which GPU it has, and stays.
+/// Prints its GPU and keeps running.
 fn gpu_pod(name: &str) -> PodPlan {
     script(name, "echo $NVIDIA_VISIBLE_DEVICES; sleep 300").gpus(1)
 }
@@ -142,7 +142,7 @@ fn gpu_pod(name: &str) -> PodPlan {
 fn start_monitor(share: &Share) -> Program {
     let mut command = Command::new(PROGRAM);
     command.args(["monitor", "--gpus", "simulated:3xA100"]);
-    // As its DaemonSet says them.
+    // As in the DaemonSet.
     command.env("NODE_NAME", NAME).env("KUBERNETES_NAMESPACE", &share.namespace);
     command.env("MONITOR_INTERVAL", "300ms");
     command.arg("--kubeconfig").arg(&share.cluster.kubeconfig);
@@ -159,7 +159,7 @@ async fn gpu_node(share: &Share) -> Value {
     if answer.status == 200 { answer.json() } else { Value::Null }
 }
 
-/// The ids of the GPUs that the monitor tells of.
+/// GPU ids that the monitor publishes.
 async fn published(share: &Share) -> Vec<String> {
     wait_for("the monitor tells of its GPUs", async || {
         let devices = gpu_node(share).await["spec"]["gpuDevices"].clone();

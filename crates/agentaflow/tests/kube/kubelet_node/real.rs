@@ -1,4 +1,4 @@
-//! The real node, lent to one test at a time.
+//! The real node, used by one test at a time.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,26 +10,26 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::device_plugin::DevicePlugin;
 use crate::support::{OWNER, PodPlan, Share, wait_for};
 
-/// The image that the node has; it reaches no registry.
+/// Preloaded image; the node reaches no registry.
 pub(super) const IMAGE: &str = "agentaflow-test/busybox:1";
 
-/// Name given by `cargo xtask kube up --real-node`.
+/// Node name of `cargo xtask kube up --real-node`.
 pub(super) const NAME: &str = "real";
 
-/// There is one such node. Whoever holds this before it makes a share has it alone, and until all of the share is gone.
+/// Lock of the only real node; held from before the share is created until it is deleted.
 pub(super) async fn lent() -> MutexGuard<'static, ()> {
     static LENT: Mutex<()> = Mutex::const_new(());
     LENT.lock().await
 }
 
-/// The node as a part of a share, with GPUs that a device plugin plays.
+/// The node in a share, with fake GPUs.
 pub(super) struct RealNode {
     pub(super) plugin: DevicePlugin,
     pub(super) devices: Vec<String>,
 }
 
 impl RealNode {
-    /// Registers new devices with unused ids.
+    /// With new GPUs.
     pub(super) async fn join(share: &Share, gpus: usize) -> Self {
         let devices: Vec<String> =
             (0..gpus).map(|index| format!("GPU-{}-{index}", share.id)).collect();
@@ -55,25 +55,25 @@ impl RealNode {
     }
 }
 
-/// Pod-resources socket of the kubelet.
+/// Pod-resources socket.
 pub(super) fn pod_resources() -> PathBuf {
     folder().join("kubelet/pod-resources/kubelet.sock")
 }
 
-/// A piece of a script that waits until `go_on` is called for its pod, however long that takes.
+/// A part of a script that blocks until `go_on`.
 pub(super) const UNTIL_TOLD: &str = "until [ $told ]; do sleep 0.1; done";
 
-/// First line of a script that reacts to signals.
+/// Required first line of such a script.
 pub(super) const LISTENS: &str = "trap 'exit 143' TERM; trap told=yes USR1";
 
-/// Tells the script of a pod, which waits, that it may go on.
+/// Unblocks the script of a pod.
 pub(super) async fn go_on(share: &Share, pod: &str) {
     let pid = container_pid(share, pod).await.to_string();
     let sent = Command::new("kill").args(["-s", "USR1", "--", &pid]).status();
     assert!(sent.expect("`kill` can be started").success(), "{pod} was not told");
 }
 
-/// The number of a container's process, as the machine counts and as the runtime noted it.
+/// Host process id of a container.
 pub(super) async fn container_pid(share: &Share, pod: &str) -> u32 {
     let pod = share.in_phase(pod, "Running").await;
     let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
@@ -85,7 +85,7 @@ pub(super) async fn container_pid(share: &Share, pod: &str) -> u32 {
     pid.trim().parse().expect("a number")
 }
 
-/// State folder of a container in the runtime.
+/// State directory of a container.
 fn container(id: &str) -> PathBuf {
     folder().join("containerd/state/io.containerd.runtime.v2.task/k8s.io").join(id)
 }
@@ -95,7 +95,7 @@ fn folder() -> PathBuf {
     folder.expect("AGENTAFLOW_TEST_KUBELET names the folder of a real node")
 }
 
-/// A pod that runs a script in a container, and stops at once when it is told to.
+/// A pod with a script that stops at once on SIGTERM.
 pub(super) fn script(name: &str, script: &str) -> PodPlan {
     let container = json!({
         "name": "main",

@@ -1,4 +1,4 @@
-//! The life of a `GPUWorkload` whose pods really run.
+//! Lifecycle of a `GPUWorkload` on a kubelet.
 
 use std::sync::{Arc, Mutex};
 
@@ -36,7 +36,7 @@ async fn a_workload_really_runs_and_is_said_to_have_the_gpus_that_the_kubelet_ga
         (told["reason"] == "Confirmed").then(|| object["status"].clone())
     })
     .await;
-    // The plugin prefers its last devices; the scheduler could not know that.
+    // The plugin prefers its last devices, which the scheduler does not know.
     let chosen = [&node.devices[3], &node.devices[2]];
     let mut wanted: Vec<String> = chosen.iter().map(|id| format!("{NAME}/{id}")).collect();
     wanted.sort();
@@ -81,7 +81,7 @@ async fn a_workload_that_really_fails_is_tried_again_and_ends_with_its_exit_code
     assert!(share.pod("crash-0-r1").await.is_some(), "the second try is another pod");
     assert_eq!(follows.ended().await.code(), Some(0), "{}", follows.log());
     let log = follows.log();
-    // Who asks early enough is told that it has not started.
+    // An early request reports that the job has not started.
     let (_, written) = log
         .split_once("not started")
         .and_then(|(_, log)| log.split_once('\n'))
@@ -109,7 +109,7 @@ async fn a_pod_that_the_kubelet_refuses_is_made_again_and_costs_no_retry() {
     assert_eq!(object["spec"]["retries"], 0, "it may not fail once by its own doing");
 }
 
-/// Every status that workloads of a share ever had.
+/// History of the statuses of the workloads.
 struct History(Arc<Mutex<Vec<Value>>>);
 
 impl History {
@@ -137,7 +137,7 @@ impl History {
         self.each(name, |status| status["phase"].as_str().map(str::to_owned))
     }
 
-    /// Why its GPUs are said to be its own, while they are.
+    /// Source of the GPU ids in the status.
     fn assigned(&self, name: &str) -> Vec<String> {
         self.each(name, |status| {
             let told = condition(status, "Assigned");
@@ -146,7 +146,7 @@ impl History {
         })
     }
 
-    /// Observed values without repetitions.
+    /// The history without repetitions.
     fn each(&self, name: &str, read: impl Fn(&Value) -> Option<String>) -> Vec<String> {
         let seen = self.0.lock().unwrap();
         let own = seen.iter().filter(|object| object["metadata"]["name"] == name);
