@@ -1,4 +1,4 @@
-//! The control plane that other tests stand on does what they rely on.
+//! Behaviour of the test control plane that other tests rely on.
 
 mod support;
 
@@ -42,7 +42,7 @@ async fn kube_a_pod_fails_with_the_code_it_is_given_and_a_deleted_one_goes_away(
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn kube_pods_of_a_share_use_only_its_nodes_whoever_makes_them() {
+async fn kube_pods_of_a_share_use_only_its_nodes() {
     let (one, other) = (Share::new().await, Share::new().await);
     one.node("a", &NodePlan::gpus(8)).await;
     let own = other.node("a", &NodePlan::gpus(1)).await;
@@ -84,7 +84,7 @@ async fn kube_a_node_goes_dark_and_comes_back() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn kube_an_account_may_do_only_what_its_role_allows() {
+async fn kube_an_account_has_only_the_permissions_of_its_role() {
     let share = Share::new().await;
     let role = format!("reads-nodes-{}", share.id);
     let manifests = format!(
@@ -142,7 +142,7 @@ async fn a_killed_program_begins_again_and_its_log_goes_on() {
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 #[should_panic(expected = "what there is: waits: Pending on no node")]
-async fn kube_a_wait_in_vain_ends_with_what_there_is() {
+async fn kube_a_timed_out_wait_reports_the_present_state() {
     let share = Share::new().await;
     share.create_pod(&PodPlan::new("waits").gpus(1)).await;
     let limit = Duration::from_secs(1);

@@ -85,7 +85,7 @@ impl Executor {
         Self { shared }
     }
 
-    /// Starts the actions; repermits at once.
+    /// Starts the actions; returns at once.
     pub(crate) fn submit(&self, actions: Vec<Action>) {
         for action in actions {
             self.start(action);
@@ -277,7 +277,7 @@ impl Shared {
         events::record(&self.server, &self.identity, &event).await
     }
 
-    /// Sends one status write; repermits whether to retry.
+    /// Sends one status write; returns whether to retry.
     async fn send(&self, write: &StatusWrite) -> bool {
         let (sent, what) = match write {
             StatusWrite::WorkloadStatus(workload, uid, status) => {

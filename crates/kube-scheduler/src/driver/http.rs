@@ -44,7 +44,7 @@ pub(crate) enum Query {
 
 impl Query {
     /// Answers, unless the caller is gone.
-    pub(crate) fn answer(self, state: &mut ClusterState) {
+    pub(crate) fn answer(self, state: &ClusterState) {
         match self {
             Self::Explain { key, answer } if !answer.is_closed() => {
                 let _ = answer.send(state.explain(&key));

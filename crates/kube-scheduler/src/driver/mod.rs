@@ -43,7 +43,7 @@ use watch::WatchUpdate;
 /// Interval of usage snapshots.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(20);
 /// Interval of metric updates.
-const SUMMARY_INTERVAL: Duration = Duration::from_millis(500);
+const METRICS_INTERVAL: Duration = Duration::from_millis(500);
 /// Watch events applied before a pass.
 const BATCH: usize = 4096;
 /// Queries answered before a pass.
@@ -137,6 +137,33 @@ async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, Sche
     listener.map(Some).map_err(|source| SchedulerError::Listen { address, source })
 }
 
+/// Work that is done at most once in an interval.
+struct Periodic {
+    interval: Duration,
+    last: Instant,
+    /// Something changed since the last time: the loop wakes when the interval is over.
+    stale: bool,
+}
+
+impl Periodic {
+    fn new(interval: Duration) -> Self {
+        Self { interval, last: Instant::now(), stale: false }
+    }
+
+    fn is_due(&self) -> bool {
+        self.last.elapsed() >= self.interval
+    }
+
+    fn finish(&mut self) {
+        self.last = Instant::now();
+        self.stale = false;
+    }
+
+    fn wake(&self) -> Option<Instant> {
+        self.stale.then_some(self.last + self.interval)
+    }
+}
+
 struct Leader {
     options: Options,
     client: Client,
@@ -145,7 +172,7 @@ struct Leader {
     health: Health,
     executor: Executor,
     results: mpsc::UnboundedReceiver<ActionResult>,
-    memory: UsageStore,
+    usage_store: UsageStore,
     clock: Clock,
     missing: BTreeSet<&'static str>,
 }
@@ -159,7 +186,7 @@ impl Leader {
         health: Health,
     ) -> Self {
         let (sender, results) = mpsc::unbounded_channel();
-        let memory = UsageStore::new(
+        let usage_store = UsageStore::new(
             server.clone(),
             &options.namespace,
             &format!("{}-memory", options.lease),
@@ -177,7 +204,7 @@ impl Leader {
             health,
             executor,
             results,
-            memory,
+            usage_store,
             clock,
             missing,
         }
@@ -201,33 +228,32 @@ impl Leader {
         drop(sender);
         let mut changes = Vec::with_capacity(BATCH);
         let mut wake = Instant::now() + self.options.interval;
-        let (mut metrics_updated, mut snapshot_written) = (Instant::now(), Instant::now());
-        // Changes since the last metric update and the last usage snapshot.
-        let (mut metrics_stale, mut snapshot_stale) = (false, false);
+        let mut metrics = Periodic::new(METRICS_INTERVAL);
+        let mut snapshot = Periodic::new(SNAPSHOT_INTERVAL);
         let lost = loop {
+            let mut changed = false;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break false,
                 () = self.leadership.over.cancelled() => break true,
                 count = updates.recv_many(&mut changes, BATCH) => if count == 0 { break true },
                 Some(result) = self.results.recv() => {
-                    (metrics_stale, snapshot_stale) = (true, true);
-                    self.apply_results(&mut state, result);
+                    state.action_finished(self.clock.now(), result);
+                    changed = true;
                 }
                 () = tokio::time::sleep_until(wake.into()) => {}
                 Some(query) = queries.recv() => {
                     self.health.mark_alive();
-                    query.answer(&mut state);
+                    query.answer(&state);
                     continue;
                 }
             }
             self.health.mark_alive();
             for _ in 0..MAX_QUERIES {
                 let Ok(query) = queries.try_recv() else { break };
-                query.answer(&mut state);
+                query.answer(&state);
             }
-            (metrics_stale, snapshot_stale) =
-                (metrics_stale || !changes.is_empty(), snapshot_stale || !changes.is_empty());
+            changed |= !changes.is_empty();
             for update in changes.drain(..) {
                 self.apply_update(&mut state, update);
             }
@@ -235,25 +261,19 @@ impl Leader {
                 state.action_finished(self.clock.now(), result);
             }
             let (pause, has_actions) = self.run_pass(&mut state);
-            (metrics_stale, snapshot_stale) =
-                (metrics_stale || has_actions, snapshot_stale || has_actions);
-            wake = Instant::now() + pause;
-            if metrics_updated.elapsed() >= SUMMARY_INTERVAL {
+            metrics.stale |= changed || has_actions;
+            snapshot.stale |= changed || has_actions;
+            if metrics.is_due() {
                 self.health.metrics.set_summary(state.summary());
                 self.executor.submit(state.queue_statuses());
-                (metrics_updated, metrics_stale) = (Instant::now(), false);
+                metrics.finish();
             }
-            if snapshot_written.elapsed() >= SNAPSHOT_INTERVAL && self.missing.is_empty() {
-                (snapshot_written, snapshot_stale) = (Instant::now(), false);
+            if snapshot.is_due() && self.missing.is_empty() {
                 self.write_usage(state.memory());
+                snapshot.finish();
             }
-            // Metrics must not wait for the next change.
-            if metrics_stale {
-                wake = wake.min(metrics_updated + SUMMARY_INTERVAL);
-            }
-            if snapshot_stale {
-                wake = wake.min(snapshot_written + SNAPSHOT_INTERVAL);
-            }
+            let wakes = [Some(Instant::now() + pause), metrics.wake(), snapshot.wake()];
+            wake = wakes.into_iter().flatten().min().unwrap_or(wake);
         };
         watching.cancel();
         if lost {
@@ -261,7 +281,7 @@ impl Leader {
         }
         self.executor.finish(api::TIMEOUT).await;
         if self.missing.is_empty()
-            && let Err(error) = self.memory.write(&self.leadership, &state.memory()).await
+            && let Err(error) = self.usage_store.write(&self.leadership, &state.memory()).await
         {
             tracing::warn!(%error, "cannot write the usage snapshot");
         }
@@ -271,7 +291,7 @@ impl Leader {
     /// Reads the last leader's usage snapshot, until the API server answers.
     async fn read_usage(&self, stop: &CancellationToken) -> Option<Snapshot> {
         while !stop.is_cancelled() && self.leadership.holds() {
-            match self.memory.read().await {
+            match self.usage_store.read().await {
                 Ok(found) => return found,
                 Err(Failure::Refused { message, .. }) => {
                     tracing::warn!(
@@ -288,19 +308,12 @@ impl Leader {
     }
 
     fn write_usage(&self, snapshot: Snapshot) {
-        let (memory, leadership) = (self.memory.clone(), self.leadership.clone());
+        let (usage_store, leadership) = (self.usage_store.clone(), self.leadership.clone());
         tokio::spawn(async move {
-            if let Err(error) = memory.write(&leadership, &snapshot).await {
+            if let Err(error) = usage_store.write(&leadership, &snapshot).await {
                 tracing::warn!(%error, "cannot write the usage snapshot");
             }
         });
-    }
-
-    fn apply_results(&mut self, state: &mut ClusterState, first: ActionResult) {
-        state.action_finished(self.clock.now(), first);
-        while let Ok(result) = self.results.try_recv() {
-            state.action_finished(self.clock.now(), result);
-        }
     }
 
     fn apply_update(&mut self, state: &mut ClusterState, update: WatchUpdate) {

@@ -1,8 +1,8 @@
-//! Chance that can be repeated.
+//! A reproducible random generator.
 
 use std::fmt::Display;
 
-/// The same seed throws the same (the generator is `SplitMix64`).
+/// `SplitMix64`.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -24,7 +24,7 @@ impl Dice {
         least + self.below(most - least + 1)
     }
 
-    /// True in so many of a hundred cases.
+    /// True with this probability in percent.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

@@ -1,4 +1,4 @@
-//! What our engine says about a pod, on the objects that the API server tells.
+//! The engine's result for a pod, from the objects of the API server.
 
 use agentaflow_engine::{
     AdoptedTask, AdoptedWorkload, Decision, Event, NodeId, Request, Scheduler, Time, Workload,
@@ -13,7 +13,7 @@ use kube::api::ListParams;
 
 use crate::support::{OWNER, Share};
 
-/// The cluster at one moment.
+/// Snapshot of the cluster.
 pub(crate) struct Sight {
     nodes: Vec<Node>,
     pods: Vec<Pod>,
@@ -56,25 +56,25 @@ impl Sight {
         Self { nodes: nodes.items, pods: pods.items, volumes, namespaces }
     }
 
-    /// The same without a pod.
+    /// The snapshot without a pod.
     pub(crate) fn without(mut self, pod: &Pod) -> Self {
         self.pods.retain(|other| other.metadata.uid != pod.metadata.uid);
         self
     }
 
-    /// The pods that are on a node and not being deleted.
+    /// Pods on a node that are not terminating.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Pod> {
         let settled =
             |pod: &&Pod| pod.spec.node_name.is_some() && pod.metadata.deletion_timestamp.is_none();
         self.pods.iter().filter(settled)
     }
 
-    /// A node as the API server tells it, for a message.
+    /// A node object for a message.
     pub(crate) fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name))
     }
 
-    /// Where we would put a pod; or why nowhere. With `only`, every other node is full.
+    /// The engine's node for a pod, or the reason for none. With `only`, every other node is full.
     pub(crate) fn place(&self, pod: &Pod, only: Option<&str>) -> Result<String, String> {
         let around = self.around();
         let asked = translate::pod(pod, &around).map_err(|obstacle| obstacle.to_string())?;
@@ -86,7 +86,7 @@ impl Sight {
         Surroundings { volumes: &self.volumes, namespaces: &self.namespaces }
     }
 
-    /// An engine that knows all this; with `only`, no other node takes a pod. Every second pod counts as one that we placed.
+    /// An engine with this snapshot; with `only`, no other node accepts a pod. Every second pod counts as placed by the engine.
     fn engine(&self, only: Option<&str>) -> Scheduler {
         let mut engine = Scheduler::default();
         for node in &self.nodes {
@@ -148,7 +148,7 @@ fn tell(engine: &mut Scheduler, event: Event) {
     engine.apply(Time(0), event).expect("the engine takes what is translated");
 }
 
-/// The label of everything of a share, as JSON wants it.
+/// The share's label as JSON.
 pub(crate) fn owner(share: &Share) -> (String, serde_json::Value) {
     (OWNER.to_owned(), share.id.clone().into())
 }

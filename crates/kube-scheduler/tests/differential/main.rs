@@ -1,12 +1,12 @@
-//! Random pods on random nodes: kube-scheduler and our engine must agree on what can be placed at all.
+//! Random pods on random nodes: kube-scheduler and the engine must agree on the feasibility of every pod.
 //!
-//! Pods come one at a time and kube-scheduler places them. Before each, the same cluster is told to our engine, as the
-//! API server tells it. A pod that kube-scheduler binds must be one that we would bind to that very node; one that it
-//! calls unschedulable must be one for which we find no node. Placed pods stay, so that the cluster fills; some are
-//! deleted, and nodes change. `AGENTAFLOW_TEST_SEED` and `AGENTAFLOW_TEST_PODS` go hunting elsewhere.
+//! kube-scheduler places one pod at a time. Before each, the engine gets the same objects from the API server. For a pod that
+//! kube-scheduler binds, the engine must accept the same node; for a pod that kube-scheduler calls unschedulable, the engine
+//! must find no node. Placed pods stay, so that the cluster fills; some are deleted, and nodes change.
+//! `AGENTAFLOW_TEST_SEED` and `AGENTAFLOW_TEST_PODS` choose other cases.
 //!
-//! Amounts of memory are whole MiB here, because the engine counts in them: we round what a pod asks for up and what
-//! a node has down, so that we are at most one MiB for each pod more careful than kube-scheduler.
+//! Memory amounts are whole MiB, the engine's unit: requests are rounded up and capacities down, so that the engine is stricter
+//! than kube-scheduler by at most one MiB for each pod.
 
 mod dice;
 mod judge;
@@ -28,14 +28,13 @@ use pods::Field;
 use serde_json::{Value, json};
 use support::{SOON, Share};
 
-/// Nodes of the cluster.
 const NODES: usize = 10;
-/// What is told of a change of a node may overtake what is told of a pod: a disagreement must last.
+/// Watch events of nodes and pods may overtake each other: a disagreement counts only if it lasts.
 const TRIES: u32 = 3;
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn kube_scheduler_and_we_agree_on_what_can_be_placed() {
+async fn kube_scheduler_and_the_engine_agree_on_feasibility() {
     let seed = number("AGENTAFLOW_TEST_SEED").unwrap_or(1);
     let is_full = std::env::var_os("AGENTAFLOW_TEST_FULL").is_some();
     let count = number("AGENTAFLOW_TEST_PODS").unwrap_or(if is_full { 640 } else { 160 });
@@ -55,7 +54,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// What kube-scheduler said.
+/// Result of kube-scheduler.
 #[derive(Clone, Debug, PartialEq)]
 enum Verdict {
     Bound(String),
@@ -164,7 +163,7 @@ impl Hunt {
         }
     }
 
-    /// Deletes some pods: most at once, some that then take their time to end.
+    /// Deletes some pods: most at once, some with a long termination.
     async fn thin_out(&mut self, sight: &Sight) {
         for pod in sight.settled() {
             if !self.dice.chance(40) {
@@ -181,14 +180,14 @@ impl Hunt {
         }
     }
 
-    /// At once, and it is gone when this returns.
+    /// Returns when the pod is gone.
     async fn remove(&self, namespace: &str, name: &str) {
         let api: Api<Pod> = Api::namespaced(self.share.client(), namespace);
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         api.delete(name, &now).await.expect("a pod is deleted");
     }
 
-    /// None when the API server does not accept the pod.
+    /// None if the API server rejects the pod.
     async fn ask_kube_scheduler(
         &mut self,
         namespace: &str,
@@ -235,7 +234,7 @@ fn verdict(pod: &Pod) -> Option<Verdict> {
     }
 }
 
-/// Where we see it differently.
+/// Disagreement of engine and kube-scheduler.
 fn disagreement(sight: &Sight, pod: &Pod, verdict: &Verdict) -> Option<String> {
     let mut waiting = pod.clone();
     waiting.spec.node_name = None;

@@ -1,11 +1,11 @@
-//! Random nodes. Their topology has keys of its own, so that the nodes of other tests are no domains of it.
+//! Random nodes. Their topology keys are unique, so that nodes of other tests are in no domain.
 
 use serde_json::{Value, json};
 
 use crate::dice::Dice;
 use crate::support::{NodePlan, Share};
 
-/// The keys of the topology of a share's nodes.
+/// Topology keys of a share's nodes.
 #[derive(Clone)]
 pub(crate) struct Keys {
     pub(crate) zone: String,
@@ -27,7 +27,7 @@ impl Keys {
 pub(crate) const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 pub(crate) const TAINTS: [&str; 3] = ["dedicated", "gpu", "spot"];
 
-/// How a random node shall look.
+/// A random node plan.
 pub(crate) fn plan(dice: &mut Dice, keys: &Keys, name: &str) -> NodePlan {
     let mut plan = NodePlan::plain()
         .label(&keys.host, name)
@@ -65,13 +65,13 @@ pub(crate) fn plan(dice: &mut Dice, keys: &Keys, name: &str) -> NodePlan {
     plan
 }
 
-/// What the status of a node says whose kubelet can, or cannot, restart all containers of a pod.
+/// Status of a node whose kubelet can, or cannot, restart all containers of a pod.
 pub(crate) fn declaring(can: bool) -> Value {
     let features = if can { json!(["RestartAllContainersOnContainerExits"]) } else { json!(null) };
     json!({"status": {"declaredFeatures": features}})
 }
 
-/// A random change of a node that is there: of the node itself, and of its status.
+/// A random change of a node and of its status.
 pub(crate) fn change(dice: &mut Dice, keys: &Keys) -> (Option<Value>, Option<Value>) {
     let label = |key: &str, value: Value| Some(json!({"metadata": {"labels": {key: value}}}));
     match dice.below(7) {

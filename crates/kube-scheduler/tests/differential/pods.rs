@@ -1,4 +1,4 @@
-//! Random pods: everything that scheduling looks at, and each part in few of them, so that most have few.
+//! Random pods with every field that scheduling reads; each field is rare, so that most pods have few.
 
 use serde_json::{Map, Value, json};
 
@@ -6,11 +6,11 @@ use crate::dice::Dice;
 use crate::nodes::{EFFECTS, Keys, TAINTS};
 use crate::volumes::CLAIMS;
 
-/// What random pods may refer to.
+/// Objects that random pods may name.
 pub(crate) struct Field {
     pub(crate) keys: Keys,
     pub(crate) nodes: Vec<String>,
-    /// The first is that of the claims.
+    /// The claims are in the first namespace.
     pub(crate) namespaces: Vec<String>,
     pub(crate) runtime_class: String,
 }
@@ -93,7 +93,7 @@ fn init_containers(dice: &mut Dice) -> Value {
     all
 }
 
-/// Requests, limits, or both. Amounts of memory are whole MiB but for a few.
+/// Requests, limits, or both. Most memory amounts are whole MiB.
 fn resources(dice: &mut Dice) -> Value {
     let (mut requests, mut limits) = (Map::new(), Map::new());
     let mut put = |name: &str, amount: String, how: usize| {
@@ -132,7 +132,7 @@ fn resources(dice: &mut Dice) -> Value {
     json!({"requests": requests, "limits": limits})
 }
 
-/// What a pod states as a whole.
+/// Pod-level resources.
 fn whole(dice: &mut Dice) -> Value {
     let cpu = json!({"cpu": dice.between(1, 12).to_string()});
     let memory = json!({"memory": format!("{}Gi", dice.between(1, 40))});

@@ -1,5 +1,4 @@
-//! Claims for random pods: with a volume in some zones, with one that one pod may have, waiting for a pod, and never
-//! to be served.
+//! Claims for random pods: with zonal volumes, with single-pod volumes, waiting for a first consumer, and unsatisfiable.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
@@ -12,7 +11,7 @@ use crate::support::{Share, wait_for};
 pub(crate) const CLAIMS: [&str; 9] =
     ["in-a", "in-b-or-c", "anywhere", "alone", "never", "later-0", "later-1", "later-2", "missing"];
 
-/// Makes all of it and waits until those claims are bound that can be.
+/// Creates all objects and waits until the satisfiable claims are bound.
 pub(crate) async fn create(share: &Share, keys: &Keys, nodes: &[String]) {
     let (wait, now) = (format!("{}-wait", share.id), format!("{}-now", share.id));
     for (name, mode) in [(&wait, "WaitForFirstConsumer"), (&now, "Immediate")] {

@@ -31,7 +31,7 @@ impl Share {
         applied
     }
 
-    /// Applies YAML with one or more documents. What names no namespace goes into the share's.
+    /// Applies YAML documents. Objects without a namespace go into the share's.
     pub(crate) async fn apply(&self, yaml: &str) -> Vec<DynamicObject> {
         let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("YAML");
         let mut applied = Vec::new();
@@ -41,7 +41,7 @@ impl Share {
         applied
     }
 
-    /// Applies one object, and tells what the API server made of it.
+    /// Applies one object; returns the API server's version.
     pub(crate) async fn apply_object(&self, object: Value) -> DynamicObject {
         let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
         self.try_apply(object)
@@ -49,7 +49,7 @@ impl Share {
             .unwrap_or_else(|error| panic!("cannot apply `{name}`: {error}"))
     }
 
-    /// As [`Self::apply_object`], for objects that may be refused.
+    /// As [`Self::apply_object`], for objects that the API server may refuse.
     pub(crate) async fn try_apply(&self, mut object: Value) -> kube::Result<DynamicObject> {
         let (resource, capabilities) = self.kind_of(&object).await;
         let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
@@ -73,7 +73,7 @@ impl Share {
         Ok(applied)
     }
 
-    /// How the API server calls the kind of an object; a kind that was just defined takes a moment.
+    /// The API resource of an object; a new kind takes a moment.
     async fn kind_of(&self, object: &Value) -> (ApiResource, ApiCapabilities) {
         let version = object["apiVersion"].as_str().expect("an apiVersion");
         let (group, version) = version.split_once('/').unwrap_or(("", version));

@@ -1,4 +1,4 @@
-//! The end of a share: a failed test tells what there was, and everything goes away.
+//! Cleanup of a share; a failed test prints its objects first.
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::pods;
 use super::share::{Cluster, OWNER, Share};
 
-/// Runs aside: the end of a test may come inside of its runtime, which must not be blocked.
+/// Runs in another thread: the test may end inside its runtime, which must not be blocked.
 pub(super) fn clean(share: &Share) {
     let failed = std::thread::panicking();
     let keeps = std::env::var_os("AGENTAFLOW_TEST_KEEP").is_some();
@@ -35,7 +35,7 @@ pub(super) fn clean(share: &Share) {
     let _ = aside.join();
 }
 
-/// What a person would look at first.
+/// Pods, events and logs of a failed test.
 async fn tell(client: &Client, namespace: &str) {
     let all = ListParams::default();
     if let Ok(list) = Api::<Pod>::namespaced(client.clone(), namespace).list(&all).await {
@@ -52,7 +52,7 @@ async fn tell(client: &Client, namespace: &str) {
     }
 }
 
-/// The scheduler that would clean up after its workloads is gone.
+/// Removes finalizers: the scheduler that would do it has ended.
 async fn release(client: &Client, namespace: &str) {
     let kind = GroupVersionKind::gvk("agentaflow.io", "v1", "GPUWorkload");
     let api: Api<DynamicObject> =
@@ -66,7 +66,7 @@ async fn release(client: &Client, namespace: &str) {
     }
 }
 
-/// Best effort: what fails here does not change what the test found out.
+/// Best effort: errors do not change the result of the test.
 async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String)]) {
     let own = ListParams::default().labels(selector);
     let namespaces: Api<Namespace> = Api::all(client.clone());

@@ -1,4 +1,4 @@
-//! Plain requests: to the API server, and to a program of ours.
+//! Raw requests to the API server and to programs under test.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,27 +9,25 @@ use kube::api::ListParams;
 use kube::client::Body;
 use serde_json::Value;
 
-/// What a server said.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 }
 
-/// Asks the API server.
 pub(super) async fn request(
     client: &Client,
     method: &str,
     path: &str,
     body: Option<&Value>,
-) -> Answer {
+) -> HttpResponse {
     let mut request =
         kube::core::Request::new("/").list(&ListParams::default()).expect("a request");
     *request.method_mut() = method.parse().expect("a method");
@@ -44,11 +42,12 @@ pub(super) async fn request(
     let answer = client.send(request.map(Body::from)).await.expect("the API server answers");
     let status = answer.status().as_u16();
     let body = answer.into_body().collect_bytes().await.expect("a whole answer");
-    Answer { status, body: String::from_utf8_lossy(&body).into_owned() }
+    HttpResponse { status, body: String::from_utf8_lossy(&body).into_owned() }
 }
 
-/// Asks a plain server on the loopback, such as the health port of a program under test. None: it does not answer.
-pub(crate) fn get(port: u16, path: &str) -> Option<Answer> {
+/// Requests a path of a plain HTTP server on the loopback, such as the health port of a program under test; none without a
+/// response.
+pub(crate) fn get(port: u16, path: &str) -> Option<HttpResponse> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
@@ -57,5 +56,5 @@ pub(crate) fn get(port: u16, path: &str) -> Option<Answer> {
     let text = String::from_utf8_lossy(&text);
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_owned() })
+    Some(HttpResponse { status, body: body.to_owned() })
 }

@@ -1,8 +1,8 @@
-//! A real control plane for tests: each test has its own share of it, so that all can run at once.
+//! A real control plane for tests: each test has a share, so that all tests run concurrently.
 //!
-//! A share is a namespace and nodes of its own. Every node carries the label [`OWNER`] with the share's id, and the
-//! namespace makes every pod in it ask for that label, whoever creates the pod. A scheduler under test is started
-//! with [`Share::scheduler_name`] and [`Share::node_selector`], and so sees nothing of other tests either.
+//! A share is a namespace with nodes. Every node carries the label [`OWNER`] with the share's id, and the namespace adds a
+//! selector for that label to every pod. A scheduler under test runs with [`Share::scheduler_name`] and
+//! [`Share::node_selector`], so that it ignores objects of other tests.
 //!
 //! ```ignore
 //! let share = Share::new().await;
@@ -27,7 +27,7 @@ mod scheduler;
 mod share;
 mod wait;
 
-pub(crate) use http::{Answer, get};
+pub(crate) use http::{HttpResponse, get};
 pub(crate) use nodes::NodePlan;
 pub(crate) use pods::{Binder, PodPlan, state};
 pub(crate) use ports::free_port;

@@ -1,4 +1,4 @@
-//! Nodes that KWOK plays, each for one test.
+//! Nodes simulated by KWOK, each for one test.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,6 @@ use serde_json::json;
 use super::share::{OWNER, Share};
 use super::wait::wait_for;
 
-/// How a node shall look.
 #[derive(Debug, Clone)]
 pub(crate) struct NodePlan {
     labels: BTreeMap<String, String>,
@@ -37,7 +36,7 @@ impl NodePlan {
         }
     }
 
-    /// A plain node with A100s of 80 GiB, as NVIDIA's feature discovery labels it.
+    /// A node with A100s of 80 GiB and the labels of NVIDIA's feature discovery.
     pub(crate) fn gpus(count: u32) -> Self {
         let count = count.to_string();
         Self::plain()
@@ -91,7 +90,7 @@ impl Share {
         format!("{}-{short}", self.id)
     }
 
-    /// Makes a node and waits until pods can be placed on it; gives its full name.
+    /// Creates a node and waits until it is schedulable; returns its full name.
     pub(crate) async fn node(&self, short: &str, plan: &NodePlan) -> String {
         let name = self.node_name(short);
         let mut labels = plan.labels.clone();
@@ -108,7 +107,7 @@ impl Share {
         name
     }
 
-    /// Makes `count` nodes alike, called `0`, `1` …; gives their full names.
+    /// Creates `count` equal nodes `0`, `1` …; returns their full names.
     pub(crate) async fn nodes(&self, count: usize, plan: &NodePlan) -> Vec<String> {
         let mut names = Vec::new();
         for index in 0..count {
@@ -117,20 +116,20 @@ impl Share {
         names
     }
 
-    /// The machine is taken away for good.
+    /// Deletes the node.
     pub(crate) async fn delete_node(&self, name: &str) {
         let nodes = self.cluster_api::<Node>();
         nodes.delete(name, &DeleteParams::default()).await.expect("the node is deleted");
     }
 
-    /// The cable is pulled: no more signs of life; waits until the control plane has noticed. What KWOK had already
-    /// planned for the node's pods still happens.
+    /// Stops the heartbeats and waits until the control plane has noticed. Transitions that KWOK has planned for the node's pods
+    /// still happen.
     pub(crate) async fn darken_node(&self, name: &str) {
         self.set_dark(name, json!("true")).await;
         self.wait_node(name, "lost", |node| ready(node) == "Unknown").await;
     }
 
-    /// The cable is back; waits until pods can be placed again.
+    /// Resumes the heartbeats and waits until the node is schedulable.
     pub(crate) async fn lighten_node(&self, name: &str) {
         self.set_dark(name, json!(null)).await;
         self.wait_node(name, "ready", is_usable).await;
@@ -175,7 +174,7 @@ fn ready(node: &Node) -> &str {
     found.map_or("not told", |condition| condition.status.as_str())
 }
 
-/// Ready, and the control plane keeps pods away no more.
+/// Ready and without taints of the control plane.
 fn is_usable(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let by_state = |taint: &Taint| {

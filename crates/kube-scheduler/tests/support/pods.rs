@@ -1,4 +1,4 @@
-//! Pods: how they shall look, and what became of them.
+//! Pod plans and waits for pod states.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::share::Share;
 use super::wait::wait_for;
 
-/// A pod with one container, which runs until it is deleted unless it is told otherwise.
+/// A pod with one container; runs until it is deleted by default.
 #[derive(Debug, Clone)]
 pub(crate) struct PodPlan(Value);
 
@@ -38,7 +38,7 @@ impl PodPlan {
         self
     }
 
-    /// Who shall place it; without this kube-scheduler does.
+    /// `schedulerName`; kube-scheduler by default.
     pub(crate) fn scheduler(self, name: &str) -> Self {
         self.spec("schedulerName", json!(name))
     }
@@ -59,23 +59,23 @@ impl PodPlan {
         self
     }
 
-    /// It takes this long to begin: `2s`.
+    /// Start delay, such as `2s`.
     pub(crate) fn start_after(self, time: &str) -> Self {
         self.annotation("kwok.agentaflow.io/start-after", time)
     }
 
-    /// It succeeds this long after it began.
+    /// Time from start to success.
     pub(crate) fn complete_after(self, time: &str) -> Self {
         self.annotation("kwok.agentaflow.io/complete-after", time)
     }
 
-    /// It fails this long after it began, with this exit code.
+    /// Time from start to failure, and the exit code.
     pub(crate) fn fail_after(self, time: &str, code: u8) -> Self {
         self.annotation("kwok.agentaflow.io/fail-after", time)
             .annotation("kwok.agentaflow.io/exit-code", &code.to_string())
     }
 
-    /// It takes this long to end when it is deleted.
+    /// Duration of its termination.
     pub(crate) fn stop_after(self, time: &str) -> Self {
         self.annotation("kwok.agentaflow.io/stop-after", time)
     }
@@ -84,7 +84,7 @@ impl PodPlan {
         serde_json::from_value(self.0.clone()).expect("a pod")
     }
 
-    /// The pod as it is applied, with fields that the client's types may not know.
+    /// The pod as JSON, with fields that the client's types may lack.
     pub(crate) fn object(&self) -> Value {
         let mut object = self.0.clone();
         (object["apiVersion"], object["kind"]) = (json!("v1"), json!("Pod"));
@@ -101,12 +101,12 @@ impl PodPlan {
     }
 }
 
-/// Who placed a pod, as far as it can be seen from outside.
+/// Traces of the scheduler that bound a pod.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Binder {
-    /// Who wrote the event `Scheduled`.
+    /// Reporter of the Event `Scheduled`.
     pub(crate) reporter: Option<String>,
-    /// The annotation that our scheduler writes with the binding.
+    /// Annotation written with the binding.
     pub(crate) assigned_node: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl Share {
         self.api::<Pod>().get_opt(name).await.expect("an answer about a pod")
     }
 
-    /// The pods of the share's namespace that a label selector chooses; all with `""`.
+    /// Pods of the share's namespace by label selector; all with `""`.
     pub(crate) async fn pods(&self, selector: &str) -> Vec<Pod> {
         let wish = ListParams::default().labels(selector);
         self.api::<Pod>().list(&wish).await.expect("a list of pods").items
@@ -131,13 +131,13 @@ impl Share {
         deleted.expect("the pod is deleted");
     }
 
-    /// What the container of a pod wrote; why that cannot be told, where it cannot.
+    /// Log of a pod, or the error of reading it.
     pub(crate) async fn log(&self, name: &str) -> String {
         let log = self.api::<Pod>().logs(name, &LogParams::default()).await;
         log.unwrap_or_else(|error| error.to_string())
     }
 
-    /// Waits until the pod has a node; gives its name.
+    /// Waits until the pod has a node; returns its name.
     pub(crate) async fn bound(&self, name: &str) -> String {
         self.wait_pod(name, "bound", |pod| pod.spec.as_ref()?.node_name.clone()).await
     }
@@ -159,7 +159,7 @@ impl Share {
         .await;
     }
 
-    /// Waits until `find` finds what it looks for in the pod.
+    /// Waits until `find` returns a value for the pod.
     pub(crate) async fn wait_pod<T>(
         &self,
         name: &str,
@@ -173,7 +173,7 @@ impl Share {
         .await
     }
 
-    /// Who placed a pod that is bound. Events come a little later than the binding; they are waited for.
+    /// Waits for the Event `Scheduled`, which follows the binding.
     pub(crate) async fn bound_by(&self, name: &str) -> Binder {
         let assigned_node = self.wait_pod(name, "bound", |pod| {
             pod.spec.as_ref()?.node_name.as_ref()?;

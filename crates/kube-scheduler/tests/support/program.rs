@@ -1,4 +1,4 @@
-//! A program under test: started, killed, started again, with its log at hand.
+//! A program under test with its log.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::wait::{SOON, wait_for};
 
-/// A child process whose output goes to a file. A test that fails shows the end of it.
+/// A child process whose output goes to a file. A failed test prints its end.
 pub(crate) struct Program {
     command: Command,
     child: Child,
@@ -26,12 +26,12 @@ impl Program {
         self.child.id()
     }
 
-    /// All that it has written, over all of its lives.
+    /// Output of all runs.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until it has written these words.
+    /// Waits for a text in the output.
     pub(crate) async fn says(&mut self, words: &str) {
         wait_for(&format!("the program says `{words}`"), async || {
             let log = self.log();
@@ -44,7 +44,7 @@ impl Program {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process ends by itself.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         wait_for("the program ends", async || {
             let ended = self.child.try_wait().expect("a child of ours");
@@ -53,14 +53,14 @@ impl Program {
         .await
     }
 
-    /// `kill -9`: it has no chance to tidy up.
+    /// `kill -9`.
     pub(crate) fn kill(&mut self) {
         // It may have ended by itself; the test will find out why.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Asks it to end and waits until it has.
+    /// Sends SIGTERM and waits for the end.
     #[track_caller]
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         self.signal("TERM");
@@ -74,14 +74,14 @@ impl Program {
         }
     }
 
-    /// Sends a signal: `STOP` and `CONT` hold it up, as a long pause does.
+    /// Sends a signal; `STOP` and `CONT` simulate a long pause.
     pub(crate) fn signal(&self, signal: &str) {
         let pid = self.pid().to_string();
         let sent = Command::new("kill").args(["-s", signal, "--", &pid]).status();
         assert!(sent.expect("`kill` can be started").success(), "SIG{signal} was not sent");
     }
 
-    /// Kills it, if it runs, and starts it once more as it was started first.
+    /// Kills the process if it runs, and starts it again with the same command.
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.child = spawn(&mut self.command, &self.log);

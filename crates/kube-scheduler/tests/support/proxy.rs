@@ -1,4 +1,4 @@
-//! A cable between a program under test and the API server that can be pulled, or lose what the server answers.
+//! A proxy between a program under test and the API server that can cut connections or drop responses.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Passes connections on to the API server, while it is plugged in. TLS goes through it untouched.
+/// Forwards connections to the API server; TLS passes through.
 pub(crate) struct Proxy {
     state: watch::Sender<State>,
     cuts: watch::Sender<u32>,
@@ -17,20 +17,19 @@ pub(crate) struct Proxy {
     kubeconfig: Kubeconfig,
 }
 
-/// What becomes of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Plugged,
-    /// Cut, and none are taken.
+    /// Cut and refused.
     Unplugged,
-    /// Kept open, and nothing arrives, as when a switch on the way fails.
+    /// Open without traffic, as after the failure of a switch.
     Silent,
-    /// What is asked from now on arrives; what is answered to it does not. Open watches go on.
+    /// New requests arrive; their responses are dropped. Open watches continue.
     Unanswered,
 }
 
 impl Proxy {
-    /// A proxy to the API server of a kubeconfig, plugged in.
+    /// A proxy to the API server of a kubeconfig.
     pub(crate) async fn start(kubeconfig: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
@@ -50,7 +49,7 @@ impl Proxy {
         Self { state, cuts, target, port, kubeconfig }
     }
 
-    /// Writes the kubeconfig that goes through the proxy.
+    /// Writes a kubeconfig for the proxy.
     pub(crate) fn write_kubeconfig(&self, file: PathBuf) -> PathBuf {
         let text = serde_json::to_vec(&self.kubeconfig).expect("a kubeconfig");
         std::fs::write(&file, text).expect("a kubeconfig of its own");
@@ -63,12 +62,12 @@ impl Proxy {
         self.state.send_replace(State::Unplugged);
     }
 
-    /// Everything goes on being connected, and nothing arrives.
+    /// Keeps connections open without traffic.
     pub(crate) fn silence(&self) {
         self.state.send_replace(State::Silent);
     }
 
-    /// Requests reach the server, and their answers are lost. Watches that are open go on.
+    /// Drops responses to new requests. Open watches continue.
     pub(crate) fn lose_answers(&self) {
         self.state.send_replace(State::Unanswered);
     }
@@ -77,18 +76,17 @@ impl Proxy {
         self.state.send_replace(State::Plugged);
     }
 
-    /// Leads to another server on the loopback from now on; open connections are cut.
+    /// Switches to another server on the loopback; open connections are cut.
     pub(crate) fn redirect(&self, port: u16) {
         *self.target.lock().expect("nobody panicked with it") = format!("127.0.0.1:{port}");
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 }
 
-/// What the connections know of their proxy.
 #[derive(Clone)]
 struct Cable {
     state: watch::Receiver<State>,
-    /// How often all connections were cut.
+    /// Number of cuts of all connections.
     cuts: watch::Receiver<u32>,
     target: Arc<Mutex<String>>,
 }
@@ -109,7 +107,7 @@ async fn serve(listener: TcpListener, cable: Cable) {
     }
 }
 
-/// Passes a connection on until one side, or the cable, ends it.
+/// Forwards a connection until one side or the proxy ends it.
 async fn pass(near: TcpStream, far: TcpStream, mut cable: Cable) {
     let (near_in, near_out) = split(near);
     let (far_in, far_out) = split(far);

@@ -1,4 +1,4 @@
-//! Our scheduler, as a program of its own, for the pods and nodes of one share.
+//! The scheduler as a process for the pods and nodes of one share.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,17 +9,17 @@ use super::program::Program;
 use super::share::Share;
 use super::wait::wait_for;
 
-/// A running `agentaflow scheduler`. It is killed at the end of the test.
+/// A running `agentaflow scheduler`; killed at the end of the test.
 pub(crate) struct Scheduler {
     pub(crate) program: Program,
-    /// Health and explanations.
+    /// Address of health and explain endpoints.
     pub(crate) http: u16,
     pub(crate) metrics: u16,
 }
 
 impl Scheduler {
-    /// Starts it with all rights and waits until it is ready. `executable` is `env!("CARGO_BIN_EXE_agentaflow")`; what
-    /// `extra` says counts more than what is said here.
+    /// Starts the scheduler as the administrator and waits until it is ready. `executable` is
+    /// `env!("CARGO_BIN_EXE_agentaflow")`; `extra` overrides the default arguments.
     pub(crate) async fn start(executable: &str, share: &Share, extra: &[&str]) -> Self {
         share.apply_file("deploy/crds").await;
         let mut scheduler =
@@ -28,8 +28,8 @@ impl Scheduler {
         scheduler
     }
 
-    /// Starts it with a kubeconfig of your choice, such as that of an account or of a proxy, and does not wait. `name`
-    /// names its log; several may run for one share, and then one of them leads.
+    /// Starts the scheduler with another kubeconfig, such as that of an account or of a proxy, without waiting. `name` names its
+    /// log; several may run for one share, of which one leads.
     pub(crate) fn launch(
         executable: &str,
         share: &Share,
@@ -70,7 +70,7 @@ impl Scheduler {
         Self { program, http, metrics }
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until the scheduler is ready.
     pub(crate) async fn ready(&mut self) {
         wait_for("the scheduler is ready", async || {
             assert!(self.program.runs(), "it ended:\n{}", self.program.log());
@@ -80,7 +80,7 @@ impl Scheduler {
         .await;
     }
 
-    /// Ended without a chance to tidy up, and started again.
+    /// Kills the scheduler and starts it again.
     pub(crate) async fn crash_and_restart(&mut self) {
         self.program.restart();
         self.ready().await;

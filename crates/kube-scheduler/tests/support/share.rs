@@ -1,4 +1,4 @@
-//! The control plane, and one test's share of it.
+//! The control plane and the share of one test.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,16 +16,16 @@ use tempfile::TempDir;
 use super::wait::wait_for;
 use super::{clean, http};
 
-/// The label of everything that belongs to one test.
+/// Label of the objects of one test.
 pub(crate) const OWNER: &str = "agentaflow.io/test";
 
 /// The control plane that `AGENTAFLOW_TEST_KUBE` names.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
-    /// For an administrator.
+    /// Administrator's client.
     pub(crate) kubeconfig: PathBuf,
-    /// Where `kubectl` and the other programs lie, if they were built.
+    /// Folder of `kubectl` and the other programs, if they were built.
     pub(crate) programs: Option<PathBuf>,
 }
 
@@ -39,7 +39,7 @@ impl Cluster {
         Self { client, kubeconfig, programs }
     }
 
-    /// A client that acts as a kubeconfig says. Its connections belong to the runtime that makes it.
+    /// A client for a kubeconfig. Its connections belong to the runtime that creates it.
     pub(crate) async fn client_of(kubeconfig: &Path) -> Client {
         let read = Kubeconfig::read_from(kubeconfig).expect("the kubeconfig can be read");
         let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
@@ -48,14 +48,14 @@ impl Cluster {
     }
 }
 
-/// A namespace, and nodes that only its pods use. All of it goes away at the end of the test; before that, a test
-/// that failed tells what there was. `AGENTAFLOW_TEST_KEEP=1` leaves everything for a look.
+/// A namespace, and nodes for its pods only. Deleted at the end of the test; a failed test prints its objects first.
+/// `AGENTAFLOW_TEST_KEEP=1` keeps everything.
 pub(crate) struct Share {
     pub(crate) cluster: Cluster,
     pub(crate) id: String,
     pub(crate) namespace: String,
     pub(super) folder: TempDir,
-    /// What was applied outside of the namespace.
+    /// Objects applied outside the namespace.
     pub(super) applied: Mutex<Vec<(kube::core::ApiResource, String)>>,
 }
 
@@ -64,8 +64,7 @@ impl Share {
         Self::with_id(unique_id()).await
     }
 
-    /// One whose names are the same in every run, for tests that compare texts with these names in them. What an
-    /// earlier run left must be gone first.
+    /// A share with the same names in every run, for golden texts. Waits until objects of an earlier run are gone.
     pub(crate) async fn called(id: &str) -> Self {
         let namespaces: Api<Namespace> = Api::all(Cluster::from_env().await.client);
         wait_for(&format!("nothing is left of an earlier `{id}`"), async || {
@@ -99,7 +98,7 @@ impl Share {
         Api::namespaced(self.client(), &self.namespace)
     }
 
-    /// The objects of a kind that lie in no namespace.
+    /// Cluster-scoped objects of a kind.
     pub(crate) fn cluster_api<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = k8s_openapi::ClusterResourceScope>,
@@ -108,7 +107,7 @@ impl Share {
         Api::all(self.client())
     }
 
-    /// For pods that the scheduler under test shall place.
+    /// `schedulerName` of the scheduler under test.
     pub(crate) fn scheduler_name(&self) -> String {
         format!("agentaflow-{}", self.id)
     }
@@ -118,12 +117,12 @@ impl Share {
         format!("{OWNER}={}", self.id)
     }
 
-    /// A place for a file, which goes away with the share.
+    /// Path of a file that is deleted with the share.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Makes one more namespace, whose pods use the same nodes. It goes away with the share.
+    /// Creates another namespace with the same nodes; deleted with the share.
     pub(crate) async fn create_namespace(&self, name: &str, labels: Value) {
         let mut namespace = json!({
             "metadata": {
@@ -143,7 +142,7 @@ impl Share {
         wait_for("the account of a new namespace", async || accounts.get("default").await).await;
     }
 
-    /// Writes a kubeconfig that acts as a service account of the share, with no more than its rights.
+    /// Writes a kubeconfig of a service account of the share.
     pub(crate) async fn kubeconfig_of(&self, account: &str) -> PathBuf {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{account}/token", self.namespace);
         let wish = json!({
@@ -164,13 +163,13 @@ impl Share {
         file
     }
 
-    /// Any request to the API server, as the administrator; an answer that is an error is an answer too.
+    /// A raw request to the API server as the administrator; an error status is a response, too.
     pub(crate) async fn request(
         &self,
         method: &str,
         path: &str,
         body: Option<&Value>,
-    ) -> http::Answer {
+    ) -> http::HttpResponse {
         http::request(&self.cluster.client, method, path, body).await
     }
 }
@@ -187,7 +186,7 @@ pub(crate) fn repository() -> PathBuf {
     own.ancestors().nth(2).expect("crates lie two levels below the root").to_owned()
 }
 
-/// Short, and different in every test of every run.
+/// A short id, unique for each test and run.
 fn unique_id() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");

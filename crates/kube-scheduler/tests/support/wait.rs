@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// More than anything here takes on a machine that does much else.
+/// More than any wait takes on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(45);
 
-/// Calls `check` until it gives a value. Its error says how things are now; the last one is the failure's message.
+/// Calls `check` until it returns a value. The last error becomes the message of the failure.
 #[track_caller]
 pub(crate) fn wait_for<T, E: Display>(
     what: &str,
@@ -15,7 +15,7 @@ pub(crate) fn wait_for<T, E: Display>(
     wait_within(SOON, what, check)
 }
 
-/// As [`wait_for`], with a limit of its own.
+/// As [`wait_for`], with another limit.
 #[track_caller]
 pub(crate) fn wait_within<T, E: Display>(
     limit: Duration,

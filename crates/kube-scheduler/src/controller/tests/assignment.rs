@@ -1,4 +1,4 @@
-//! Which GPUs a workload has: the plan, then the kubelet's choice.
+//! GPUs of a workload: the plan, then the kubelet's choice.
 
 use agentaflow_kube_core::names;
 use serde_json::json;

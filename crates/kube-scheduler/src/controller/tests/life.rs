@@ -1,4 +1,4 @@
-//! From Pending to the end, with what people see on the way.
+//! Phases, conditions and events of a workload.
 
 use agentaflow_kube_core::crd::WorkloadPhase::{Failed, Pending, Running, Scheduled, Succeeded};
 use agentaflow_kube_core::names;
@@ -61,7 +61,7 @@ fn a_workload_goes_from_pending_to_succeeded() {
 }
 
 #[test]
-fn a_failure_tells_how_the_container_ended() {
+fn the_failure_message_names_the_end_of_the_container() {
     let ended = |terminated: Value| json!({ "containerStatuses": [{ "name": "main", "state": { "terminated": terminated } }] });
     let table = [
         (exit(1), "The workload failed: container `main` exited with code 1."),
@@ -143,7 +143,7 @@ fn the_schedulers_word_is_the_condition_and_its_sentence_is_written_once() {
 }
 
 #[test]
-fn a_container_that_cannot_start_is_told_and_does_not_flap() {
+fn a_container_that_cannot_start_is_reported_and_does_not_flap() {
     let mut cluster = Cluster::new(json!({}));
     cluster.settle();
     cluster.bind("train-0", "node-a");
@@ -164,7 +164,7 @@ fn a_container_that_cannot_start_is_told_and_does_not_flap() {
 }
 
 #[test]
-fn what_cannot_be_read_gets_a_condition_and_no_pods() {
+fn an_unreadable_spec_gets_a_condition_and_no_pods() {
     let table = [
         (json!({ "priority": "high" }), "InvalidSpec", "Cannot read"),
         (
@@ -209,7 +209,7 @@ fn a_mended_workload_starts_and_one_that_breaks_later_goes_on() {
 }
 
 #[test]
-fn a_refused_pod_is_told_and_tried_again_ever_more_slowly() {
+fn a_refused_pod_is_reported_and_retried_with_backoff() {
     let mut cluster = Cluster::new(json!({}));
     let mut waits = Vec::new();
     cluster.step();
@@ -237,7 +237,7 @@ fn a_refused_pod_is_told_and_tried_again_ever_more_slowly() {
 }
 
 #[test]
-fn a_broken_template_is_told_once_even_after_a_refused_pod() {
+fn an_invalid_template_is_reported_once_even_after_a_refused_pod() {
     let mut cluster = Cluster::new(json!({}));
     cluster.step();
     cluster.vanish("train-0");
@@ -287,7 +287,7 @@ fn deletion_needs_no_spec_that_can_be_read_and_takes_finished_pods_too() {
 }
 
 #[test]
-fn a_finished_workload_stays_finished_whatever_happens_to_its_pods() {
+fn a_finished_workload_stays_finished() {
     for good in [true, false] {
         let mut cluster = Cluster::new(json!({}));
         cluster.settle();
@@ -309,7 +309,7 @@ fn a_finished_workload_stays_finished_whatever_happens_to_its_pods() {
 }
 
 #[test]
-fn pods_of_others_and_of_a_namesake_do_not_count() {
+fn pods_of_other_owners_and_of_a_namesake_do_not_count() {
     let mut cluster = Cluster::new(json!({}));
     cluster.settle();
     cluster.workload.metadata.uid = Some("w-2".to_owned());
@@ -369,7 +369,7 @@ fn a_waiting_workload_that_is_completed_by_hand_leaves_no_pods() {
 }
 
 #[test]
-fn what_failed_stays_failed_when_it_is_completed_by_hand() {
+fn a_failed_workload_stays_failed_when_the_user_completes_it() {
     let mut cluster = Cluster::new(json!({}));
     cluster.settle();
     cluster.run("train-0");

@@ -1,4 +1,4 @@
-//! Retries, and pods that are lost through no fault of their own.
+//! Retries, and pods lost by the cluster.
 
 use agentaflow_kube_core::crd::WorkloadPhase::{Failed, Pending, Running, Succeeded};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn running(more: Value, names: &[&str]) -> Cluster {
 }
 
 #[test]
-fn a_failed_pod_is_made_again_with_growing_waits_until_the_retries_are_spent() {
+fn a_failed_pod_is_replaced_with_growing_backoff_until_the_retries_are_spent() {
     let mut cluster = running(json!({ "retries": 7 }), &["train-0"]);
     let mut waits = Vec::new();
     for retry in 1..=7 {
@@ -135,7 +135,7 @@ fn pods_lost_through_no_fault_of_their_own_cost_no_retry() {
 }
 
 #[test]
-fn a_pod_that_somebody_deletes_is_made_again_when_it_is_gone() {
+fn a_deleted_pod_is_replaced_when_it_is_gone() {
     let mut cluster = running(json!({}), &["train-0"]);
     cluster.pass(5);
     cluster.stop("train-0");
@@ -172,7 +172,7 @@ fn a_pod_on_a_node_that_never_answers_is_replaced_when_it_is_overdue() {
 }
 
 #[test]
-fn what_is_lost_again_and_again_is_made_ever_more_slowly() {
+fn repeated_losses_are_replaced_with_backoff() {
     let mut cluster = Cluster::new(json!({}));
     cluster.settle();
     let mut waits = Vec::new();
@@ -276,7 +276,7 @@ fn a_status_that_was_never_written_spends_no_retry_twice() {
 }
 
 #[test]
-fn a_large_gang_is_made_in_lots_and_told_once() {
+fn a_large_gang_is_created_in_batches_with_one_event() {
     let mut cluster = Cluster::new(json!({ "gangSize": 1_200 }));
     let said = cluster.step();
     assert_eq!(said.create.len(), 500);

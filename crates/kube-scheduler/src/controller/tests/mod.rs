@@ -1,4 +1,4 @@
-//! A small cluster around the controller: it carries out what is decided and plays the kubelet.
+//! A small cluster around the controller: it executes the writes and simulates the kubelet.
 
 mod assignment;
 mod life;
@@ -43,7 +43,7 @@ impl Cluster {
         Self::raw(&spec_json(more))
     }
 
-    /// A new workload with just this spec, right or wrong.
+    /// A new workload with exactly this spec, valid or not.
     pub(super) fn raw(spec: &Value) -> Self {
         let workload = serde_json::from_value(json!({
             "metadata": { "name": "train", "namespace": "ml", "uid": "w-1", "generation": 1 },
@@ -59,13 +59,13 @@ impl Cluster {
         }
     }
 
-    /// What the controller says, without doing it.
+    /// Reconciles without executing the result.
     pub(super) fn look(&self) -> Reconciled {
         let pods: Vec<&Pod> = self.pods.iter().collect();
         reconcile(&self.workload, &pods, &self.view, names::SCHEDULER_NAME, self.now)
     }
 
-    /// Looks, and does what is said.
+    /// Reconciles and executes the result.
     pub(super) fn step(&mut self) -> Reconciled {
         let said = self.look();
         for new in &said.create {
@@ -87,7 +87,7 @@ impl Cluster {
         said
     }
 
-    /// Looks until nothing is left to do.
+    /// Reconciles until nothing is left to do.
     pub(super) fn settle(&mut self) {
         for _ in 0..8 {
             let said = self.step();
@@ -100,7 +100,7 @@ impl Cluster {
         panic!("the controller does not come to rest: {:?}", self.look());
     }
 
-    /// Waits until the controller wants to look again, and looks.
+    /// Advances to the next wake, and reconciles.
     pub(super) fn wait(&mut self) {
         self.now = self.look().wake.expect("a time to look again");
         self.settle();
@@ -121,7 +121,7 @@ impl Cluster {
         self.pods.push(pod);
     }
 
-    /// What the API server does on deletion: gone at once unless a kubelet has it.
+    /// Deletes a pod: removed at once unless a kubelet has it.
     pub(super) fn stop(&mut self, name: &str) {
         let now = self.now;
         self.pods.retain_mut(|pod| {
@@ -135,7 +135,6 @@ impl Cluster {
         });
     }
 
-    /// The object is gone.
     pub(super) fn vanish(&mut self, name: &str) {
         self.pods.retain(|pod| pod.metadata.name.as_deref() != Some(name));
     }
@@ -180,7 +179,7 @@ impl Cluster {
         pod.status = serde_json::from_value(status).expect("a status");
     }
 
-    /// The pod fails by its own doing.
+    /// The program of the pod fails.
     pub(super) fn crash(&mut self, name: &str) {
         self.fail(name, exit(1));
     }

@@ -1,4 +1,4 @@
-//! Whatever happens to the pods, in whatever order.
+//! Properties of random pod histories.
 
 use agentaflow_kube_core::crd::WorkloadPhase;
 use agentaflow_kube_core::names;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{Cluster, exit};
 use crate::controller::task_pod::{TaskPod, TaskPodState};
 
-/// Something that happens to the pod at this place of the list, or to the world.
+/// An event; the number is an index of a pod.
 #[derive(Clone, Debug)]
 enum Happening {
     Bind(usize),
@@ -21,9 +21,9 @@ enum Happening {
     Lose(usize, usize),
     Stop(usize),
     Vanish(usize),
-    /// Seconds go by.
+    /// Seconds pass.
     Pass(i64),
-    /// The status that was to be written last is not written.
+    /// The last status write is lost.
     Forget,
     Wait(bool),
     Reject(bool),
@@ -120,7 +120,7 @@ fn live(cluster: &Cluster) -> BTreeMap<u32, usize> {
     all
 }
 
-/// How many pods have failed by their own doing.
+/// Number of failed pods.
 fn broken(cluster: &Cluster) -> u32 {
     let read = |pod| TaskPod::read(pod, cluster.now).expect("a pod of ours");
     cluster.pods.iter().filter(|pod| read(pod).state == TaskPodState::Failed).count() as u32
@@ -139,7 +139,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn whatever_happens_no_task_runs_twice_and_no_lost_pod_costs_a_retry(
+    fn no_task_runs_twice_and_no_lost_pod_costs_a_retry(
         size in 1_u32..4,
         retries in 0_u32..3,
         story in prop::collection::vec(happening(), 1..60),
@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn a_workload_whose_pods_all_do_well_in_the_end_ends_well(
+    fn a_workload_whose_pods_succeed_in_the_end_succeeds(
         size in 1_u32..4,
         story in prop::collection::vec(happening(), 0..30),
     ) {

@@ -1,4 +1,4 @@
-//! An API server that is played: objects, their history for those who watch, and what it answers to our acts.
+//! A fake API server: objects, their watch history, and its responses to actions.
 
 use agentaflow_kube_core::names;
 use serde::de::DeserializeOwned;
@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::state::{Action, ActionResult, Bind, BindResult, Change, Key, Object, PodRef};
 
-/// What is watched here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Node,
@@ -62,7 +61,7 @@ pub(super) fn read<T: DeserializeOwned>(value: &Value) -> T {
     serde_json::from_value(value.clone()).expect("an object of the API")
 }
 
-/// One thing that happened to an object.
+/// A watch event.
 #[derive(Clone, Debug)]
 pub(super) struct News {
     pub(super) deleted: bool,
@@ -85,18 +84,17 @@ pub(super) fn uid(value: &Value) -> &str {
     value["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
-/// The API server.
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) objects: BTreeMap<(Kind, Key), Value>,
     pub(super) history: BTreeMap<Kind, Vec<News>>,
-    /// Pods that somebody does not let be evicted.
+    /// Pods whose eviction is refused.
     pub(super) guarded: BTreeSet<Key>,
-    /// What owners of pods say, by uid.
+    /// Annotations of owners by uid.
     pub(super) owners: BTreeMap<String, Value>,
     /// The field of a workload's status that the installed schema lacks.
     pub(super) pruned: Option<&'static str>,
-    /// How often the status of a workload was written.
+    /// Number of workload status writes.
     pub(super) statuses: u32,
     version: u64,
     pub(super) seconds: u64,
@@ -135,7 +133,7 @@ impl Server {
         self.objects.insert((kind, key), value);
     }
 
-    /// Changes an object that is there.
+    /// Changes an existing object.
     pub(super) fn change(&mut self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
         if let Some(mut value) = self.get(kind, key).cloned() {
             change(&mut value);
@@ -153,7 +151,7 @@ impl Server {
         self.get(Kind::Pod, &pod.key).filter(|found| uid(found) == &*pod.uid)
     }
 
-    /// What the API server makes of an act, and what comes of it.
+    /// Executes an action.
     pub(super) fn carry_out(&mut self, act: &Action) -> Option<ActionResult> {
         match act {
             Action::Bind(bind) => {
@@ -244,7 +242,7 @@ impl Server {
         BindResult::Bound
     }
 
-    /// A pod that has no node goes at once; another is asked to end.
+    /// A pod without a node is removed at once; any other becomes terminating.
     pub(super) fn delete(&mut self, pod: &PodRef) {
         let Some(found) = self.pod(pod) else { return };
         let over = matches!(found["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -300,7 +298,7 @@ impl Server {
         }
     }
 
-    /// Asks for the deletion of a workload.
+    /// Deletes a workload; finalizers delay the removal.
     pub(super) fn delete_workload(&mut self, key: &Key) {
         let Some(found) = self.get(Kind::Workload, key) else { return };
         let kept = found["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());

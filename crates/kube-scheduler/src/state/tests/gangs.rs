@@ -1,4 +1,4 @@
-//! Pods that start together.
+//! Gangs.
 
 use serde_json::json;
 
@@ -189,7 +189,7 @@ fn a_gang_is_stopped_whole_for_a_higher_priority() {
 }
 
 #[test]
-fn a_gang_goes_on_beside_a_member_whose_binding_was_thought_to_have_failed() {
+fn a_gang_continues_beside_a_member_whose_binding_response_was_lost() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 4));
     harness.put(Kind::PodGroup, group("g", 4));
@@ -229,7 +229,7 @@ fn a_gang_starts_again_when_the_only_pod_that_was_bound_is_done_before_anybody_k
 }
 
 #[test]
-fn a_pod_of_a_broken_gang_is_told_to_go_until_it_does() {
+fn the_deletion_of_a_pod_of_a_broken_gang_is_repeated_until_it_is_gone() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
     harness.put(Kind::PodGroup, group("g", 2));

@@ -1,7 +1,7 @@
-//! A state and the API server that it is played against. Nothing is told, done or answered before the test says so.
+//! A state and a fake API server. The test decides on the delivery of every event, action and response.
 //!
-//! Whatever is played, these must hold: the engine takes all that it is told; a pod that is known to be bound is
-//! never bound again; and no GPU is promised twice, as far as we can know.
+//! Checked at every step: the engine accepts every event; a pod that is known to be bound is never bound again; no GPU is
+//! allocated twice by the knowledge of the state.
 
 use agentaflow_kube_core::names;
 use serde_json::{Value, json};
@@ -13,10 +13,10 @@ use agentaflow_engine::Time;
 use super::fake_server::{Kind, News, Server, key, uid};
 use crate::state::{Action, ActionResult, Bind, BindResult, ClusterState, Key, PodRef, Settings};
 
-/// The namespace of everything.
+/// The namespace of all objects.
 pub(super) const SPACE: &str = "ns";
 
-/// When a harness begins, in seconds.
+/// Start of the clock, in seconds.
 const BEGINNING: u64 = 1_700_000_000;
 
 pub(super) struct Harness {
@@ -24,34 +24,34 @@ pub(super) struct Harness {
     pub(super) state: ClusterState,
     pub(super) now: Time,
     wake: Option<Time>,
-    /// What is to be carried out.
+    /// Actions that are not executed yet.
     pub(super) acts: VecDeque<Action>,
-    /// What came of it and was not told yet.
+    /// Results that are not delivered yet.
     pub(super) outcomes: VecDeque<ActionResult>,
-    /// How much of the history was told.
+    /// Number of delivered watch events by kind.
     told: BTreeMap<Kind, usize>,
-    /// What the state was told last about each object.
+    /// Objects as last delivered.
     known: BTreeMap<(Kind, Key), Value>,
-    /// Pods that are being bound, or are bound and not seen to be.
+    /// Bindings in flight, or not reported by the watch.
     plans: BTreeMap<Key, (Arc<str>, Arc<str>)>,
-    /// Acts since the last look, in words.
+    /// Actions since the last check, as text.
     said: Vec<String>,
-    /// Events since the beginning: what about, one word, one sentence.
+    /// All Events: object, reason, message.
     pub(super) notes: Vec<String>,
     settings: Settings,
-    /// Acts of those who led before; nobody waits for an answer.
+    /// Actions of former leaders.
     pub(super) ghosts: VecDeque<Action>,
-    /// More may be given out than there is.
+    /// More GPUs may be allocated than exist.
     pub(super) confused: bool,
 }
 
 impl Harness {
-    /// A state that has begun with nothing.
+    /// Starts with an empty cluster.
     pub(super) fn new() -> Self {
         Self::of(Server::default())
     }
 
-    /// A state that has begun with what there is.
+    /// Starts with an existing cluster.
     pub(super) fn of(mut server: Server) -> Self {
         server.seconds = server.seconds.max(BEGINNING);
         let settings = Settings::new(names::SCHEDULER_NAME);
@@ -83,7 +83,7 @@ impl Harness {
         self.state.start(self.now);
     }
 
-    /// The program is killed and begins again. What was under way is not done any more.
+    /// The scheduler is killed and starts again. Actions in flight are lost.
     pub(super) fn crash(&mut self) {
         let memory = self.state.memory();
         self.state = ClusterState::new(self.settings.clone(), Some(memory), self.now);
@@ -105,7 +105,7 @@ impl Harness {
         self.state.set_settings(settings);
     }
 
-    /// Tells the next news of a kind; whether there were any.
+    /// Delivers the next watch event of a kind; returns whether there was one.
     pub(super) fn tell(&mut self, kind: Kind) -> bool {
         let told = self.told.entry(kind).or_default();
         let news = self.server.history.get(&kind).and_then(|all| all.get(*told)).cloned();
@@ -115,7 +115,7 @@ impl Harness {
         true
     }
 
-    /// Tells once more what was told last.
+    /// Delivers the last watch event again.
     pub(super) fn repeat(&mut self, kind: Kind) {
         let told = self.told.get(&kind).copied().unwrap_or(0);
         let last = told.checked_sub(1).and_then(|last| self.server.history.get(&kind)?.get(last));
@@ -124,7 +124,7 @@ impl Harness {
         }
     }
 
-    /// The watch was interrupted: everything is listed anew, and what is not there any more is gone.
+    /// Lists a kind again after an interrupted watch.
     pub(super) fn list(&mut self, kind: Kind) {
         let all: Vec<Value> = self.server.all(kind).cloned().collect();
         let ghosts: Vec<Key> = self
@@ -170,7 +170,7 @@ impl Harness {
         }
     }
 
-    /// One pass; its acts are to be carried out.
+    /// One pass.
     #[track_caller]
     pub(super) fn step(&mut self) {
         let step = self.state.step(self.now);
@@ -213,7 +213,7 @@ impl Harness {
         );
     }
 
-    /// Pods that have GPUs of a node, or will have, as far as the state can know.
+    /// Pods with GPUs of a node, by the knowledge of the state.
     fn there(&self, node: &str) -> Vec<(&Key, u64)> {
         let pods = self.known.iter().filter(|((kind, _), _)| *kind == Kind::Pod);
         let there = pods.filter(|((_, name), pod)| match pod["spec"]["nodeName"].as_str() {
@@ -223,7 +223,7 @@ impl Harness {
         there.map(|((_, name), pod)| (name, asks(pod))).collect()
     }
 
-    /// Carries out the next act; whether there was one.
+    /// Executes the next action; returns whether there was one.
     pub(super) fn carry_out(&mut self) -> bool {
         if let Some(act) = self.ghosts.pop_front() {
             self.server.carry_out(&act);
@@ -234,7 +234,7 @@ impl Harness {
         true
     }
 
-    /// Carries out what comes before the next binding; whether there is one.
+    /// Executes the actions before the next binding; returns whether there is a binding.
     pub(super) fn up_to_binding(&mut self) -> bool {
         while !self.acts.is_empty() {
             if matches!(self.acts.front(), Some(Action::Bind(_))) {
@@ -265,7 +265,7 @@ impl Harness {
         }
     }
 
-    /// The next binding is carried out, and nobody knows.
+    /// The next binding takes effect, and its response is lost.
     pub(super) fn misunderstand(&mut self) {
         if self.up_to_binding()
             && let Some(act) = self.acts.front().cloned()
@@ -275,7 +275,7 @@ impl Harness {
         }
     }
 
-    /// Tells what came of an act; whether there was anything to tell.
+    /// Delivers the next result; returns whether there was one.
     pub(super) fn answer(&mut self) -> bool {
         let Some(outcome) = self.outcomes.pop_front() else { return false };
         self.answer_with(outcome);
@@ -299,7 +299,7 @@ impl Harness {
         self.state.action_finished(self.now, outcome);
     }
 
-    /// Everything is told, done and answered until nothing more comes of it.
+    /// Delivers and executes everything until nothing happens any more.
     #[track_caller]
     pub(super) fn settle(&mut self) {
         for _ in 0..100 {
@@ -317,7 +317,7 @@ impl Harness {
         panic!("it never comes to rest: {:?}", self.said);
     }
 
-    /// The same, and all that is waited for happens.
+    /// The same, with time passing until no wake is left.
     #[track_caller]
     pub(super) fn settle_for_long(&mut self) {
         for _ in 0..60 {
@@ -331,20 +331,20 @@ impl Harness {
         }
     }
 
-    /// Acts since the last look, sorted, but for words to people.
+    /// Actions since the last check, sorted, without status writes.
     pub(super) fn said(&mut self) -> Vec<String> {
         let mut said = std::mem::take(&mut self.said);
         said.sort();
         said
     }
 
-    /// Checks what was done since the last look.
+    /// Checks the actions since the last check.
     #[track_caller]
     pub(super) fn check(&mut self, expected: &[&str]) {
         assert_eq!(self.said(), expected);
     }
 
-    /// Lets all that is due happen, and checks what was done.
+    /// Settles, and checks the actions.
     #[track_caller]
     pub(super) fn check_settled(&mut self, expected: &[&str]) {
         self.settle();
@@ -355,8 +355,7 @@ impl Harness {
         self.server.put(kind, value);
     }
 
-    /// Kubelets carry out what they are asked for: pods that are being deleted go, and those that have lost their
-    /// workload.
+    /// Kubelets remove terminating pods; the garbage collector removes pods without their workload.
     pub(super) fn kubelets(&mut self) {
         let workloads: Vec<&Value> = self.server.all(Kind::Workload).collect();
         let orphaned = |pod: &Value| {
@@ -377,7 +376,7 @@ impl Harness {
         self.server.change(Kind::Pod, &Key::new(SPACE, name), |pod| end(pod, phase));
     }
 
-    /// Somebody deletes a pod.
+    /// A user deletes a pod.
     pub(super) fn delete(&mut self, name: &str) {
         let key = Key::new(SPACE, name);
         let Some(uid) = self.server.get(Kind::Pod, &key).map(|pod| Arc::from(uid(pod))) else {
@@ -386,12 +385,11 @@ impl Harness {
         self.server.delete(&PodRef { key, uid });
     }
 
-    /// The node of a pod, as the API server has it.
     pub(super) fn node_of(&self, name: &str) -> Option<&str> {
         self.server.get(Kind::Pod, &Key::new(SPACE, name))?["spec"]["nodeName"].as_str()
     }
 
-    /// PendingCondition a pod waits, in one word.
+    /// Code of the pending reason.
     pub(super) fn reason(&mut self, name: &str) -> Option<String> {
         self.state.explain(&Key::new(SPACE, name))?.reason
     }
@@ -416,7 +414,7 @@ pub(super) fn gpus(amounts: &Value) -> u64 {
     amounts[names::GPU_RESOURCE].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// What is checked of an act.
+/// Text of an action for checks.
 fn words(act: &Action) -> Option<String> {
     Some(match act {
         Action::Bind(bind) => format!("bind {} {}", bind.pod.key.name, bind.node),

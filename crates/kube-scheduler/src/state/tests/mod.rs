@@ -1,4 +1,4 @@
-//! The state against an API server that is played, act by act.
+//! The state against a fake API server, action by action.
 
 mod fake_server;
 mod gangs;

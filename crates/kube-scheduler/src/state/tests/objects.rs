@@ -1,11 +1,11 @@
-//! Objects that tests hand to the API server they harness.
+//! Objects for the fake API server.
 
 use agentaflow_kube_core::names;
 use serde_json::{Value, json};
 
 use super::harness::SPACE;
 
-/// A node with so many GPUs.
+/// A node with this number of GPUs.
 pub(super) fn node(name: &str, gpus: u32) -> Value {
     json!({
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
@@ -14,7 +14,7 @@ pub(super) fn node(name: &str, gpus: u32) -> Value {
     })
 }
 
-/// A pod of ours that asks for so many GPUs.
+/// A pod of this scheduler that requests this number of GPUs.
 pub(super) fn pod(name: &str, gpus: u32) -> Value {
     json!({
         "metadata": {"name": name, "namespace": SPACE, "labels": {}, "annotations": {}},
@@ -26,7 +26,7 @@ pub(super) fn pod(name: &str, gpus: u32) -> Value {
     })
 }
 
-/// The same with a part of it changed.
+/// The object with one field changed.
 pub(super) fn with(mut value: Value, pointer: &str, part: Value) -> Value {
     let mut at = &mut value;
     for step in pointer.split('|') {
@@ -36,7 +36,7 @@ pub(super) fn with(mut value: Value, pointer: &str, part: Value) -> Value {
     value
 }
 
-/// A pod with an annotation that says how important it is.
+/// A pod with a priority annotation.
 pub(super) fn weighted(name: &str, gpus: u32, priority: &str) -> Value {
     let pointer = format!("metadata|annotations|{}", names::PRIORITY);
     with(pod(name, gpus), &pointer, json!(priority))
@@ -51,7 +51,7 @@ pub(super) fn group(name: &str, least: u32) -> Value {
     json!({"metadata": {"name": name, "namespace": SPACE}, "spec": {"minMember": least}})
 }
 
-/// A `GPUWorkload` of so many pods with a GPU each.
+/// A `GPUWorkload` of this number of pods with one GPU each.
 pub(super) fn workload(name: &str, gang: u32, retries: u32) -> Value {
     json!({
         "metadata": {"name": name, "namespace": SPACE},
@@ -65,7 +65,7 @@ pub(super) fn workload(name: &str, gang: u32, retries: u32) -> Value {
     })
 }
 
-/// A queue of the namespace that may use so many GPUs.
+/// A queue of the namespace with a limit of GPUs.
 pub(super) fn queue(name: &str, gpus: u32) -> Value {
     json!({"metadata": {"name": name}, "spec": {"namespaces": [SPACE], "limit": {"gpus": gpus}}})
 }

@@ -1,4 +1,4 @@
-//! The life of single pods.
+//! Single pods from creation to deletion.
 
 use agentaflow_kube_core::names;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn a_pod_is_bound_runs_and_makes_room_for_the_next() {
 }
 
 #[test]
-fn what_is_known_of_the_binding_travels_with_it() {
+fn annotations_and_labels_are_written_with_the_binding() {
     let mut harness = Harness::new();
     let price = json!({names::NODE_PRICE: "1.25"});
     harness.put(Kind::Node, with(node("n", 2), "metadata|annotations", price));
@@ -119,7 +119,7 @@ fn a_pod_that_ends_or_goes_while_it_is_bound_frees_its_room() {
 }
 
 #[test]
-fn a_pod_that_somebody_else_binds_stays_where_it_is() {
+fn a_pod_bound_by_another_client_stays() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Node, node("m", 1));
@@ -187,7 +187,7 @@ fn owners_are_asked_before_their_pods_are_judged() {
 }
 
 #[test]
-fn where_admission_makes_classes_nobody_gets_a_high_priority_without_one() {
+fn with_the_webhook_a_pod_without_a_class_gets_no_high_priority() {
     let annotation = format!("metadata|annotations|{}", names::PRIORITY);
     let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "j",
         "controller": true}]);
@@ -237,7 +237,7 @@ fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
 }
 
 #[test]
-fn what_ends_anyway_is_waited_for_and_nobody_is_evicted() {
+fn pods_that_terminate_already_are_waited_for_without_an_eviction() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
     harness.put(Kind::Pod, weighted("low", 1, "1"));
@@ -289,7 +289,7 @@ fn other_settings_lose_nothing() {
 }
 
 #[test]
-fn metrics_count_devices_where_units_are_shares_of_them() {
+fn metrics_count_devices_and_not_time_slices() {
     let mut sliced = node("sliced", 32);
     sliced["metadata"]["labels"][names::NVIDIA_COUNT] = json!("8");
     sliced["metadata"]["labels"][names::NVIDIA_REPLICAS] = json!("4");
@@ -307,7 +307,7 @@ fn metrics_count_devices_where_units_are_shares_of_them() {
 }
 
 #[test]
-fn metrics_count_what_runs_and_not_what_is_about_to() {
+fn metrics_count_pending_scheduled_and_running_workloads() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
     harness.put(Kind::PodGroup, group("g", 2));

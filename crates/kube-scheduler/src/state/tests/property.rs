@@ -1,18 +1,18 @@
-//! Whatever happens, in whatever order it is told: nothing is bound twice or given out twice, the engine understands
-//! all that it is told, and in the end everything starts that can.
+//! Properties of random histories with delayed and reordered watch events: no pod is bound twice, no GPU is allocated twice,
+//! the engine accepts every event, and in the end every pod starts that can.
 //!
-//! What must always hold is checked by [`Harness`] at every step. `PROPTEST_CASES` makes it longer and
-//! `PROPTEST_RNG_SEED` plays something else.
+//! [`Harness`] checks the safety properties at every step. `PROPTEST_CASES` sets the number of cases, `PROPTEST_RNG_SEED`
+//! chooses others.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
 use super::scenario::{Event, Scenario};
 
-/// Which of the kinds pods are; those behind it are storage.
+/// Index of pods among the kinds; storage kinds follow.
 const POD: usize = 5;
 
-/// The same with pods that each wait for a volume that somebody made, which is told early or late.
+/// Events with pods that wait for pre-provisioned volumes, reported early or late.
 fn storing() -> impl Strategy<Value = Event> {
     let told = (POD + 1..=POD + 2, 1..6_u8);
     prop_oneof![
@@ -22,7 +22,7 @@ fn storing() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The same with misunderstandings, after which nobody can help that more is given out than there is.
+/// Events with lost responses, after which more may be allocated than exists.
 fn confusion() -> impl Strategy<Value = Event> {
     prop_oneof![30 => event(), 1 => Just(Event::Misunderstanding), 1 => Just(Event::LateCrash)]
 }
@@ -75,7 +75,7 @@ proptest! {
     #![proptest_config(cases(200))]
 
     #[test]
-    fn whatever_happens_nothing_is_given_out_twice_and_everything_starts_that_can(
+    fn no_gpu_is_allocated_twice_and_every_pod_starts_that_can(
         events in prop::collection::vec(event(), 1..120),
     ) {
         let mut scenario = Scenario::new();

@@ -1,4 +1,4 @@
-//! Queues: who may use them, and what happens when they change.
+//! Queues: permissions and changes.
 
 use agentaflow_kube_core::names;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ fn labels_of_kueue_are_its_business_as_soon_as_it_is_there() {
 }
 
 #[test]
-fn a_pod_that_could_go_to_several_queues_is_told_which() {
+fn a_pod_with_several_possible_queues_gets_their_names() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Queue, queue("large", 1));

@@ -1,4 +1,4 @@
-//! Pods that run: what becomes of them when they change, and when they are to be stopped.
+//! Running pods: resizes and evictions.
 
 use agentaflow_kube_core::names;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn with_cpu(pod: Value, cpu: &str) -> Value {
 }
 
 #[test]
-fn a_pod_that_is_resized_takes_what_it_takes_now() {
+fn a_resized_pod_uses_its_new_resources() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
     harness.put(Kind::Pod, with_cpu(pod("a", 1), "8"));
@@ -97,7 +97,7 @@ fn a_pod_that_is_called_otherwise_is_known_by_its_new_labels() {
 }
 
 #[test]
-fn who_cannot_be_evicted_is_spared_and_another_goes() {
+fn a_pod_that_cannot_be_evicted_is_protected_and_another_victim_is_chosen() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
     for (name, priority) in [("lowest", 1), ("low", 2)] {
@@ -143,7 +143,7 @@ fn an_eviction_that_is_always_refused_is_tried_seldom() {
 }
 
 #[test]
-fn who_could_not_be_evicted_while_it_was_being_bound_is_asked_again_later() {
+fn an_eviction_refused_during_binding_is_handled_when_the_pod_is_bound() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Pod, of_priority(pod("low", 1), 1));
@@ -206,7 +206,7 @@ fn a_gang_is_not_stopped_when_a_budget_guards_any_of_its_pods() {
 }
 
 #[test]
-fn why_a_pod_cannot_be_placed_is_said_once_whatever_else_changes() {
+fn a_pending_condition_is_written_once() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     let queue = format!("metadata|annotations|{}", names::QUEUE);
@@ -221,7 +221,7 @@ fn why_a_pod_cannot_be_placed_is_said_once_whatever_else_changes() {
 }
 
 #[test]
-fn however_long_the_name_of_a_queue_is_what_is_said_about_it_is_short() {
+fn messages_about_long_queue_names_are_cut() {
     let mut harness = Harness::new();
     let queue = format!("metadata|annotations|{}", names::QUEUE);
     harness.put(Kind::Pod, with(pod("a", 1), &queue, json!("ü".repeat(100_000))));

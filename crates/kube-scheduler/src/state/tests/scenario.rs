@@ -1,4 +1,4 @@
-//! What may happen in a cluster, and the cluster that it happens to.
+//! Random events and the cluster that they change.
 
 use agentaflow_kube_core::names;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::objects::{group, member, node, pod, queue, with, workload};
 use super::volumes::{claim, class, using, volume};
 use crate::state::Key;
 
-/// One thing that happens. Numbers choose among what there is.
+/// Numbers choose among existing objects.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Pod {
@@ -88,21 +88,19 @@ pub(super) enum Event {
         pack: bool,
     },
     Crash,
-    /// A binding is carried out, and the answer is that it was not.
+    /// A binding takes effect, and the response says that it failed.
     Misunderstanding,
-    /// As a crash, but what was under way is done all the same, later.
+    /// A crash after which actions in flight still take effect.
     LateCrash,
-    /// Somebody makes a volume on a node.
     Volume {
         node: u8,
     },
 }
 
-/// What things happen to.
 pub(super) struct Scenario {
     pub(super) harness: Harness,
     made: u32,
-    /// Every pod that somebody makes has a claim, for which somebody must have made a volume.
+    /// Every pod has a claim for a pre-provisioned volume.
     pub(super) stores: bool,
 }
 
@@ -174,7 +172,7 @@ impl Scenario {
         }
     }
 
-    /// What happens between the API server and us.
+    /// Events between the API server and the scheduler.
     fn proceed(&mut self, event: &Event) {
         let harness = &mut self.harness;
         match *event {
@@ -249,7 +247,7 @@ impl Scenario {
         self.harness.put(Kind::Volume, volume(&name, "local", &format!("n{node}")));
     }
 
-    /// A node where others have room, as the API server has it.
+    /// A node with room for a foreign pod, by the API server's objects.
     fn room(&self, wanted: u32, number: u8) -> Option<String> {
         let nodes: Vec<&Value> = self.harness.server.all(Kind::Node).collect();
         let node = nodes.get(usize::from(number) % nodes.len().max(1))?;
@@ -278,7 +276,7 @@ impl Scenario {
         }
     }
 
-    /// Everything is told, what runs ends, and in the end nothing waits that could run.
+    /// Delivers everything and ends running pods, until no pod is pending that could run.
     pub(super) fn end(&mut self) {
         for name in 0..3 {
             self.harness(Event::Node { name });
@@ -315,7 +313,7 @@ impl Scenario {
         assert!(left.is_empty(), "these were deleted and are still there: {left:?}");
     }
 
-    /// Where somebody alone waits for room, there is none, or it is kept for another.
+    /// A single pod that waits for room finds none, or the room is reserved.
     fn check_room(&mut self) {
         if self.stores {
             // It may be where its volume is not.
@@ -337,7 +335,7 @@ impl Scenario {
         }
     }
 
-    /// Pods that wait and that an empty cluster would take.
+    /// Pending pods that fit into an empty cluster.
     fn could_start(&self) -> Vec<String> {
         let waiting = |group: &Value| {
             let pods = self.harness.server.all(Kind::Pod);

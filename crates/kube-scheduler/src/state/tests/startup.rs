@@ -1,4 +1,4 @@
-//! What a state makes of a cluster that it finds.
+//! Start with an existing cluster.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn found(objects: &[(Kind, Value)]) -> Harness {
 }
 
 #[test]
-fn pods_that_are_bound_keep_what_they_have() {
+fn bound_pods_keep_their_gpus() {
     let theirs = with(pod("theirs", 1), "spec|schedulerName", json!("default-scheduler"));
     let mut harness = found(&[
         (Kind::Node, node("n", 3)),
@@ -128,7 +128,7 @@ fn a_nomination_is_kept_over_a_crash() {
 }
 
 #[test]
-fn who_takes_over_says_only_what_was_not_said_before() {
+fn a_new_leader_does_not_repeat_conditions_and_events() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Pod, pod("a", 1));
@@ -149,7 +149,7 @@ fn who_takes_over_says_only_what_was_not_said_before() {
 }
 
 #[test]
-fn a_clock_that_was_ahead_does_not_stop_whoever_leads_next() {
+fn a_last_leader_with_a_fast_clock_does_not_stop_the_next() {
     const DAY: u64 = 24 * 3_600_000;
     let mut harness = Harness::new();
     harness.put(Kind::Queue, queue("q", 4));

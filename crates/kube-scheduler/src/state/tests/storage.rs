@@ -1,5 +1,4 @@
-//! What becomes of the claims of a binding, played: our hands, a provisioner that makes volumes for a zone, and the
-//! controller that gives volumes to claims.
+//! Claims of a binding in the fake API server: the executor, a provisioner of zonal volumes, and the volume controller.
 
 use agentaflow_kube_core::translate::{self, SELECTED_NODE};
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ pub(super) fn only_on(label: &str, value: &Value) -> Value {
 }
 
 impl Server {
-    /// Has the claims of a pod bound, as [`bind::claims`](crate::driver) does; or says why not.
+    /// Binds the claims of a pod as [`bind::claims`](crate::driver) does.
     pub(super) fn bind_claims(&mut self, bind: &Bind) -> Result<(), String> {
         if bind.claims.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Claims of pods that are placed, and the volumes that serve them.
+//! Claims of placed pods and their volumes.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::objects::{group, member, node, pod, weighted, with};
 use super::storage::{ZONE, only_on};
 use crate::state::{Action, ClaimAction, Key};
 
-/// A class whose volumes are made, or given, when a pod needs them.
+/// A class with `WaitForFirstConsumer`.
 pub(super) fn class(name: &str, provisioner: &str) -> Value {
     json!({"metadata": {"name": name}, "provisioner": provisioner,
         "volumeBindingMode": "WaitForFirstConsumer"})
@@ -21,7 +21,7 @@ pub(super) fn claim(name: &str, class: &str) -> Value {
         "status": {"phase": "Pending"}})
 }
 
-/// A volume that nobody has, on one node.
+/// An available local volume.
 pub(super) fn volume(name: &str, class: &str, node: &str) -> Value {
     json!({"metadata": {"name": name},
         "spec": {"storageClassName": class, "accessModes": ["ReadWriteMany"],
@@ -39,7 +39,7 @@ fn in_zone(name: &str, zone: &str, gpus: u32) -> Value {
     with(node(name, gpus), &format!("metadata|labels|{ZONE}"), json!(zone))
 }
 
-/// What is to be done for the claim of each pod that is being bound.
+/// Claim actions of the bindings in flight.
 fn planned(harness: &Harness) -> Vec<(&str, &ClaimAction)> {
     let binds = harness.acts.iter().filter_map(|act| match act {
         Action::Bind(bind) => Some(bind),
@@ -48,7 +48,7 @@ fn planned(harness: &Harness) -> Vec<(&str, &ClaimAction)> {
     binds.flat_map(|bind| bind.claims.iter().map(|(_, act)| (&*bind.pod.key.name, act))).collect()
 }
 
-/// A zone with one GPU in each of these places, and a claim whose volume a provisioner makes.
+/// Nodes with one GPU in each of these zones, and a claim for a provisioned volume.
 fn zones(zones: &[(&str, &str)]) -> Harness {
     let mut harness = Harness::new();
     harness.put(Kind::Class, class("zonal", "csi.example"));
@@ -60,7 +60,7 @@ fn zones(zones: &[(&str, &str)]) -> Harness {
 }
 
 #[test]
-fn pods_that_share_a_claim_go_where_its_volume_was_made() {
+fn pods_that_share_a_claim_follow_its_volume() {
     let mut harness = zones(&[("a", "north"), ("b", "south")]);
     harness.put(Kind::Pod, using(pod("one", 1), "data"));
     harness.put(Kind::Pod, using(pod("two", 1), "data"));
@@ -115,7 +115,7 @@ fn a_gang_that_shares_a_claim_waits_for_the_volume_on_its_nodes() {
 }
 
 #[test]
-fn a_gang_whose_volume_is_made_in_one_zone_ends_up_there() {
+fn a_gang_follows_its_zonal_volume() {
     let mut harness = zones(&[("a", "north"), ("b", "south")]);
     harness.put(Kind::PodGroup, group("g", 2));
     let gang = |harness: &mut Harness| {
@@ -198,7 +198,7 @@ fn places(harness: &Harness, gang: u32) -> Vec<Option<&str>> {
 }
 
 #[test]
-fn a_gang_goes_where_each_of_its_pods_finds_a_volume_and_is_refused_nowhere() {
+fn a_gang_is_placed_on_nodes_with_a_volume_for_each_pod() {
     let mut harness = spread(&[("a", 8, 1), ("b", 8, 2), ("c", 8, 1)], 4);
     harness.settle();
     assert_eq!(
@@ -257,7 +257,7 @@ fn pods_that_share_a_claim_share_its_volume() {
 }
 
 #[test]
-fn nobody_is_stopped_for_a_volume_that_would_not_come_free() {
+fn no_pod_is_preempted_for_a_volume_that_would_stay_bound() {
     let mut harness = local(2, &["v"], 2);
     harness.put(Kind::Pod, using(pod("one", 1), "data-0"));
     harness.settle();
@@ -308,7 +308,7 @@ fn a_volume_that_is_there_is_taken_before_one_is_made() {
 }
 
 #[test]
-fn no_volume_is_made_outside_of_what_its_class_allows() {
+fn no_volume_is_provisioned_outside_the_topology_of_its_class() {
     let mut harness = zones(&[("a", "north")]);
     let allowed = json!([{"matchLabelExpressions": [{"key": ZONE, "values": ["south"]}]}]);
     harness.put(Kind::Class, with(class("zonal", "csi.example"), "allowedTopologies", allowed));
@@ -325,7 +325,7 @@ fn no_volume_is_made_outside_of_what_its_class_allows() {
 }
 
 #[test]
-fn a_pod_waits_for_storage_and_starts_where_there_is_some_again() {
+fn a_pod_waits_for_storage_capacity_and_starts_when_there_is_some() {
     let left = |size: &str| {
         json!({"metadata": {"name": "north", "namespace": "csi"}, "storageClassName": "zonal",
             "capacity": size, "nodeTopology": {"matchLabels": {(ZONE): "north"}}})
@@ -350,7 +350,7 @@ fn theirs(value: Value, node: &str) -> Value {
 }
 
 #[test]
-fn what_pods_of_others_hold_counts_whatever_is_listed_first() {
+fn volumes_of_foreign_pods_count_in_any_listing_order() {
     let alone = with(claim("data", "zonal"), "spec|accessModes", json!(["ReadWriteOncePod"]));
     let alone = with(alone, "spec|volumeName", json!("v"));
     let done = "metadata|annotations|pv.kubernetes.io/bind-completed";
@@ -371,7 +371,7 @@ fn what_pods_of_others_hold_counts_whatever_is_listed_first() {
 }
 
 #[test]
-fn a_pod_of_others_keeps_away_from_namespaces_that_come_to_be_meant() {
+fn anti_affinity_of_a_foreign_pod_follows_namespace_labels() {
     let away = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
         "topologyKey": "kubernetes.io/hostname",
         "namespaceSelector": {"matchLabels": {"team": "loud"}},

@@ -1,4 +1,4 @@
-//! What would become of work that is not handed in yet.
+//! Forecasts.
 
 use agentaflow_api::Dollars;
 use agentaflow_kube_core::names;
@@ -27,7 +27,7 @@ fn asked(name: &str, gpus: u32, gang: u32) -> Value {
 }
 
 #[test]
-fn work_that_fits_is_told_its_place_and_price() {
+fn a_forecast_has_placement_and_price() {
     let harness = half_full();
     let object = with(asked("new", 1, 1), "spec|estimatedDuration", json!("90m"));
     let told = harness.state.what_if("ns", &object).unwrap();
@@ -40,7 +40,7 @@ fn work_that_fits_is_told_its_place_and_price() {
 }
 
 #[test]
-fn work_that_does_not_fit_is_told_why_and_what_would() {
+fn a_forecast_without_room_has_reason_and_alternatives() {
     let harness = half_full();
     let told = harness.state.what_if("ns", &asked("new", 2, 1)).unwrap();
     assert_eq!(told.reason.as_deref(), Some("NoRoom"));
@@ -52,7 +52,7 @@ fn work_that_does_not_fit_is_told_why_and_what_would() {
 }
 
 #[test]
-fn work_that_waits_for_closed_gpus_is_told_so_and_how_to_open_them() {
+fn a_forecast_names_cordoned_gpus_and_the_remedy() {
     let mut harness = Harness::new();
     let closed = json!({names::NODE_CLOSED_GPUS: "0,1"});
     harness.put(Kind::Node, with(node("n", 2), "metadata|annotations", closed));
@@ -90,7 +90,7 @@ fn pods_and_templates_of_pods_can_be_asked_about() {
 }
 
 #[test]
-fn what_stands_in_the_way_before_any_node_is_told_too() {
+fn a_forecast_names_obstacles_before_any_node() {
     let mut harness = half_full();
     harness.put(Kind::Queue, queue("other", 1));
     harness.settle_for_long();

@@ -1,4 +1,4 @@
-//! `GPUWorkload` objects: their pods are made, placed together, made again and cleaned up.
+//! `GPUWorkload` objects: creation, placement, retries and cleanup of their pods.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn a_gang_restarts_whole_after_a_failure() {
 }
 
 #[test]
-fn pods_whose_node_vanishes_are_made_again_without_spending_retries() {
+fn pods_of_a_deleted_node_are_replaced_without_spending_retries() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Workload, workload("w", 1, 0));
@@ -85,7 +85,7 @@ fn a_deleted_workload_takes_its_pods_along() {
     assert_eq!(harness.server.all(Kind::Pod).count(), 2);
 }
 
-/// A workload that may be stopped for more important ones.
+/// A preemptible workload.
 fn of_priority(name: &str, priority: u8) -> Value {
     let workload = with(workload(name, 1, 0), "spec|priority", json!(priority));
     with(workload, "spec|preemptible", json!(true))
@@ -145,7 +145,7 @@ fn a_raised_priority_takes_new_pods_and_running_ones_keep_theirs() {
 }
 
 #[test]
-fn who_waits_and_who_is_stopped_for_whom_is_told() {
+fn events_name_pending_workloads_victims_and_preemptors() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Workload, of_priority("low", 2));
@@ -179,7 +179,7 @@ fn a_status_of_which_the_installed_schema_drops_a_field_is_not_written_for_ever(
 }
 
 #[test]
-fn a_status_that_somebody_else_changed_is_soon_put_right() {
+fn a_status_changed_by_another_client_is_restored() {
     let mut harness = Harness::new();
     harness.put(Kind::Workload, workload("w", 1, 0));
     harness.settle_for_long();
@@ -193,7 +193,7 @@ fn a_status_that_somebody_else_changed_is_soon_put_right() {
     }
 }
 
-/// Names of the pods of `w` that somebody deletes.
+/// Names of the pods of `w` whose deletion is requested.
 fn deleted(harness: &mut Harness) -> Vec<String> {
     harness.said().into_iter().filter(|said| said.starts_with("delete ")).collect()
 }
@@ -219,7 +219,7 @@ fn the_end_of_a_pod_is_asked_for_once_however_often_its_workload_is_looked_at() 
 }
 
 #[test]
-fn what_was_refused_is_asked_for_again_until_a_deleted_workload_is_gone() {
+fn refused_writes_are_repeated_until_a_deleted_workload_is_gone() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
     harness.put(Kind::Workload, workload("w", 2, 0));
