@@ -177,7 +177,7 @@ fn names_are_unique_and_queues_exist() {
         ),
         (
             "jobs: [{ name: j, queue: missing, duration: 1s }]",
-            "the scenario: job `j`: its queue `nobody` is not among the `queues`",
+            "the scenario: job `j`: its queue `missing` is not among the `queues`",
         ),
     ];
     for (text, expected) in table {
