@@ -1,10 +1,8 @@
-//! The server of the standalone body: takes jobs over a REST API, keeps them in a store, lets the engine
-//! decide where they run, tells agents, and keeps accounts.
+//! The standalone driver: REST API, store, accounts, and the core that runs the engine and assigns jobs to agents.
 //!
-//! Open `core/mod.rs` first. One task, the *core*, owns everything that changes: it takes commands, changes
-//! its memory, asks the engine, writes all that happened in one transaction, and only then answers and tells
-//! agents. The store is the truth and the core's memory a cache of it: if a transaction fails, the memory is
-//! thrown away and loaded again.
+//! Open `core/mod.rs` first. The *core* owns all state that changes. It writes every change in a transaction before it
+//! answers the caller or notifies agents. Its memory is a cache of the store: after a failed transaction the core reloads
+//! it.
 
 mod api_error;
 pub mod auth;

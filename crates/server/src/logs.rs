@@ -1,9 +1,9 @@
-//! What jobs write: one file for each task, all its tries one after the other.
+//! Output of jobs: one file for each task, with all attempts in order.
 //!
-//! `DIR/<job>/<task>.log` is the text, `DIR/<job>/<task>.tries` says where each try begins in it. Agents send
-//! pieces with the offset within their try, and may send them twice: what is there already is skipped, what
-//! would leave a gap is not written, and the answer says how much there is. When the disk is nearly full, what
-//! comes is taken and dropped with a line that says so.
+//! `DIR/<job>/<task>.log` has the text, `DIR/<job>/<task>.tries` the offset of each attempt. Agents send pieces with the
+//! offset within their attempt and may repeat them: known bytes are skipped, a piece that would leave a gap is not written,
+//! and the response has the number of bytes stored. When the disk is nearly full, pieces are dropped and a line in the log
+//! records it.
 
 mod disk;
 mod shard;
@@ -23,41 +23,35 @@ use tokio::sync::watch;
 use disk::Disk;
 use shard::{Room, Shard};
 
-/// Why a log could not be written or read.
+/// Error of a log.
 #[derive(Debug, Error)]
 pub enum LogError {
-    /// A later try has begun.
-    #[error("a later try of this task has begun to write its log")]
+    /// A later attempt has begun.
+    #[error("a later attempt of this task has begun to write its log")]
     Stale,
-    /// The files failed.
     #[error("cannot use the log of job {job}")]
-    Io {
-        /// Which job.
-        job: JobId,
-        /// Why.
-        source: io::Error,
-    },
+    Io { job: JobId, source: io::Error },
 }
 
 /// A piece of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// What it says; empty at the end.
+    /// Empty at the end of the log.
     pub bytes: Vec<u8>,
-    /// How long the log is now.
+    /// Current length of the log.
     pub len: u64,
 }
 
-/// A job writes at most so much; the rest is dropped, and the log says so.
+/// Maximum output of a job; the rest is dropped, and a line in the log records it.
 pub const MOST_PER_JOB: u64 = 128 * 1024 * 1024;
 
-/// A piece that is read is at most so long.
+/// Maximum length of a read.
 const MOST_PER_READ: usize = 1024 * 1024;
 
-/// Writers of different jobs do not wait for each other, but for one in so many.
+/// Number of shards; writers of jobs in one shard wait for each other.
 const SHARDS: usize = 8;
 
-/// The logs of all jobs. Reads and writes run beside the async threads, at most one write a shard.
+/// Logs of all jobs. Reads and writes run on blocking threads, at most one write for each shard.
 #[derive(Debug)]
 pub struct LogStore {
     dir: PathBuf,
@@ -68,7 +62,7 @@ pub struct LogStore {
 }
 
 impl LogStore {
-    /// The logs in this directory, which is made when the first is written.
+    /// Logs in this directory, which the first write creates.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -79,8 +73,8 @@ impl LogStore {
         }
     }
 
-    /// Writes a piece of a try that begins at `offset` of that try. Returns how many bytes of the try are had now;
-    /// a sender goes on from there.
+    /// Writes a piece at `offset` of its attempt. Returns the number of bytes stored of the attempt, from which the sender
+    /// continues.
     pub async fn append(&self, key: TaskKey, offset: u64, bytes: &[u8]) -> Result<u64, LogError> {
         let (dir, most, bytes) = (self.dir.clone(), self.most, bytes.to_vec());
         let disk = self.disk.clone();
@@ -106,26 +100,26 @@ impl LogStore {
         blocking(job, move || read_piece(&path, offset, max.min(MOST_PER_READ))).await
     }
 
-    /// Where the last so many lines begin.
+    /// Offset of the last `lines` lines.
     pub async fn tail(&self, job: JobId, task: u32, lines: u64) -> Result<u64, LogError> {
         let path = log_path(&self.dir, job, task);
         blocking(job, move || tail_start(&path, lines)).await
     }
 
-    /// The tasks of a job that have a log.
+    /// Tasks of a job that have a log.
     pub async fn tasks(&self, job: JobId) -> Result<Vec<u32>, LogError> {
         let folder = folder(&self.dir, job);
         blocking(job, move || Ok(sizes(&folder)?.into_keys().collect())).await
     }
 
-    /// Changes whenever something is written, so that followers wake at once.
+    /// Changes with every write, so that followers wake at once.
     pub fn subscribe(&self, job: JobId) -> watch::Receiver<u64> {
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         followers.retain(|_, follower| follower.receiver_count() > 0);
         followers.entry(job).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
-    /// Wakes followers of a job, for example because it is over.
+    /// Wakes followers of a job, for example at its end.
     pub fn wake(&self, job: JobId) {
         let followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(follower) = followers.get(&job) {
@@ -133,7 +127,7 @@ impl LogStore {
         }
     }
 
-    /// Removes everything that a job wrote.
+    /// Deletes the logs of a job.
     pub async fn delete(&self, job: JobId) -> Result<(), LogError> {
         let folder = folder(&self.dir, job);
         self.in_shard(job, move |shard| {
@@ -177,7 +171,7 @@ fn log_path(dir: &Path, job: JobId, task: u32) -> PathBuf {
     folder(dir, job).join(format!("{task}.log"))
 }
 
-/// How long the log of each task is.
+/// Length of the log of each task.
 fn sizes(folder: &Path) -> io::Result<BTreeMap<u32, u64>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -195,7 +189,7 @@ fn sizes(folder: &Path) -> io::Result<BTreeMap<u32, u64>> {
     Ok(sizes)
 }
 
-/// An open log, or none if there is none yet.
+/// An open log; none before the first write.
 fn open_for_reading(path: &Path) -> io::Result<Option<(File, u64)>> {
     match File::open(path) {
         Ok(file) => {
@@ -231,7 +225,7 @@ fn tail_start(path: &Path, lines: u64) -> io::Result<u64> {
         file.read_exact_at(now, begin)?;
         for (at, _) in now.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
             let next = begin + at as u64 + 1;
-            // The end of the last line begins no other.
+            // The newline at the end starts no further line.
             found += u64::from(next < len);
             if found == lines {
                 return Ok(next);

@@ -1,8 +1,7 @@
-//! Secrets at rest: files that only their owner may read, and texts sealed under a key in such a file.
+//! Secrets at rest: files that only their owner can read, and text sealed with a key of such a file.
 //!
-//! The key file holds one key a line, a name and 32 bytes in base64. The first seals, all of them open: a new
-//! first line is a new key ([`Keyring::rotate`]), and what was sealed before is still read and can be sealed
-//! again ([`Keyring::reseal`]).
+//! The key file has one key on each line: a name and 32 bytes in base64. The first key seals, every key opens. A rotation
+//! adds a first line ([`Keyring::rotate`]); text sealed with older keys can be opened and resealed ([`Keyring::reseal`]).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -19,96 +18,68 @@ use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Why a secret could not be kept or read. Never says what it is.
+/// Error of a secret. The message never contains the secret.
 #[derive(Debug, Error)]
 pub enum SecretError {
-    /// A file could not be read or written.
     #[error("cannot use the secret file {}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Others may read the file.
+    File { path: PathBuf, source: io::Error },
+    /// Other users can read the file.
     #[error(
         "others may read the secret file {path} (mode {mode:03o}); run `chmod 600 {path}`, \
          and replace the secret if somebody may have seen it",
         path = path.display()
     )]
-    Exposed {
-        /// Which.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// The file belongs to somebody else, who can read and change it.
+    Exposed { path: PathBuf, mode: u32 },
+    /// The file belongs to another user, who can read and change it.
     #[error(
         "the secret file {path} belongs to the user with the number {owner}, not to the one that runs this \
          ({us}); run `chown {us} {path}`, and replace the secret if somebody may have seen it",
         path = path.display()
     )]
     NotOurs {
-        /// Which.
         path: PathBuf,
-        /// Whose it is.
         owner: u32,
-        /// Who runs this.
+        /// User id of this process.
         us: u32,
     },
-    /// The file is too large for a secret.
     #[error("the secret file {} is larger than {} KiB, so it is something else", path.display(), MOST_BYTES >> 10)]
-    TooLarge {
-        /// Which.
-        path: PathBuf,
-    },
-    /// The key file has no room for another key.
+    TooLarge { path: PathBuf },
+    /// The key file is at its size limit.
     #[error(
         "the key file {} holds {keys} keys that are still in use and has no room for another; the present key stays",
         path.display()
     )]
-    Full {
-        /// Which.
-        path: PathBuf,
-        /// How many it holds.
-        keys: usize,
-    },
-    /// The key file does not hold keys.
+    Full { path: PathBuf, keys: usize },
+    /// The key file has a line that is not a key.
     #[error(
         "line {line} of the key file {} is not a key; each line is a name and 32 bytes in base64",
         path.display()
     )]
-    NotAKey {
-        /// Which.
-        path: PathBuf,
-        /// Where.
-        line: usize,
-    },
-    /// A sealed text names a key that the file does not hold.
+    NotAKey { path: PathBuf, line: usize },
+    /// The key of a sealed text is not in the file.
     #[error("the key `{0}` that sealed this is not in the key file")]
     UnknownKey(String),
-    /// A sealed text was changed, belongs to something else, or is none.
-    #[error("what was sealed cannot be opened: it was changed or belongs to something else")]
+    /// A sealed text was changed, or sealed for another purpose.
+    #[error("cannot open a sealed secret: it was changed, or sealed for another purpose")]
     Broken,
-    /// The system gave no random bytes.
-    #[error("the system gives no random numbers")]
+    #[error("the system provides no random numbers")]
     NoRandomness,
 }
 
-/// Secret files are small; a larger one is something else.
+/// Maximum size of a secret file.
 const MOST_BYTES: u64 = 256 * 1024;
-/// A key file gets no new keys beyond this size, so that it can always be read.
+/// Maximum size of a key file that still gets a new key, so that the file stays readable.
 const MOST_KEY_BYTES: usize = 64 * 1024;
 
 const VERSION: &str = "v1";
 const NONCE_BYTES: usize = 24;
 
-/// Writes a file that only its owner may read: whole or not at all, and durable. Replaces what is there.
+/// Writes a file that only its owner can read, atomically and durably. Replaces an existing file.
 pub fn write_secret_file(path: &Path, secret: &[u8]) -> Result<(), SecretError> {
     put(path, secret, |temporary| std::fs::rename(temporary, path)).map_err(at(path))
 }
 
-/// Like [`write_secret_file`], but leaves alone what is there. Says whether it wrote.
+/// Like [`write_secret_file`], but keeps an existing file. True if it wrote.
 pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<bool, SecretError> {
     let linked = put(path, secret, |temporary| {
         let linked = std::fs::hard_link(temporary, path);
@@ -122,8 +93,8 @@ pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<bool, SecretErro
     }
 }
 
-/// Reads a secret file; none if it is not there. One that others may read or that belongs to somebody else is
-/// refused. White space around the secret does not count.
+/// Reads a secret file; none if it does not exist. Fails if another user can read or owns it. White space around the
+/// secret is ignored.
 pub fn read_secret_file(path: &Path) -> Result<Option<Zeroizing<String>>, SecretError> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -139,7 +110,7 @@ pub fn read_secret_file(path: &Path) -> Result<Option<Zeroizing<String>>, Secret
     if found.len() > MOST_BYTES {
         return Err(SecretError::TooLarge { path: path.to_owned() });
     }
-    // All of it at once: a text that grows leaves copies of itself behind.
+    // One allocation: a growing text leaves copies of itself in memory.
     let mut text = Zeroizing::new(String::with_capacity(found.len() as usize + 1));
     file.take(MOST_BYTES).read_to_string(&mut text).map_err(at(path))?;
     Ok(Some(Zeroizing::new(text.trim().to_owned())))
@@ -157,7 +128,7 @@ fn at(path: &Path) -> impl Fn(io::Error) -> SecretError {
     move |source| SecretError::File { path: path.clone(), source }
 }
 
-/// Writes beside the path, then has it moved there.
+/// Writes a temporary file, then renames it.
 fn put(path: &Path, secret: &[u8], place: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
@@ -166,7 +137,7 @@ fn put(path: &Path, secret: &[u8], place: impl FnOnce(&Path) -> io::Result<()>) 
     let temporary = folder.join(format!(".secret-{:016x}", u64::from_le_bytes(random)));
     let written = write_new(&temporary, secret).and_then(|()| place(&temporary));
     if written.is_err() {
-        // Whatever is left of it is of no use; that it failed is told already.
+        // The caller receives the first error.
         let _ = std::fs::remove_file(&temporary);
     }
     written?;
@@ -206,7 +177,7 @@ impl Key {
     }
 }
 
-/// The keys of a key file.
+/// Keys of a key file.
 pub struct Keyring {
     path: PathBuf,
     keys: RwLock<Vec<Key>>,
@@ -219,12 +190,12 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// Reads a key file; makes one with one key if there is none.
+    /// Reads a key file; creates one with one key if missing.
     pub fn load(path: &Path) -> Result<Self, SecretError> {
         let mut keys = read_keys(path)?;
         if keys.is_none() {
             create_secret_file(path, text_of(&[Key::random()?]).as_bytes())?;
-            // Read again: another server may have been first.
+            // Another server may have written it first.
             keys = read_keys(path)?;
         }
         let keys = keys.unwrap_or_default();
@@ -234,7 +205,7 @@ impl Keyring {
         Ok(Self { path: path.to_owned(), keys: RwLock::new(keys) })
     }
 
-    /// Seals a secret for one purpose, such as `job:17`; it opens for no other.
+    /// Seals a secret for one purpose, such as `job:17`; it cannot be opened for another.
     pub fn seal(&self, context: &str, plain: &[u8]) -> Result<String, SecretError> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let key = keys.first().ok_or(SecretError::Broken)?;
@@ -248,7 +219,7 @@ impl Keyring {
         Ok(format!("{VERSION}.{}.{}", key.name, BASE64.encode(sealed)))
     }
 
-    /// Opens what was sealed for this purpose with any of the keys.
+    /// Opens text that any of the keys sealed for this purpose.
     pub fn open(&self, context: &str, sealed: &str) -> Result<Zeroizing<Vec<u8>>, SecretError> {
         let (name, _) = parts(sealed)?;
         match self.try_open(context, sealed) {
@@ -278,7 +249,7 @@ impl Keyring {
         plain.map(Zeroizing::new).map_err(|_| SecretError::Broken)
     }
 
-    /// Adds a new key, which seals from now on.
+    /// Adds a new key for all later seals.
     pub fn rotate(&self) -> Result<(), SecretError> {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let mut fresh = read_keys(&self.path)?.unwrap_or_default();
@@ -292,8 +263,8 @@ impl Keyring {
         Ok(())
     }
 
-    /// Forgets the keys that nothing is sealed with any more; the present one stays. What is still in use is given
-    /// by sealed texts or by the names of their keys. Returns how many were forgotten.
+    /// Removes keys that no text is sealed with; the current key stays. `in_use` has sealed texts or names of keys. Returns
+    /// the number of keys removed.
     pub fn forget_unused<'a>(
         &self,
         in_use: impl Iterator<Item = &'a str>,
@@ -314,13 +285,13 @@ impl Keyring {
         Ok(0)
     }
 
-    /// Whether a sealed text was sealed with the present key.
+    /// Whether a text is sealed with the current key.
     pub fn is_current(&self, sealed: &str) -> bool {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         parts(sealed).is_ok_and(|(name, _)| keys.first().is_some_and(|key| key.name == name))
     }
 
-    /// Seals again with the present key what was sealed with any.
+    /// Seals text again with the current key.
     pub fn reseal(&self, context: &str, sealed: &str) -> Result<String, SecretError> {
         self.seal(context, &self.open(context, sealed)?)
     }
@@ -330,7 +301,7 @@ fn fill(bytes: &mut [u8]) -> Result<(), SecretError> {
     getrandom::fill(bytes).map_err(|_| SecretError::NoRandomness)
 }
 
-/// The name of the key is part of it, so that a sealed text cannot be passed off as another key's.
+/// The name of the key is authenticated, so that a text cannot be attributed to another key.
 fn bound_to(name: &str, context: &str) -> String {
     format!("{VERSION}.{name}.{context}")
 }

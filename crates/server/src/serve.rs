@@ -1,10 +1,9 @@
-//! Starts and stops a server: the port, the data directory, the store, the core, and what a first start needs.
+//! Start and stop of a server: port, data directory, store, core, first users and keys.
 
 mod addresses;
 mod bootstrap;
 mod connections;
 mod port;
-mod words;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -26,102 +25,81 @@ use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
 use crate::store::{self, StoreError};
 
-/// Why a server could not be started.
+/// Error of the start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// Somebody else has the port. Says who, if that can be found out, and what to do.
+    /// Another process has the port. The message names it if possible.
     #[error("{0}")]
     PortInUse(String),
-    /// The port cannot be had.
     #[error("cannot listen on {listen}; choose another address with `--listen ADDR:PORT`")]
-    Listen {
-        /// Where.
-        listen: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The data directory cannot be used.
+    Listen { listen: SocketAddr, source: std::io::Error },
     #[error("cannot use the data directory {}; choose another with `--data-dir DIR`", path.display())]
-    DataDir {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The data directory belongs to somebody else, who could read and replace what is in it.
+    DataDir { path: PathBuf, source: std::io::Error },
+    /// The data directory belongs to another user, who could read and replace its files.
     #[error(
-        "the data directory {path} belongs to the user with the number {owner}, not to the one that runs this \
+        "the data directory {path} belongs to user id {owner}, not to the user of this process \
          ({us}); run `chown -R {us} {path}`, or choose another with `--data-dir DIR`",
         path = path.display()
     )]
     NotOurs {
-        /// Which.
         path: PathBuf,
-        /// Whose it is.
         owner: u32,
-        /// Who runs this.
+        /// User id of this process.
         us: u32,
     },
-    /// A file with a secret cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The database cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The first admin or a first key could not be made.
-    #[error("cannot make the first users and keys")]
+    #[error("cannot create the first users and keys")]
     Bootstrap(#[source] ApiError),
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Running {
-    /// Where it listens; with the port that it got if any would do.
+    /// Listen address with the actual port.
     pub addr: SocketAddr,
-    /// The way to the core.
     pub core: Core,
-    /// Output of jobs.
     pub logs: Arc<LogStore>,
     /// The key in the file `admin-token`.
     pub admin_token: Secret,
     /// The token in the file `registration-token`.
     pub registration_token: Secret,
-    /// Logs a browser in, once.
+    /// One-time login of a browser.
     pub browser_link: Secret,
-    /// What its operator should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
     stopping: CancellationToken,
     server: JoinHandle<()>,
 }
 
 impl Running {
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.addr
     }
 
-    /// How programs on this machine reach it: `http://127.0.0.1:8000`.
+    /// Address for programs on this machine: `http://127.0.0.1:8000`.
     pub fn url(&self) -> String {
         local_url(self.addr)
     }
 
-    /// Returns when the server must not go on: another one took over its database.
+    /// Returns when another server has taken over the database.
     pub async fn fatal(&self) {
         self.core.fatal().cancelled().await;
     }
 
-    /// Stops: no new requests, open streams end, what is under way is finished, the store is let go. Takes a few
-    /// seconds at most.
+    /// Accepts no new requests, ends streams, finishes open requests and closes the store, within a few seconds.
     pub async fn stop(self) {
         self.stopping.cancel();
         if self.server.await.is_err() {
-            tracing::error!("the server ended in a panic");
+            tracing::error!("Server panicked");
         }
         self.core.stop().await;
     }
 }
 
-/// Starts a server. The port comes first: nothing is touched if it is taken.
+/// Starts a server. It binds the port first, so that nothing changes if the port is in use.
 pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let listener = port::bind(settings.listen).await?;
     let addr = listener
@@ -156,7 +134,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     })
 }
 
-/// Makes the data directory, for its owner only.
+/// Creates the data directory with access for its owner only.
 fn prepare(path: &Path) -> Result<(), StartError> {
     use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
     let failed = |source| StartError::DataDir { path: path.to_owned(), source };
@@ -202,7 +180,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         prepare(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-        // Only root can give a folder away; others cannot get here either.
+        // Only root can change the owner of a directory.
         if std::os::unix::fs::chown(&path, Some(4711), None).is_ok() {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
             let words = prepare(&path).unwrap_err().to_string();

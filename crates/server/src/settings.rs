@@ -1,34 +1,32 @@
-//! How a server is set up.
+//! Settings of a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
-/// Settings of a server. The command line fills them in.
+/// Settings of a server, from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where to listen.
     pub listen: SocketAddr,
-    /// Where the database, the secrets and the logs are.
+    /// Directory of the database, the secrets and the logs.
     pub data_dir: PathBuf,
     /// `postgres://…`, or none for a SQLite file in the data directory.
     pub database: Option<String>,
-    /// Anybody may sign up.
+    /// Users may register without an invitation.
     pub open_signup: bool,
-    /// How work is placed.
     pub policy: Policy,
-    /// Prices of nodes that name none and whose model is not in the catalogue.
+    /// Prices of nodes without a price whose GPU model is not in the catalogue.
     pub default_price: Price,
-    /// How long a job whose owner's money is used up may go on after the warning.
+    /// Time between the warning about an exhausted budget and the stop of the job.
     pub budget_grace: Span,
     /// Addresses (`host` or `host:port`) that agents may name as their push endpoint besides their own.
     pub push_allow: Vec<String>,
-    /// Names under which browsers may reach the server, besides the address it listens on.
+    /// Host names that browsers may use in addition to the listen address.
     pub public_hosts: Vec<String>,
     /// Requests a second for each account, and the burst.
     pub rate: (u32, u32),
-    /// A notice shown with the state of the server, such as that GPUs are simulated.
+    /// Notice in the state of the server, for example about simulated GPUs.
     pub notice: Option<String>,
 }
 

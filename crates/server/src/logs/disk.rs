@@ -1,18 +1,18 @@
-//! How much room the disk has. Logs share it with the database, which must always be able to write.
+//! Free space of the disk. Logs share the disk with the database, which must always be able to write.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A twentieth of the disk is left alone, but no more than this.
+/// Logs leave 1/20 of the disk free, at most this many bytes.
 const KEPT_FREE: u64 = 1 << 30;
-/// The disk is not asked more often than this.
+/// Minimum interval of checks.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Bytes: free for us, and in all.
+/// Free and total bytes.
 type Room = (u64, u64);
 
-/// Knows whether the disk is nearly full.
+/// Tracks if the disk is nearly full.
 #[derive(Debug)]
 pub(super) struct Disk {
     look: fn(&Path) -> Option<Room>,
@@ -26,12 +26,11 @@ impl Default for Disk {
 }
 
 impl Disk {
-    /// A disk that is looked at like that.
     pub(super) fn new(look: fn(&Path) -> Option<Room>) -> Self {
         Self { look, seen: Mutex::default() }
     }
 
-    /// Whether logs must not grow now. Says so in the server's log when that changes.
+    /// Whether logs must not grow now. A change is logged.
     pub(super) fn is_nearly_full(&self, dir: &Path) -> bool {
         self.check(dir, Instant::now())
     }
@@ -43,7 +42,7 @@ impl Disk {
             Some((_, full)) => full,
             None => false,
         };
-        // A disk that says nothing is written to as ever.
+        // Without an answer of the system logs are written.
         let full = (self.look)(dir).is_some_and(|(free, all)| free < KEPT_FREE.min(all / 20));
         *seen = Some((now, full));
         match (before, full) {
@@ -51,14 +50,14 @@ impl Disk {
                 dir = %dir.display(),
                 "the disk is nearly full: what jobs write is dropped, so that the database can go on; free some room"
             ),
-            (true, false) => tracing::info!("the disk has room again: what jobs write is kept"),
+            (true, false) => tracing::info!("Disk has free space again; output of jobs is stored"),
             _ => {}
         }
         full
     }
 }
 
-/// The room on the disk of this directory, or of the first above it that is there.
+/// Space on the disk of this directory, or of its first existing ancestor.
 fn room(dir: &Path) -> Option<Room> {
     let found = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok())?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);

@@ -1,4 +1,4 @@
-//! The files of some jobs, open for writing.
+//! Open log files of some jobs.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -12,31 +12,30 @@ use agentaflow_api::link::TaskKey;
 
 use super::{folder, log_path, sizes};
 
-/// So many files are kept open.
+/// Maximum number of open files.
 const OPEN_FILES: usize = 16;
 
-/// What there is room for.
+/// Limits of a write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    /// Bytes that a job may write.
+    /// Maximum output of a job, in bytes.
     pub(super) most: u64,
-    /// The disk has room.
+    /// The disk has free space.
     pub(super) disk: bool,
 }
 
-/// Some jobs' open files.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     logs: BTreeMap<(JobId, u32), TaskLog>,
-    /// What a job with open files wrote in all.
+    /// Total output of each job with open files.
     totals: HashMap<JobId, u64>,
-    /// Counts uses, to find the file that was not used for longest.
+    /// Counts uses, to find the least recently used file.
     clock: u64,
 }
 
 impl Shard {
-    /// Writes a piece; none if a later try has begun. After a failure the job must be forgotten: only the files
-    /// know how much was written.
+    /// Writes a piece; none if a later attempt has begun. After an error the caller forgets the job: only the files tell
+    /// the number of bytes written.
     pub(super) fn append(
         &mut self,
         dir: &Path,
@@ -50,7 +49,7 @@ impl Shard {
         if key.epoch < present {
             return Ok(None);
         }
-        // Beyond the limit everything is taken and dropped, so that nobody sends it again.
+        // Beyond the limit pieces are accepted and dropped, so that the agent does not repeat them.
         let dropped = offset.saturating_add(bytes.len() as u64);
         if *total >= most {
             return Ok(Some(dropped.max(log.had(key.epoch))));
@@ -92,7 +91,6 @@ impl Shard {
         Ok((log, total))
     }
 
-    /// How many files are open.
     #[cfg(test)]
     pub(super) fn open_files(&self) -> usize {
         self.logs.len()
@@ -123,24 +121,23 @@ fn cut_notice(most: u64) -> Vec<u8> {
 
 const FULL_NOTICE: &[u8] = b"\n--- left out: the disk of the server is nearly full ---\n";
 
-/// Where a try begins in the log, or goes on after something was left out.
+/// Start of an attempt in the log, or its continuation after dropped output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Try {
     epoch: u32,
     start: u64,
-    /// How much of the try came before.
+    /// Bytes of the attempt before this point.
     before: u64,
 }
 
-/// A log that is open for writing.
+/// A log open for writing.
 #[derive(Debug)]
 struct TaskLog {
     file: File,
     len: u64,
     tries: Vec<Try>,
     tries_path: PathBuf,
-    /// More was left out since the tries were saved; whoever asks after a restart is told an older state, and sends
-    /// that again.
+    /// Output was dropped since the attempts were saved; after a restart the agent sends it again.
     unsaved: bool,
     used: u64,
 }
@@ -159,8 +156,7 @@ impl TaskLog {
         Ok(log)
     }
 
-    /// After a power failure the log may be shorter than it was: what is lost is sent again or gone, but no try
-    /// begins behind the end.
+    /// After a power failure the log may be shorter: no attempt may start beyond its end.
     fn mend(&mut self) -> io::Result<()> {
         if self.tries.iter().all(|one| one.start <= self.len) {
             return Ok(());
@@ -171,14 +167,14 @@ impl TaskLog {
         self.save_tries()
     }
 
-    /// How many bytes of this try there are.
+    /// Stored bytes of this attempt.
     fn had(&self, epoch: u32) -> u64 {
         let present = self.tries.last().filter(|last| last.epoch == epoch);
         present.map_or(0, |last| last.before + (self.len - last.start))
     }
 
-    /// Leaves out everything up to this byte of the present try. The log says so once, until something is written
-    /// again. Returns how much that took.
+    /// Drops output up to this byte of the current attempt. The log records it once until the next write. Returns the
+    /// number of bytes written.
     fn leave_out(&mut self, up_to: u64) -> io::Result<u64> {
         let Some(last) = self.tries.last().copied() else { return Ok(0) };
         if up_to <= self.had(last.epoch) {
@@ -197,7 +193,7 @@ impl TaskLog {
         Ok(taken)
     }
 
-    /// Begins a try, with a line between it and the last one. Returns how much that took.
+    /// Starts an attempt, with a line between it and the previous one. Returns the number of bytes written.
     fn begin_try(&mut self, epoch: u32) -> io::Result<u64> {
         let mut taken = 0;
         if self.len > 0 {
@@ -233,7 +229,7 @@ impl TaskLog {
     }
 }
 
-/// Where tries begin.
+/// Starts of attempts.
 fn read_tries(path: &Path) -> io::Result<Vec<Try>> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

@@ -1,4 +1,4 @@
-//! Connections by address, counted: no address can take all of them.
+//! Limit of connections for each address.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,18 +7,18 @@ use rustc_hash::FxHashMap;
 
 use crate::auth::address_key;
 
-/// How many connections each address holds.
+/// Number of connections of each address.
 #[derive(Clone, Debug)]
 pub(super) struct Addresses {
     most: usize,
     counts: Arc<Mutex<FxHashMap<u128, usize>>>,
 }
 
-/// The address holds as many as it may.
+/// The address is at its limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
-/// A connection that is counted until this is dropped.
+/// A counted connection; the count ends with the drop.
 #[derive(Debug)]
 pub(super) struct FromAddress {
     addresses: Addresses,
@@ -26,12 +26,11 @@ pub(super) struct FromAddress {
 }
 
 impl Addresses {
-    /// So many for each address.
     pub(super) fn new(most: usize) -> Self {
         Self { most: most.max(1), counts: Arc::default() }
     }
 
-    /// Counts one more. Those from this machine are not counted: behind them may be a proxy and all its clients.
+    /// Counts a connection. Local connections are not counted: a proxy may hold them for many clients.
     pub(super) fn open(&self, address: IpAddr) -> Result<Option<FromAddress>, TooMany> {
         if address.to_canonical().is_loopback() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What a first start makes, and what later starts mend: the first admin and the keys in files.
+//! The first admin and the keys in files: created at the first start, repaired at later ones.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::core::{Core, DirectoryWrite, Worker};
 use crate::secrets::{SecretError, create_secret_file, read_secret_file, write_secret_file};
 use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 
-/// How long a one-time link counts.
+/// Lifetime of a one-time link.
 const LINK_MS: i64 = 3600 * 1000;
 
 /// The first admin and the keys in files.
@@ -29,7 +29,7 @@ pub(super) struct First {
     pub(super) registration_token: Secret,
 }
 
-/// The key that signs access tokens; made if it is not there.
+/// Key that signs access tokens; created if missing.
 pub(super) fn jwt_key(data: &Path) -> Result<Zeroizing<Vec<u8>>, StartError> {
     let path = data.join("jwt-key");
     let mut bytes = Zeroizing::new([0_u8; 64]);
@@ -40,7 +40,7 @@ pub(super) fn jwt_key(data: &Path) -> Result<Zeroizing<Vec<u8>>, StartError> {
     Ok(Zeroizing::new(kept.as_bytes().to_vec()))
 }
 
-/// Makes the first admin and the keys in files, where they are missing or no longer count.
+/// Creates the first admin and the keys in files where they are missing or not valid.
 pub(super) async fn first_keys(core: &Core, data: &Path) -> Result<First, StartError> {
     let admin = core.write(first_admin()).await.map_err(StartError::Bootstrap)?;
     let admin_token = key_in_file(core, data, CredentialKind::ApiKey, ADMIN_TOKEN, admin).await?;
@@ -49,7 +49,7 @@ pub(super) async fn first_keys(core: &Core, data: &Path) -> Result<First, StartE
     Ok(First { admin, admin_token, registration_token })
 }
 
-/// The code of a link that logs a browser in as this user, once. Older ones no longer count.
+/// Code of a link that logs a browser in as this user, once. Older links end.
 pub(super) async fn browser_code(core: &Core, user: UserId) -> Result<Secret, ApiError> {
     let minted = mint(CredentialKind::BrowserLink, "browser link")?;
     let row = minted.row;
@@ -71,7 +71,7 @@ pub(super) async fn browser_code(core: &Core, user: UserId) -> Result<Secret, Ap
     Ok(minted.secret)
 }
 
-/// The admin who owns the keys in files: `admin`, or the first who is one; made if there is none.
+/// Owner of the keys in files: user `admin`, else the first admin; created if there is none.
 fn first_admin() -> DirectoryWrite<UserId> {
     Box::new(|directory, ids, now| {
         let admin = |user: &&UserRow| user.active && user.role == Role::Admin;
@@ -95,7 +95,7 @@ fn first_admin() -> DirectoryWrite<UserId> {
     })
 }
 
-/// The key in a file, if it still counts; otherwise a new one, which ends the old one of that name.
+/// Key in a file if it is valid; otherwise a new key, which replaces the one of that name.
 async fn key_in_file(
     core: &Core,
     data: &Path,
@@ -105,7 +105,7 @@ async fn key_in_file(
 ) -> Result<Secret, StartError> {
     let path = data.join(name);
     let kept = read_secret_file(&path)?;
-    if let Some(kept) = kept.filter(|kept| counts(core, kind, kept)) {
+    if let Some(kept) = kept.filter(|kept| is_valid(core, kind, kept)) {
         return Ok(Secret(kept.to_string()));
     }
     let new = NewKey { kind, user, name: name.to_owned(), days: None, replace: true };
@@ -115,7 +115,7 @@ async fn key_in_file(
     Ok(key)
 }
 
-fn counts(core: &Core, kind: CredentialKind, secret: &str) -> bool {
+fn is_valid(core: &Core, kind: CredentialKind, secret: &str) -> bool {
     let token = Presented::Key(digest(secret));
     let found = core.directory(|directory| known(directory, &token, Stamp::now()));
     match found {

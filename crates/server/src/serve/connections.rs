@@ -1,4 +1,4 @@
-//! Connections: taken, served, and ended in time when the server stops.
+//! Connections: accepted, served, and closed when the server stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,31 +16,34 @@ use tower::ServiceExt as _;
 use tower_http::normalize_path::NormalizePath;
 
 use super::addresses::{Addresses, FromAddress};
-use super::words::{CROWDED, InWords};
 use crate::http::Peer;
 
-/// Connections at the same time; more wait to be taken.
+/// Response to an address at its limit of connections.
+const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 10\r\n\
+    content-type: application/json\r\ncontent-length: 92\r\n\r\n\
+    {\"detail\":\"this address holds too many connections; close some\",\"code\":\"too_many_requests\"}\n";
+/// Maximum concurrent connections; more wait in the backlog.
 const MOST: usize = 10_000;
-/// Files that are kept free for everything else.
+/// File descriptors reserved for other uses.
 const OTHER_FILES: usize = 384;
-/// Connections from one address at the same time, if there are places enough. Many agents may share the address
-/// of a proxy, with two or three connections each.
+/// Maximum concurrent connections of one address. Many agents may share the address of a proxy, with two or three
+/// connections each.
 const PER_ADDRESS: usize = 1024;
-/// How long a new connection may take to ask for something.
+/// Timeout for the first request of a connection.
 const FIRST_HEAD: Duration = Duration::from_secs(10);
-/// How long a request's head may take, which is also how long a connection may be idle. Longer than clients of
-/// ours keep theirs, so that it is they who close.
+/// Timeout for the head of a request, and for an idle connection. Longer than the idle timeout of our clients, so that the
+/// client closes.
 const HEAD: Duration = Duration::from_secs(95);
-/// Bytes of a request's head.
+/// Maximum size of the head of a request.
 const HEAD_SIZE: usize = 64 << 10;
-/// How long requests under way may take to finish when the server stops.
+/// Time for open requests to finish when the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// A peer that does not acknowledge anything for so long is gone.
+/// A peer that acknowledges nothing for this long is gone.
 const SILENCE_MS: u32 = 30_000;
 
 type Site = NormalizePath<Router>;
 
-/// Serves until told to stop, then lets requests finish for a moment.
+/// Serves until `stopping` is cancelled, then lets open requests finish.
 pub(super) async fn serve(listener: TcpListener, site: Site, stopping: CancellationToken) {
     let total = places(open_files());
     let free = Arc::new(Semaphore::new(total));
@@ -63,18 +66,18 @@ pub(super) async fn serve(listener: TcpListener, site: Site, stopping: Cancellat
     }
 }
 
-/// How many files this process may have open.
+/// Limit of open files of this process.
 fn open_files() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
-/// How many connections that allows; the rest of the files is for the database, logs and calls to agents.
+/// Connections within the limit of open files; the rest is for the database, logs and calls to agents.
 fn places(files: Option<u64>) -> usize {
     let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
     files.saturating_sub(OTHER_FILES).max(files / 2).clamp(1, MOST)
 }
 
-/// A connection's place, and its place among those from the same address.
+/// Permits of a connection: one of all, and one of its address.
 type Place = (OwnedSemaphorePermit, Option<FromAddress>);
 
 async fn take(
@@ -86,8 +89,8 @@ async fn take(
     let (stream, peer) = match listener.accept().await {
         Ok(taken) => taken,
         Err(error) => {
-            // Out of files, for example: waiting a little is all that helps.
-            tracing::warn!(%error, "a connection could not be taken");
+            // For example no free file descriptor: retry after a delay.
+            tracing::warn!(%error, "Cannot accept a connection");
             tokio::time::sleep(Duration::from_millis(50)).await;
             return None;
         }
@@ -95,8 +98,8 @@ async fn take(
     if let Ok(counted) = addresses.open(peer.ip()) {
         return Some((stream, (place, counted)));
     }
-    // As much as goes out at once; nobody waits for such a peer.
-    let _ = stream.try_write(CROWDED);
+    // One write without waiting for the peer.
+    let _ = stream.try_write(TOO_MANY_CONNECTIONS);
     None
 }
 
@@ -112,7 +115,7 @@ async fn connection(stream: TcpStream, _place: Place, site: Site, stopping: Canc
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_SIZE);
-    let connection = builder.serve_connection(InWords::new(TokioIo::new(stream)), service);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let patience = tokio::time::sleep(FIRST_HEAD);
     tokio::pin!(patience);
@@ -131,11 +134,11 @@ async fn connection(stream: TcpStream, _place: Place, site: Site, stopping: Canc
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, %peer, "a connection ended early");
+        tracing::debug!(%error, %peer, "Connection ended early");
     }
 }
 
-/// Small answers go out at once, and dead peers are noticed. What the system refuses is done without.
+/// Sends small responses at once and detects dead peers. Errors of the system are ignored.
 fn tune(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, SILENCE_MS);

@@ -1,4 +1,4 @@
-//! Taking the port, and saying who has it when somebody else does.
+//! Binding of the port, with the name of the process that has it otherwise.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,7 +8,6 @@ use tokio::net::TcpListener;
 
 use super::StartError;
 
-/// Takes the port.
 pub(super) async fn bind(listen: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(listen).await.map_err(|source| match source.kind() {
         ErrorKind::AddrInUse => {
@@ -28,7 +27,7 @@ fn in_use(listen: SocketAddr, owner: Option<&str>) -> String {
     )
 }
 
-/// The process that listens on this port, as far as this user may know.
+/// Process that listens on this port, if this user may see it.
 fn owner(port: u16) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let tables = tables.iter().filter_map(|path| fs::read_to_string(path).ok());
@@ -48,7 +47,7 @@ fn owner(port: u16) -> Option<String> {
     None
 }
 
-/// The listening sockets on this port in a table of the kernel, as file descriptors name them.
+/// Inodes of the sockets that listen on this port, from a table of the kernel.
 fn listening(table: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! The store on top of any database that can run statements.
+//! The store on any database with a [`Backend`].
 
 use std::time::Duration;
 
@@ -21,54 +21,45 @@ use super::{
     write,
 };
 
-/// A database: one connection writes, others read.
+/// A database with one connection for writes and a pool for reads.
 #[async_trait]
 pub(super) trait Backend: Send + Sync + 'static {
-    /// What it speaks.
     const DIALECT: Dialect;
-    /// What it is to the driver.
     type Database: sqlx::Database<Connection = Self::Connection>;
-    /// A connection to it.
     type Connection: Driver<Database = Self::Database>;
 
-    /// The connection that writes.
     fn writer(&self) -> &Slot<Self::Connection>;
-    /// Those that read.
     fn readers(&self) -> &Pool<Self::Database>;
-    /// Connects for writing again.
+    /// Reconnects for writes.
     async fn connect(&self, what: &'static str) -> Result<Self::Connection, StoreError>;
-    /// Begins a transaction that writes, if this server still may.
+    /// Begins a write transaction; fails if another server has taken over.
     async fn begin(
         &self,
         connection: &mut Self::Connection,
         what: &'static str,
     ) -> Result<(), StoreError>;
-    /// Lets others use the database.
+    /// Releases the lock of the database.
     async fn release(&self);
 }
 
-/// The place of the connection that writes.
+/// Holds the write connection.
 #[derive(Debug)]
 pub(super) struct Slot<C>(Mutex<Slotted<C>>);
 
-/// What is in the place.
 #[derive(Debug)]
 pub(super) enum Slotted<C> {
-    /// A connection that waits for work.
     Idle(C),
-    /// None: the last one failed, or its user was interrupted.
+    /// The last connection failed, or its user was cancelled.
     Empty,
-    /// None, and there will be none.
+    /// The store is closed.
     Closed,
 }
 
 impl<C> Slot<C> {
-    /// A place with a connection in it.
     pub(super) fn new(connection: C) -> Self {
         Self(Mutex::new(Slotted::Idle(connection)))
     }
 
-    /// Waits until nobody else uses it.
     pub(super) async fn lock(&self) -> MutexGuard<'_, Slotted<C>> {
         self.0.lock().await
     }
@@ -76,28 +67,27 @@ impl<C> Slot<C> {
 
 type Rows<B> = Vec<<<B as Backend>::Connection as Driver>::Row>;
 
-/// A store.
 #[derive(Debug)]
 pub(super) struct Database<B>(pub(super) B);
 
-/// Says what the database was asked when it failed.
+/// Adds the operation to an error.
 pub(super) fn failed<E: Into<Cause>>(what: &'static str) -> impl Fn(E) -> StoreError {
     move |source| StoreError::Failed { what, source: source.into() }
 }
 
-/// A transaction that takes longer will not end well.
+/// Timeout of a transaction.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 impl<B: Backend> Database<B> {
-    /// Runs all statements in one transaction, alone, and returns the rows of each. If it fails, nothing of it
-    /// happened, or the database went away while it was making it durable.
+    /// Runs all statements in one transaction and returns the rows of each. After an error nothing is written, unless the
+    /// connection was lost during the commit.
     async fn alone(
         &self,
         what: &'static str,
         statements: Vec<Sql>,
     ) -> Result<Vec<Rows<B>>, StoreError> {
         let mut slot = self.0.writer().lock().await;
-        // Taken out, so that whoever interrupts this also closes the connection, which undoes everything.
+        // Taken out, so that a cancellation drops the connection, which rolls the transaction back.
         let mut connection = match std::mem::replace(&mut *slot, Slotted::Empty) {
             Slotted::Idle(connection) => connection,
             Slotted::Empty => self.0.connect(what).await?,
@@ -111,7 +101,7 @@ impl<B: Backend> Database<B> {
         if done.is_ok() || undone::<B>(&mut connection).await {
             *slot = Slotted::Idle(connection);
         } else {
-            // It is of no use any more; why does not matter.
+            // The connection is broken; an error while closing it does not matter.
             let _ = timeout(Duration::from_secs(5), connection.close_hard()).await;
         }
         done
@@ -144,7 +134,7 @@ impl<B: Backend> Database<B> {
     }
 }
 
-/// Whether a failed transaction could be undone, so that the connection can be used again.
+/// Rolls a failed transaction back; true if the connection can be used again.
 async fn undone<B: Backend>(connection: &mut B::Connection) -> bool {
     let rollback = connection.fetch(Sql::new(B::DIALECT, "ROLLBACK"));
     matches!(timeout(Duration::from_secs(5), rollback).await, Ok(Ok(_)))
@@ -158,9 +148,9 @@ fn parsed<R, T>(
     rows.iter().map(parse).collect::<Result<_, _>>().map_err(failed(what))
 }
 
-const LOAD: &str = "read everything that is live";
+const LOAD: &str = "load the state";
 
-/// Every question of [`Store::load`], in the order in which [`loaded`] takes the answers.
+/// Queries of [`Store::load`], in the order of [`loaded`].
 fn load_questions(dialect: Dialect, month: &str) -> Vec<Sql> {
     vec![
         read::documents(dialect, "users", "id"),
@@ -177,7 +167,7 @@ fn load_questions(dialect: Dialect, month: &str) -> Vec<Sql> {
 
 fn loaded<R: Cells>(answers: Vec<Vec<R>>) -> Result<Loaded, StoreError> {
     let [users, credentials, nodes, agents, jobs, queues, meta, accounts, last] =
-        <[Vec<R>; 9]>::try_from(answers).map_err(|_| failed(LOAD)("an answer is missing"))?;
+        <[Vec<R>; 9]>::try_from(answers).map_err(|_| failed(LOAD)("a result is missing"))?;
     Ok(Loaded {
         users: parsed(LOAD, &users, |row| row.json(0))?,
         credentials: parsed(LOAD, &credentials, |row| row.json(0))?,
@@ -215,7 +205,7 @@ impl<B: Backend> Store for Database<B> {
         Ok(())
     }
 
-    // Read alone as well: after a commit whose outcome is unknown this waits until it is known.
+    // On the write connection, so that a commit with an unknown outcome has ended.
     async fn load(&self, month: &str) -> Result<Loaded, StoreError> {
         loaded(self.alone(LOAD, load_questions(B::DIALECT, month)).await?)
     }
@@ -248,7 +238,7 @@ impl<B: Backend> Store for Database<B> {
     async fn usage(&self, by: UsageBy, filter: &LedgerFilter) -> Result<Vec<UsageRow>, StoreError> {
         let sql = read::usage(B::DIALECT, by, filter);
         let mut rows = self.rows("sum up usage", sql, read::usage_row).await?;
-        // Databases have opinions about the order of letters.
+        // Databases sort text by different collations.
         let number =
             |row: &UsageRow| (by == UsageBy::Job).then(|| row.key.parse::<i64>().ok()).flatten();
         rows.sort_by(|one, other| (number(one), &one.key).cmp(&(number(other), &other.key)));

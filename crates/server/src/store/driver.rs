@@ -1,4 +1,4 @@
-//! How statements reach a connection of either database.
+//! Execution of statements on a connection of either database.
 
 use std::future::Future;
 
@@ -12,7 +12,6 @@ use super::sql::{Sql, Value};
 
 /// A connection that runs statements.
 pub(super) trait Driver: Connection {
-    /// A row of an answer.
     type Row: Cells + Send + Sync;
 
     /// Runs a statement and returns its rows. Statements with the same text are prepared once.
@@ -37,7 +36,7 @@ macro_rules! driver {
                     }
                     .map_err(sqlx::Error::Encode)?;
                 }
-                // Only fixed texts and placeholders are ever put together.
+                // The text consists of constants and placeholders.
                 sqlx::query_with(AssertSqlSafe(sql.text), arguments).fetch_all(self).await
             }
         }
@@ -57,7 +56,7 @@ macro_rules! driver {
 driver!(SqliteConnection, SqliteArguments, SqliteRow);
 driver!(PgConnection, PgArguments, PgRow);
 
-/// Runs statements one after the other and returns the rows of each.
+/// Runs statements in order and returns the rows of each.
 pub(super) async fn run_all<C: Driver>(
     connection: &mut C,
     statements: Vec<Sql>,
@@ -67,14 +66,14 @@ pub(super) async fn run_all<C: Driver>(
         let expect = sql.expect;
         let rows = connection.fetch(sql).await?;
         if expect.is_some_and(|expect| expect != rows.len()) {
-            return Err("a job that is not there cannot change".into());
+            return Err("the transaction changes a job that does not exist".into());
         }
         answers.push(rows);
     }
     Ok(answers)
 }
 
-/// The steps from an empty database to the present form, the first being number 1.
+/// Migrations from an empty database to the current schema, numbered from 1.
 pub(super) fn migrator(steps: &[&'static str]) -> Migrator {
     let migration = |(number, step): (i64, &&'static str)| {
         Migration::new(number, "step".into(), MigrationType::Simple, step.into_sql_str(), false)
@@ -82,18 +81,18 @@ pub(super) fn migrator(steps: &[&'static str]) -> Migrator {
     Migrator::with_migrations((1..).zip(steps).map(migration).collect())
 }
 
-/// Why a database could not be brought to the present form, in words that say what to do.
+/// Error of a migration with a remedy.
 pub(super) fn explain_migration(error: MigrateError, steps: &[&'static str]) -> Cause {
     match error {
         MigrateError::VersionMissing(number) => format!(
-            "it was made by a newer version of agentaflow (its form is number {number}, this version knows {}); \
-             use that version, or a copy of the database from before",
+            "it was created by a newer version of agentaflow (schema {number}, this version supports {}); \
+             use that version, or restore a backup",
             steps.len()
         )
         .into(),
         MigrateError::VersionMismatch(number) => format!(
-            "its form number {number} is not the one this version knows: it was made by a version of agentaflow \
-             that was never released; use that one, or another database"
+            "schema {number} differs from the one of this version: it was created by an unreleased version of agentaflow; \
+             use that version, or another database"
         )
         .into(),
         other => other.into(),

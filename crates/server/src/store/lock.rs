@@ -1,4 +1,4 @@
-//! One server for each data directory.
+//! Lock of a data directory: one server each.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -7,12 +7,11 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Why the lock was not had.
+/// Error of the lock.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// Another server has it, in words.
+    /// Message that names the other server.
     InUse(String),
-    /// The file could not be used.
     Failed(io::Error),
 }
 
@@ -22,8 +21,7 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// Takes the lock of a data directory. It is held until the file is dropped or the process ends, however it
-/// ends.
+/// Takes the lock of a data directory until the file is dropped or the process ends.
 pub(super) fn take(data_dir: &Path) -> Result<File, Refused> {
     let path = data_dir.join("server.lock");
     let mut file = OpenOptions::new()
@@ -46,7 +44,7 @@ pub(super) fn take(data_dir: &Path) -> Result<File, Refused> {
 
 fn in_use(file: File, data_dir: &Path) -> String {
     let mut text = String::new();
-    // Only for the message: an unreadable file is a message without a number.
+    // Without a readable file the message has no process id.
     let _ = file.take(32).read_to_string(&mut text);
     let pid =
         text.trim().parse::<u32>().map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));

@@ -1,8 +1,7 @@
-//! The truth: what survives a restart, as plain records.
+//! The store: records that survive a restart.
 //!
-//! One trait, two databases. Only the core writes ([`Store::commit`]), one transaction at a time, which
-//! carries everything that happened since the last one; everybody may read. Records that are seldom searched by
-//! their parts are kept as JSON beside the few columns that are.
+//! One trait, two databases. Only the core writes ([`Store::commit`]), one transaction at a time, with all changes since
+//! the previous one. Reads need no permission of the core. A record is JSON, beside the few columns that queries filter by.
 
 mod database;
 mod driver;
@@ -34,7 +33,7 @@ pub use records::{
 };
 pub use sqlite::open_sqlite;
 
-/// Opens the database that the settings name, and refuses one that another server works on.
+/// Opens the database of the settings. Fails if another server uses it.
 pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StoreError> {
     match &settings.database {
         Some(url) => open_postgres(url).await,
@@ -42,96 +41,78 @@ pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StoreError> {
     }
 }
 
-/// Why the store could not do what was asked.
+/// Error of the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// Another server works on this database.
+    /// Another server uses this database.
     #[error("{0}")]
     InUse(String),
-    /// Another server took the database over; this one must stop.
+    /// Another server has taken over the database; this one must stop.
     #[error("another server has taken over this database")]
     Fenced,
-    /// The database cannot be opened.
     #[error("cannot open {what}")]
     Open {
-        /// Which database; without a password.
+        /// Address without the password.
         what: String,
-        /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The database failed.
     #[error("the database failed while it was asked to {what}")]
     Failed {
-        /// What it was to do.
+        /// Operation that failed.
         what: &'static str,
-        /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// One write. A list of them is one transaction.
+/// A write. A list of writes is one transaction.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A user, new or changed.
     User(Box<UserRow>),
     /// A key, token, session or invitation, new or changed.
     Credential(Box<CredentialRow>),
-    /// A credential that is no longer worth remembering.
     CredentialGone(i64),
-    /// A node, new or changed.
     Node(Box<NodeRow>),
-    /// A node was removed.
     NodeGone(NodeId),
     /// Last heartbeats of several nodes.
     Heartbeats(Vec<HeartbeatRow>),
-    /// An agent, new or changed.
     Agent(Box<AgentRow>),
-    /// An agent was removed.
     AgentGone(AgentId),
-    /// A job was accepted.
     NewJob(Box<JobRow>),
-    /// A job's state changed.
+    /// New state of a job.
     Job(JobId, Box<JobState>),
-    /// A queue, new or changed.
     Queue(Box<QueueRow>),
-    /// A queue was removed.
     QueueGone(String),
-    /// Something happened. The core numbers events.
+    /// The core numbers events.
     Event(Box<Event>),
-    /// A line of the ledger. The core numbers lines.
+    /// The core numbers ledger entries.
     Ledger(Box<LedgerEntry>),
-    /// A key that makes a repeated submission safe.
+    /// Idempotency key of a submission.
     Idempotency(Box<IdempotencyRow>),
-    /// Such keys from before are forgotten.
+    /// Deletes idempotency keys from before this time.
     IdempotencyBefore(Stamp),
-    /// A small fact by name.
+    /// Value by name.
     Meta(&'static str, String),
 }
 
-/// Everything that the core keeps in memory.
+/// State that the core loads at start.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// All users.
     pub users: Vec<UserRow>,
-    /// All credentials that are not expired or revoked, and revoked ones for the lists.
+    /// Valid and revoked credentials; not the expired ones that are used once.
     pub credentials: Vec<CredentialRow>,
-    /// All nodes.
     pub nodes: Vec<NodeRow>,
-    /// All agents.
     pub agents: Vec<AgentRow>,
-    /// Jobs that are not over, oldest first.
+    /// Live jobs, oldest first.
     pub jobs: Vec<JobRow>,
-    /// All queues.
     pub queues: Vec<QueueRow>,
-    /// Small facts by name.
+    /// Values by name.
     pub meta: std::collections::BTreeMap<String, String>,
     /// Accounts of all users with an entry in the ledger.
     pub accounts: Vec<AccountRow>,
-    /// The highest numbers in use: users, credentials, nodes, agents, jobs, events, ledger.
     pub last: LastIds,
 }
 
-/// The highest numbers in use; 0 when there are none.
+/// Highest ids ever used; 0 without any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LastIds {
@@ -144,7 +125,7 @@ pub struct LastIds {
     pub ledger: i64,
 }
 
-/// Which jobs to list; newest first.
+/// Filter of a list of jobs, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
     /// Only jobs of this user.
@@ -153,17 +134,15 @@ pub struct JobFilter {
     pub status: Vec<JobStatus>,
     /// Only of this queue.
     pub queue: Option<String>,
-    /// Only with this in the name (case-insensitive).
+    /// Only with this text in the name; case does not matter.
     pub name: Option<String>,
     /// Only with a smaller number (a cursor).
     pub before: Option<JobId>,
-    /// Leave out so many.
     pub skip: u64,
-    /// At most so many.
     pub limit: u64,
 }
 
-/// Which events to list; oldest first.
+/// Filter of a list of events, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     /// Only of this job.
@@ -174,13 +153,12 @@ pub struct EventFilter {
     pub user: Option<UserId>,
     /// Only with a higher number (a cursor).
     pub after: i64,
-    /// At most so many: the oldest of them.
     pub limit: u64,
-    /// The newest instead.
+    /// Takes the newest `limit` events instead of the oldest.
     pub newest: bool,
 }
 
-/// Which lines of the ledger; newest first.
+/// Filter of a list of ledger entries, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct LedgerFilter {
     /// Only of this user.
@@ -193,56 +171,51 @@ pub struct LedgerFilter {
     pub to: Option<Stamp>,
     /// Only with a smaller number (a cursor).
     pub before: Option<i64>,
-    /// Leave out so many.
     pub skip: u64,
-    /// At most so many.
     pub limit: u64,
 }
 
-/// What usage is summed up by.
+/// Key by which usage is summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageBy {
-    /// The user's name.
+    /// User name.
     User,
-    /// The queue.
     Queue,
-    /// The node's `gpu-…` name.
+    /// `gpu-…` name.
     Node,
-    /// The day in UTC.
+    /// Day in UTC.
     Day,
-    /// The job's number.
     Job,
 }
 
 /// A database.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Writes all changes in one durable transaction, in order. A number or name that is taken, or a state of a job
-    /// that is not there, fails all of them.
+    /// Writes all changes in one durable transaction, in order. A duplicate id or name, or the state of an unknown job,
+    /// fails the transaction.
     async fn commit(&self, changes: &[Change]) -> Result<(), StoreError>;
-    /// Everything that the core keeps in memory. `month` is the current one, like `2026-11`.
+    /// State that the core loads at start. `month` is the current one, like `2026-11`.
     async fn load(&self, month: &str) -> Result<Loaded, StoreError>;
-    /// A job, over or not.
+    /// A job, live or ended.
     async fn job(&self, id: JobId) -> Result<Option<JobRow>, StoreError>;
     /// Jobs, newest first.
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<JobRow>, StoreError>;
-    /// How many jobs match, paging aside.
+    /// Number of matching jobs, without paging.
     async fn count_jobs(&self, filter: &JobFilter) -> Result<u64, StoreError>;
     /// Events, oldest first.
     async fn events(&self, filter: &EventFilter) -> Result<Vec<Event>, StoreError>;
-    /// Lines of the ledger, newest first.
+    /// Ledger entries, newest first.
     async fn ledger(&self, filter: &LedgerFilter) -> Result<Vec<LedgerEntry>, StoreError>;
-    /// Usage, summed up, ordered by key. Only lines of kind `usage` and `correction`; those without a queue or
-    /// node have an empty key. Pages do not count here.
+    /// Sums of usage by key. Only entries of kind `usage` and `correction`; an entry without a queue or node has an empty
+    /// key. The page of the filter is ignored.
     async fn usage(&self, by: UsageBy, filter: &LedgerFilter) -> Result<Vec<UsageRow>, StoreError>;
-    /// What was answered to this key of this user.
+    /// Submission that used this idempotency key.
     async fn idempotency(
         &self,
         user: UserId,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, StoreError>;
-    /// Whether the database answers.
     async fn ping(&self) -> Result<(), StoreError>;
-    /// Finishes what is under way and lets go of the database.
+    /// Finishes open statements and closes the database.
     async fn close(&self);
 }

@@ -1,8 +1,8 @@
-//! The store in PostgreSQL, for many machines.
+//! PostgreSQL.
 //!
-//! One server writes. It holds a lock on a connection of its own, which the database lets go of when the server
-//! dies, and carries a number, which every start counts up and every transaction compares: a server that lost
-//! the lock to another without noticing writes nothing.
+//! One server writes. It holds an advisory lock on a connection of its own, which the database releases when the server
+//! dies, and an epoch that every start increments and every transaction checks: a server that lost the lock writes
+//! nothing.
 
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
@@ -23,10 +23,10 @@ use super::{Store, StoreError};
 
 const STEPS: [&str; 1] = [include_str!("../../migrations/postgres/0001_start.sql")];
 
-/// How long to wait for a connection, or for a sign of life on one.
+/// Timeout of a connection attempt or check.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often the lock's connection is looked after.
+/// Interval of checks of the lock's connection.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Opens a PostgreSQL database by its `postgres://…` address.
@@ -50,11 +50,11 @@ pub async fn open_postgres(url: &str) -> Result<Arc<dyn Store>, StoreError> {
         .max_connections(8)
         .acquire_timeout(PATIENCE)
         .connect_lazy_with(options.clone());
-    tokio::spawn(look_after(Arc::downgrade(&guard)));
+    tokio::spawn(watch_lock(Arc::downgrade(&guard)));
     Ok(Arc::new(Database(Server { options, readers, writer: Slot::new(writer), guard, epoch })))
 }
 
-/// The address without its password and its parameters, which may hold one as well.
+/// Address without password and parameters, which may contain one.
 fn shown(url: &str) -> String {
     let Ok(mut url) = Url::parse(url) else { return "the PostgreSQL database".to_owned() };
     let hidden = url.set_password(None);
@@ -70,7 +70,7 @@ fn options(url: &str) -> Result<PgConnectOptions, Cause> {
     let options = PgConnectOptions::from_str(url)?
         .application_name("agentaflow")
         .statement_cache_capacity(256)
-        // What a cut-off connection of ours leaves behind does not stop us for long.
+        // A lost connection of this server blocks the next one only for this time.
         .options([("idle_in_transaction_session_timeout", "30s"), ("lock_timeout", "20s")])
         .disable_statement_logging();
     Ok(options)
@@ -96,7 +96,7 @@ fn one<R>(mut rows: Vec<R>) -> Result<R, Cause> {
     rows.pop().ok_or_else(|| "the database has no answer".into())
 }
 
-/// Holds the lock that lets one server write.
+/// Holds the advisory lock of the writing server.
 struct Guard {
     options: PgConnectOptions,
     state: Mutex<GuardState>,
@@ -105,20 +105,20 @@ struct Guard {
 #[derive(Default)]
 struct GuardState {
     connection: Option<PgConnection>,
-    /// The session that has or had the lock: its process in the database and when that began.
+    /// Backend process of the session that holds or held the lock, and its start.
     session: Option<(i64, String)>,
-    /// Another server has the lock: this one is to write no more.
+    /// Another server has the lock.
     lost: bool,
 }
 
-/// Locks belong to a database, so the schema tells two installations in one apart.
+/// Advisory locks belong to a database; the schema separates two installations.
 const TRY_LOCK: &str = "SELECT CAST(pg_try_advisory_lock(1095124556, hashtext(coalesce(current_schema(), ''))) \
                         AS INT)::BIGINT, pg_backend_pid()::BIGINT, \
                         (SELECT backend_start::TEXT FROM pg_stat_activity WHERE pid = pg_backend_pid())";
 
 impl Guard {
-    /// Takes the lock. False if another has it and keeps it: the database needs a moment to notice that a server was
-    /// killed, and one that is started again at once must not be refused for that.
+    /// Takes the lock; false if another server keeps it. The database needs a moment to notice the death of a server, so
+    /// that a quick restart retries.
     async fn take_soon(&self) -> Result<bool, Cause> {
         let mut state = self.state.lock().await;
         for _ in 0..5 {
@@ -130,7 +130,7 @@ impl Guard {
         Ok(false)
     }
 
-    /// Makes sure that the lock is held.
+    /// Verifies the lock, and takes it again after a lost connection.
     async fn hold(&self, what: &'static str) -> Result<(), StoreError> {
         let mut state = self.state.lock().await;
         if !state.lost && !state.is_alive().await {
@@ -154,7 +154,7 @@ impl GuardState {
     async fn take(&mut self, options: &PgConnectOptions) -> Result<bool, Cause> {
         let mut connection = connect(options).await?;
         if let Some((pid, started)) = &self.session {
-            // Our own former session may live on in the database when only the network failed.
+            // The former session of this server may still exist if only the network failed.
             let mut end = plain("SELECT pg_terminate_backend(pid) FROM pg_stat_activity");
             end.and("pid = ").bind(*pid);
             end.and("backend_start::TEXT = ").bind(started);
@@ -171,12 +171,12 @@ impl GuardState {
     }
 }
 
-/// Notices early when the lock's connection is cut, and takes the lock again.
-async fn look_after(guard: Weak<Guard>) {
+/// Verifies the lock at intervals.
+async fn watch_lock(guard: Weak<Guard>) {
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(guard) = guard.upgrade() else { return };
-        // A database that is away is tried again; a lock that is lost stays lost.
+        // An unreachable database is retried; a lost lock stays lost.
         if let Err(StoreError::Fenced) = guard.hold("keep its lock").await {
             return;
         }
@@ -216,7 +216,7 @@ impl Backend for Server {
         what: &'static str,
     ) -> Result<(), StoreError> {
         connection.fetch(plain("BEGIN")).await.map_err(failed(what))?;
-        // The lock on the row also waits for a transaction of ours whose end was never heard of.
+        // The row lock also waits for an earlier transaction of this server with an unknown outcome.
         let look = plain("SELECT epoch FROM leader WHERE id = 1 FOR UPDATE");
         let row = one(connection.fetch(look).await.map_err(failed(what))?).map_err(failed(what))?;
         if row.int(0).map_err(failed(what))? == self.epoch {
@@ -230,7 +230,7 @@ impl Backend for Server {
         let mut state = self.guard.state.lock().await;
         state.lost = true;
         if let Some(mut connection) = state.connection.take() {
-            // Said aloud, because the end of a connection is noticed a moment later. If it fails, that does it.
+            // An explicit unlock, because the database notices a closed connection later.
             let unlock = connection.fetch(plain("SELECT pg_advisory_unlock_all()"));
             let _ = timeout(PATIENCE, unlock).await;
             let _ = timeout(PATIENCE, connection.close()).await;

@@ -1,4 +1,4 @@
-//! Questions to the store, and rows turned back into records.
+//! Queries, and conversion of rows to records.
 
 use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
 use agentaflow_api::event::{Event, EventKind};
@@ -11,33 +11,28 @@ use super::records::{AccountRow, IdempotencyRow, JobRow, NodeRow};
 use super::sql::{Dialect, Sql, Value, like};
 use super::{EventFilter, JobFilter, LedgerFilter, UsageBy};
 
-/// Why a row could not be read.
+/// Cause of a failed read.
 pub(super) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A row of an answer, by column number.
+/// Row of a result, by column number.
 pub(super) trait Cells {
-    /// A number, if there is one.
     fn maybe_int(&self, column: usize) -> Result<Option<i64>, Cause>;
-    /// A text, if there is one.
     fn maybe_text(&self, column: usize) -> Result<Option<String>, Cause>;
 
-    /// A number that must be there.
     fn int(&self, column: usize) -> Result<i64, Cause> {
         self.maybe_int(column)?.ok_or_else(|| format!("column {column} is empty").into())
     }
 
-    /// A text that must be there.
     fn text(&self, column: usize) -> Result<String, Cause> {
         self.maybe_text(column)?.ok_or_else(|| format!("column {column} is empty").into())
     }
 
-    /// A record that was written as JSON.
     fn json<T: DeserializeOwned>(&self, column: usize) -> Result<T, Cause> {
         Ok(serde_json::from_str(&self.text(column)?)?)
     }
 }
 
-/// The word that an enumeration is written as.
+/// JSON word of an enum value.
 pub(super) fn word(value: impl Serialize) -> Result<String, serde_json::Error> {
     let value = serde_json::to_value(value)?;
     Ok(value.as_str().unwrap_or_default().to_owned())
@@ -51,14 +46,13 @@ pub(super) fn job_row(row: &impl Cells) -> Result<JobRow, Cause> {
     Ok(JobRow { state: row.json(1)?, ..head })
 }
 
-/// One job.
 pub(super) fn job(dialect: Dialect, id: JobId) -> Sql {
     let mut sql = Sql::new(dialect, &format!("SELECT {JOB_COLUMNS} FROM jobs"));
     sql.and("id = ").bind(id);
     sql
 }
 
-/// Jobs that are not over, oldest first.
+/// Live jobs, oldest first.
 pub(super) fn live_jobs(dialect: Dialect) -> Sql {
     let text = format!(
         "SELECT {JOB_COLUMNS} FROM jobs \
@@ -76,7 +70,6 @@ pub(super) fn jobs(dialect: Dialect, filter: &JobFilter) -> Sql {
     sql
 }
 
-/// How many jobs match.
 pub(super) fn count_jobs(dialect: Dialect, filter: &JobFilter) -> Sql {
     let mut sql = Sql::new(dialect, "SELECT COUNT(*) FROM jobs");
     job_conditions(&mut sql, filter);
@@ -129,7 +122,7 @@ pub(super) fn event_row(row: &impl Cells) -> Result<Event, Cause> {
     })
 }
 
-/// Lines of the ledger, newest first.
+/// Ledger entries, newest first.
 pub(super) fn ledger(dialect: Dialect, filter: &LedgerFilter) -> Sql {
     let mut sql = Sql::new(
         dialect,
@@ -149,7 +142,7 @@ fn ledger_conditions(sql: &mut Sql, filter: &LedgerFilter) {
     sql.and_maybe("at < ", filter.to);
 }
 
-/// A line from [`ledger`].
+/// An entry from [`ledger`].
 pub(super) fn ledger_row(row: &impl Cells) -> Result<LedgerEntry, Cause> {
     let small = |column| -> Result<Option<u32>, Cause> {
         Ok(row.maybe_int(column)?.map(u32::try_from).transpose()?)
@@ -175,10 +168,10 @@ pub(super) fn ledger_row(row: &impl Cells) -> Result<LedgerEntry, Cause> {
     })
 }
 
-/// Lines that are usage: money paid in is not.
+/// Kinds of ledger entries that count as usage.
 const USAGE_KINDS: &str = "kind IN ('usage', 'correction')";
 
-/// Usage, summed up.
+/// Sums of usage.
 pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql {
     let key = match by {
         UsageBy::User => "COALESCE(users.username, 'user ' || ledger.user_id)",
@@ -209,8 +202,7 @@ pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql
     sql
 }
 
-/// The sum of amount × milliseconds is exact: it is added up in four parts of 16 bits, of which no sum
-/// of real life leaves 64 bits.
+/// Exact sum of amount × milliseconds: four partial sums of 16-bit parts, each of which stays within 64 bits.
 fn limbs(amount: &str) -> String {
     let part = |of_amount: &str, of_time: &str| {
         format!("CAST(SUM(({amount} {of_amount}) * (duration_ms {of_time})) AS BIGINT)")
@@ -240,7 +232,7 @@ pub(super) fn usage_row(row: &impl Cells) -> Result<UsageRow, Cause> {
     })
 }
 
-/// What each user has left and spent in this month.
+/// Balance and spending of the month of each user.
 pub(super) fn accounts(dialect: Dialect, month: &str) -> Sql {
     let mut sql = Sql::new(dialect, "SELECT user_id, CAST(-SUM(micros) AS BIGINT), ");
     sql.push("CAST(SUM(CASE WHEN substr(day, 1, 7) = ").bind(month);
@@ -258,10 +250,10 @@ pub(super) fn account_row(row: &impl Cells) -> Result<AccountRow, Cause> {
     })
 }
 
-/// How long credentials that are used once are remembered after they expired.
+/// Time for which expired one-time credentials are loaded.
 const REMEMBERED_MS: i64 = 24 * 3600 * 1000;
 
-/// Credentials, without those that were used once and expired long ago.
+/// Credentials without one-time credentials that expired long ago.
 pub(super) fn credentials(dialect: Dialect, now: Stamp) -> Sql {
     let mut sql = Sql::new(dialect, "SELECT CAST(doc AS TEXT) FROM credentials");
     sql.and("(kind NOT IN ('refresh', 'invite', 'browser_link') OR expires_at IS NULL");
@@ -270,12 +262,12 @@ pub(super) fn credentials(dialect: Dialect, now: Stamp) -> Sql {
     sql
 }
 
-/// Every record of a table that is kept as JSON.
+/// All records of a table.
 pub(super) fn documents(dialect: Dialect, table: &str, key: &str) -> Sql {
     Sql::new(dialect, &format!("SELECT CAST(doc AS TEXT) FROM {table} ORDER BY {key}"))
 }
 
-/// Every node, with the last sign of life, which is newer than the record.
+/// All nodes with the last heartbeat, which is newer than the record.
 pub(super) fn nodes(dialect: Dialect) -> Sql {
     Sql::new(dialect, "SELECT CAST(doc AS TEXT), last_heartbeat FROM nodes ORDER BY id")
 }
@@ -286,7 +278,7 @@ pub(super) fn node_row(row: &impl Cells) -> Result<NodeRow, Cause> {
     Ok(NodeRow { last_heartbeat: row.maybe_int(1)?.map(Stamp), ..node })
 }
 
-/// The highest numbers ever used, in the order of [`super::LastIds`].
+/// Highest ids ever used, in the order of [`super::LastIds`].
 pub(super) fn last_ids(dialect: Dialect) -> Sql {
     let highest = |(table, column): (&str, &str)| {
         format!(
@@ -306,12 +298,11 @@ pub(super) fn last_ids(dialect: Dialect) -> Sql {
     Sql::new(dialect, &format!("SELECT {}", tables.map(highest).join(", ")))
 }
 
-/// All small facts.
 pub(super) fn meta(dialect: Dialect) -> Sql {
     Sql::new(dialect, "SELECT name, value FROM meta")
 }
 
-/// What was answered to a key.
+/// Submission that used an idempotency key.
 pub(super) fn idempotency(dialect: Dialect, user: UserId, key: &str) -> Sql {
     let mut sql = Sql::new(dialect, "SELECT user_id, key, body, job_id, at FROM idempotency");
     sql.and("user_id = ").bind(user);
@@ -319,7 +310,7 @@ pub(super) fn idempotency(dialect: Dialect, user: UserId, key: &str) -> Sql {
     sql
 }
 
-/// An answer from [`idempotency`].
+/// A submission from [`idempotency`].
 pub(super) fn idempotency_row(row: &impl Cells) -> Result<IdempotencyRow, Cause> {
     Ok(IdempotencyRow {
         user_id: UserId(row.int(0)?),

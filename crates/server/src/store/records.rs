@@ -1,4 +1,4 @@
-//! The records of the store.
+//! Records of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,118 +15,98 @@ use agentaflow_api::queue::QueueSpec;
 use agentaflow_api::units::{Dollars, Stamp};
 use agentaflow_engine::{GpuAllocation, Price};
 
-/// A user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserRow {
     pub id: UserId,
-    /// The name; unique.
+    /// Unique.
     pub username: String,
-    /// Mail address.
     pub email: Option<String>,
-    /// What the user may do.
     pub role: Role,
-    /// Rights beyond the role.
+    /// Permissions beyond the role.
     pub grants: Vec<String>,
     /// May log in and use keys.
     pub active: bool,
-    /// The queue for jobs that do not name one.
+    /// Queue of jobs that name none.
     pub default_queue: String,
-    /// Jobs wait when the balance is used up.
+    /// Jobs stay pending once the balance is exhausted.
     pub prepaid: bool,
-    /// The most that may be spent in a month, in micro-dollars.
+    /// Maximum spending in a calendar month.
     pub spending_limit: Option<MicroUsd>,
-    /// argon2id, in PHC form; none for those who only use keys.
+    /// argon2id in PHC form; none for a user without a password.
     pub password_hash: Option<String>,
-    /// Access tokens with another number no longer count.
+    /// Access tokens with another number are not valid.
     pub session_epoch: u32,
-    /// When the user was made.
     pub created_at: Stamp,
 }
 
-/// What a credential is for.
+/// Purpose of a credential.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CredentialKind {
-    /// A user's key.
     #[default]
     ApiKey,
-    /// A session's refresh token; used once.
+    /// Refresh token of a session; used once.
     Refresh,
-    /// An invitation to sign up; used once.
+    /// Invitation to register; used once.
     Invite,
-    /// A link that logs a browser in; used once.
+    /// Link that logs a browser in; used once.
     BrowserLink,
-    /// Lets machines register.
+    /// Permits the registration of nodes and agents.
     Registration,
-    /// A node's key.
     Node,
-    /// An agent's key.
     Agent,
 }
 
-/// A key, token, session or invitation: only a hash of it is kept.
+/// A key, token, session or invitation. The store has only its hash.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CredentialRow {
-    /// Its number.
     pub id: i64,
-    /// What it is for.
     pub kind: CredentialKind,
-    /// blake3 of it, in hexadecimal; unique.
+    /// blake3 of the secret, in hexadecimal; unique.
     pub hash: String,
-    /// Its first characters, for lists.
+    /// First characters of the secret, for lists.
     pub prefix: String,
-    /// What it is called.
     pub name: String,
-    /// Whose it is; the maker for registration tokens.
+    /// Owner; the creator of a registration token.
     pub user_id: Option<UserId>,
-    /// The node it belongs to.
     pub node_id: Option<NodeId>,
-    /// The agent it belongs to.
     pub agent_id: Option<AgentId>,
-    /// When it was made.
     pub created_at: Stamp,
-    /// When it ends.
     pub expires_at: Option<Stamp>,
-    /// When it was used last, to the minute.
+    /// To the minute.
     pub last_used_at: Option<Stamp>,
-    /// When it was revoked.
     pub revoked_at: Option<Stamp>,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeRow {
-    /// Its number.
     pub id: NodeId,
     /// `gpu-` and twelve hexadecimal digits; unique.
     pub node_id: String,
-    /// What it registered with, completed; its name is unique.
+    /// Registration with defaults filled in; `node_name` is unique.
     pub spec: NodeSpec,
     pub price_source: PriceSource,
-    /// An admin closed it.
     pub cordoned: bool,
-    /// An admin has it emptied.
     pub draining: bool,
-    /// What it said about its health last.
+    /// As last reported.
     pub health: Health,
-    /// When it was last heard of, as far as that was written down.
+    /// Saved at intervals; memory has a later one.
     pub last_heartbeat: Option<Stamp>,
-    /// What an admin set; it outlasts registrations.
+    /// Values that an admin set; they survive registrations.
     pub overrides: NodeOverrides,
-    /// The address it registered from.
+    /// Address that the node registered from.
     pub peer: Option<String>,
-    /// When it registered last.
+    /// Last registration.
     pub registered_at: Stamp,
-    /// When it registered first.
+    /// First registration.
     pub created_at: Stamp,
-    /// When its description changed last.
     pub updated_at: Stamp,
 }
 
-/// What an admin set about a node; absent fields are the node's own.
+/// Values that an admin set for a node. Absent fields keep the node's own values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs, reason = "the names are those of the node's description")]
@@ -144,7 +124,7 @@ pub struct NodeOverrides {
 }
 
 impl NodeOverrides {
-    /// Takes over what an update sets.
+    /// Takes over the values of an update.
     pub fn merge(&mut self, update: NodeUpdate) {
         self.max_concurrent_jobs = update.max_concurrent_jobs.or(self.max_concurrent_jobs);
         self.price_per_gpu_hour = update.price_per_gpu_hour.or(self.price_per_gpu_hour);
@@ -157,7 +137,7 @@ impl NodeOverrides {
         self.node_metadata = update.node_metadata.or_else(|| self.node_metadata.take());
     }
 
-    /// Puts what is set into a description.
+    /// Applies the values to a spec.
     pub fn apply(&self, spec: &mut NodeSpec, price_source: &mut PriceSource) {
         let set = self.clone();
         if set.price_per_gpu_hour.is_some() {
@@ -176,165 +156,130 @@ impl NodeOverrides {
     }
 }
 
-/// An agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentRow {
-    /// Its number.
     pub id: AgentId,
-    /// Its name; unique.
+    /// Name that the agent chose; unique.
     pub agent_id: String,
-    /// The number of its node.
     pub node_id: NodeId,
-    /// Its version.
     pub agent_version: Option<String>,
-    /// Its settings.
     pub config: Map<String, Value>,
-    /// What it can do.
     pub capabilities: Map<String, Value>,
-    /// Where it can be called.
     pub api_endpoint: Option<String>,
-    /// Where it can be called by web socket.
     pub websocket_endpoint: Option<String>,
-    /// When it registered first.
+    /// First registration.
     pub created_at: Stamp,
-    /// When it changed last.
     pub updated_at: Stamp,
-    /// When it registered last.
+    /// Last registration.
     pub started_at: Option<Stamp>,
 }
 
-/// A job: what was handed in, which never changes, and its state, which does.
+/// A job: the submission, which never changes, and its state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobRow {
-    /// Its number.
     pub id: JobId,
-    /// Its owner.
     pub user_id: UserId,
-    /// The queue that pays.
     pub queue: String,
-    /// What was handed in, without secrets.
+    /// Submitted spec without secrets.
     pub spec: JobSpec,
-    /// The only node that it may go to, by its `gpu-…` name.
+    /// `gpu-…` name of the only permitted node.
     pub pinned: Option<String>,
-    /// Names of its secret variables.
+    /// Names of the secret environment variables.
     pub secret_names: Vec<String>,
-    /// When it was handed in.
     pub created_at: Stamp,
-    /// Its state.
     pub state: JobState,
 }
 
-/// What changes about a job.
+/// State of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobState {
-    /// Where it stands.
     pub status: JobStatus,
-    /// Its secrets, sealed (see `secrets.rs`), in base64; forgotten when it is over.
+    /// Secrets, sealed (see `secrets.rs`), in base64; none after the end of the job.
     pub sealed: Option<String>,
-    /// The present try, from 1; 0 before the first.
+    /// Current attempt, from 1; 0 before the first placement.
     pub epoch: u32,
-    /// Where its tasks are in the present try; kept when it is over.
+    /// Tasks of the current attempt; kept after the end of the job.
     pub tasks: Vec<TaskAssignment>,
-    /// Tries used up by its own failures.
+    /// Attempts after the job's own failures.
     pub retries_used: u32,
-    /// Tries used up by lost nodes.
+    /// Attempts that ended with the loss of a node.
     pub losses: u32,
-    /// Somebody asked for it to be stopped.
     pub cancel_requested: bool,
-    /// Somebody asked for it to be ended as if it were done.
+    /// The job counts as completed once its tasks are stopped.
     pub complete_requested: bool,
-    /// Why its tasks are being stopped.
+    /// Cause for which the tasks are being stopped.
     pub stopping: Option<StopCause>,
-    /// Its result.
     pub output_data: Option<Value>,
-    /// Why it failed, in words.
+    /// Rendered from the end reason and its details.
     pub error_message: Option<String>,
     pub end_reason: Option<EndReason>,
     pub end_cause: Option<EndCause>,
-    /// When its first task failed.
+    /// First failure of a task.
     pub failed_at: Option<Stamp>,
-    /// Its exit code.
     pub exit_code: Option<i32>,
-    /// What it used.
     pub usage: ResourceUsage,
-    /// When it got its place.
     pub scheduled_at: Option<Stamp>,
-    /// When it began to run.
     pub started_at: Option<Stamp>,
-    /// When it was over.
     pub completed_at: Option<Stamp>,
-    /// How long it ran, all tries together.
+    /// Longest run time of a task.
     pub ran_ms: u64,
-    /// What it cost so far, in micro-dollars, as in the ledger.
+    /// Sum of the ledger entries of the job.
     pub cost: MicroUsd,
-    /// Why it waits, in words.
+    /// Pending reason that the engine reported last, rendered.
     pub wait_reason: Option<String>,
-    /// Why it may not start yet although there may be room: its owner's money.
+    /// Budget that keeps the job pending.
     pub gate: Option<String>,
-    /// When its owner was warned that money runs out.
+    /// Warning about the exhausted budget.
     pub warned_at: Option<Stamp>,
-    /// When it changed last.
     pub updated_at: Stamp,
 }
 
-/// A task's place in the present try.
+/// Assignment of a task to a node in the current attempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskAssignment {
-    /// The task, from 0.
+    /// From 0.
     pub task: u32,
-    /// The number of the node.
     pub node: NodeId,
-    /// The devices, as the engine names them.
+    /// Devices by their engine names.
     pub gpus: Vec<GpuAllocation>,
-    /// The devices, as the agent needs them.
+    /// Devices for the agent.
     pub grants: Vec<GpuGrant>,
-    /// The node's price when the place was given.
+    /// Price of the node at placement.
     pub price: Price,
-    /// GPUs to pay for, in thousandths.
+    /// Billed GPUs, in thousandths.
     pub gpu_milli: u64,
-    /// How far it is.
     pub state: TaskState,
-    /// When it began to run.
     pub started_at: Option<Stamp>,
-    /// How long it ran.
     pub ran_ms: u64,
-    /// Its exit code.
     pub exit_code: Option<i32>,
-    /// It did not end by itself.
+    /// The task was stopped and did not end by itself.
     pub stopped: bool,
-    /// What it is in Kubernetes, if it runs there.
+    /// Kubernetes objects of the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<KubernetesPlace>,
 }
 
-/// A queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueRow {
-    /// What was written; its name is unique.
+    /// Definition; the name is unique.
     pub spec: QueueSpec,
-    /// When it was made.
     pub created_at: Stamp,
-    /// When it was changed last.
     pub updated_at: Stamp,
 }
 
-/// What was answered to a submission with a key.
+/// Submission with an idempotency key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdempotencyRow {
-    /// Whose key.
     pub user_id: UserId,
-    /// The key.
     pub key: String,
     /// blake3 of the body, in hexadecimal.
     pub body: String,
-    /// The job that was made.
     pub job_id: JobId,
-    /// When.
     pub at: Stamp,
 }
 

@@ -1,4 +1,4 @@
-//! A statement with its values, as both databases understand it but for the placeholders.
+//! A statement with its values for either database; only placeholders differ.
 
 use std::fmt::Write;
 
@@ -6,24 +6,21 @@ use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
 use agentaflow_api::units::Stamp;
 use serde::Serialize;
 
-/// Which database a statement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Sqlite,
     Postgres,
 }
 
-/// A value of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Int(Option<i64>),
     Text(Option<String>),
-    /// JSON, which PostgreSQL wants to be told.
+    /// PostgreSQL needs a cast.
     Json(String),
 }
 
 impl Value {
-    /// A record as JSON.
     pub(super) fn json(record: &impl Serialize) -> Result<Self, serde_json::Error> {
         let text = serde_json::to_string(record)?;
         let opened = text.bytes().filter(|byte| matches!(byte, b'{' | b'[')).count();
@@ -36,7 +33,7 @@ impl Value {
     }
 }
 
-/// JSON is written no deeper than this, because it is read no deeper than 128.
+/// Maximum nesting of JSON; the reader fails beyond 128.
 const MOST_DEEP: usize = 120;
 
 impl From<i64> for Value {
@@ -111,12 +108,12 @@ impl From<Option<&str>> for Value {
     }
 }
 
-/// PostgreSQL cannot keep the character 0 in a text, so neither database does.
+/// PostgreSQL cannot store the character 0 in text.
 fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// Replaces what could not be read again: the character 0, and what lies too deep, which becomes a text.
+/// Replaces values that could not be read again: the character 0, and values nested too deep, which become text.
 fn tidy(value: &mut serde_json::Value, deep: usize) {
     use serde_json::Value::{Array, Object, String};
     match value {
@@ -136,21 +133,18 @@ fn tidy(value: &mut serde_json::Value, deep: usize) {
     }
 }
 
-/// A statement under construction.
 #[derive(Clone, Debug)]
 pub(super) struct Sql {
     dialect: Dialect,
-    /// Its text, with placeholders.
+    /// Text with placeholders.
     pub(super) text: String,
-    /// What stands for the placeholders.
     pub(super) values: Vec<Value>,
-    /// How many rows it must return; any other number undoes the transaction.
+    /// Required number of rows; any other number fails the transaction.
     pub(super) expect: Option<usize>,
     has_condition: bool,
 }
 
 impl Sql {
-    /// Begins a statement.
     pub(super) fn new(dialect: Dialect, text: &str) -> Self {
         Self {
             dialect,
@@ -161,13 +155,12 @@ impl Sql {
         }
     }
 
-    /// Goes on.
     pub(super) fn push(&mut self, text: &str) -> &mut Self {
         self.text.push_str(text);
         self
     }
 
-    /// Goes on with a value.
+    /// Appends a placeholder and its value.
     pub(super) fn bind(&mut self, value: impl Into<Value>) -> &mut Self {
         let value = value.into();
         let is_json = matches!(value, Value::Json(_));
@@ -185,7 +178,7 @@ impl Sql {
         let _ = write!(self.text, "{before}{}{after}", self.values.len());
     }
 
-    /// Goes on with values in parentheses.
+    /// Appends values in parentheses.
     pub(super) fn bind_row(&mut self, values: impl IntoIterator<Item = Value>) -> &mut Self {
         for (at, value) in values.into_iter().enumerate() {
             self.push(if at == 0 { "(" } else { ", " }).bind(value);
@@ -193,14 +186,14 @@ impl Sql {
         self.push(")")
     }
 
-    /// Begins a condition: all of them must hold. The rest of it follows.
+    /// Starts a condition; conditions are joined with AND.
     pub(super) fn and(&mut self, text: &str) -> &mut Self {
         let word = if self.has_condition { " AND " } else { " WHERE " };
         self.has_condition = true;
         self.push(word).push(text)
     }
 
-    /// A condition on one value, if there is one.
+    /// Adds a condition if the value is present.
     pub(super) fn and_maybe(&mut self, text: &str, value: Option<impl Into<Value>>) -> &mut Self {
         if let Some(value) = value {
             self.and(text).bind(value);
@@ -209,11 +202,11 @@ impl Sql {
     }
 }
 
-/// The most rows of one statement: even of the widest table far below the values that databases take.
+/// Maximum rows of one statement, far below the limit of values of both databases.
 const MOST_ROWS: usize = 64;
 
-/// Statements of many rows each: `head`, the rows, `tail`. The numbers of rows are powers of two, so that a
-/// few prepared statements serve all.
+/// Statements of many rows each: `head`, the rows, `tail`. The numbers of rows are powers of two, so that few statements
+/// need to be prepared.
 pub(super) fn in_rows<T>(
     dialect: Dialect,
     (head, tail): (&str, &str),
@@ -239,7 +232,7 @@ pub(super) fn in_rows<T>(
     Ok(statements)
 }
 
-/// A search pattern for `LIKE … ESCAPE '\'` that finds this text anywhere.
+/// Pattern for `LIKE … ESCAPE '\'` that matches this text anywhere.
 pub(super) fn like(text: &str) -> String {
     let mut pattern = String::from("%");
     for letter in text.to_lowercase().chars() {

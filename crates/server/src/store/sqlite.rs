@@ -1,4 +1,4 @@
-//! The store in one file, for one machine.
+//! SQLite: one file on one machine.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -22,10 +22,10 @@ use super::{Store, StoreError};
 
 const STEPS: [&str; 1] = [include_str!("../../migrations/sqlite/0001_start.sql")];
 
-/// How long a statement waits for somebody who looks into the file with other tools.
+/// Time that a statement waits for another program that has the file locked.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Opens the file `agentaflow.db` in the data directory, and makes both if they are not there.
+/// Opens `agentaflow.db` in the data directory; creates both if missing.
 pub async fn open_sqlite(data_dir: &Path) -> Result<Arc<dyn Store>, StoreError> {
     let path = data_dir.join("agentaflow.db");
     let open = |source: Cause| StoreError::Open {
@@ -61,11 +61,11 @@ pub async fn open_sqlite(data_dir: &Path) -> Result<Arc<dyn Store>, StoreError> 
     })))
 }
 
-/// Makes the directory and the file for the eyes of this user only, and takes the lock.
+/// Creates the directory and the file with access for this user only, and takes the lock.
 fn prepare(data_dir: &Path, path: &Path) -> Result<File, lock::Refused> {
     DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
     let lock = lock::take(data_dir)?;
-    // The files that SQLite makes beside it get the same mode.
+    // SQLite creates its other files with the same mode.
     let file =
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
@@ -121,7 +121,7 @@ mod tests {
         Change::Event(Box::new(Event { seq, message: "x".repeat(size), ..Event::default() }))
     }
 
-    /// A store whose file may not grow.
+    /// A store whose file cannot grow.
     async fn full(dir: &Path) -> Database<SqliteFile> {
         open_sqlite(dir).await.unwrap().close().await;
         let options = SqliteConnectOptions::new().filename(dir.join("agentaflow.db"));

@@ -1,7 +1,7 @@
-//! Changes, turned into statements.
+//! Conversion of changes to statements.
 //!
-//! Tables do not refer to each other, so changes of different tables may change places within a transaction:
-//! what is written often (jobs, events, the ledger) is gathered into statements of many rows.
+//! Tables have no foreign keys, so changes of different tables may be reordered within a transaction: jobs, events and
+//! ledger entries are gathered into statements of many rows.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use super::{Change, read};
 
 type Made<T> = Result<T, serde_json::Error>;
 
-/// The statements that carry out these changes, all of them in one transaction.
+/// Statements of one transaction.
 pub(super) fn statements(dialect: Dialect, changes: &[Change]) -> Made<Vec<Sql>> {
     let mut batch = Batch::new(dialect);
     for change in changes {
@@ -30,7 +30,7 @@ pub(super) fn statements(dialect: Dialect, changes: &[Change]) -> Made<Vec<Sql>>
     batch.finish()
 }
 
-/// What of a job never changes.
+/// Part of a job that never changes.
 #[derive(Serialize)]
 struct JobHead<'a> {
     id: JobId,
@@ -46,7 +46,7 @@ struct Batch<'a> {
     dialect: Dialect,
     rare: Vec<Sql>,
     new_jobs: Vec<&'a JobRow>,
-    /// The last state of each job that is named.
+    /// Last state of each job.
     states: BTreeMap<JobId, &'a JobState>,
     events: Vec<&'a Event>,
     ledger: Vec<&'a LedgerEntry>,
@@ -100,7 +100,7 @@ impl<'a> Batch<'a> {
         Ok(all)
     }
 
-    /// A record, new or changed. `key` names one column or several.
+    /// Inserts or replaces a record. `key` names one or more columns.
     fn put(
         &mut self,
         table: &str,
@@ -125,7 +125,7 @@ impl<'a> Batch<'a> {
         self.rare.push(sql);
     }
 
-    /// Removes a record and remembers that its number was used.
+    /// Deletes a record and remembers that its id was used.
     fn gone(&mut self, table: &str, id: impl Into<Value> + Copy) {
         self.remove(table, "id = ", id);
         let mut sql = Sql::new(self.dialect, "INSERT INTO gone (name, id) VALUES ");
@@ -232,7 +232,7 @@ impl<'a> Batch<'a> {
         let mut made = in_rows(self.dialect, around, &states, |(id, state)| {
             Ok(vec![(*id).into(), state.status.as_str().into(), Value::json(state)?])
         })?;
-        // A job that is not there cannot change: better to fail than to lose it.
+        // The state of an unknown job fails the transaction, so that no change is lost.
         for sql in &mut made {
             sql.expect = Some(sql.values.len() / 3);
         }
