@@ -81,7 +81,7 @@ fn standard_input_is_a_text() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_not_taken_for_a_text() {
+fn a_missing_file_is_not_taken_for_text() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["requirements.txt", "./src", "/nowhere/at/all"] {
         let output = detect(&[name], folder.path());
@@ -115,7 +115,7 @@ fn texts_of_windows_are_read() {
 }
 
 #[test]
-fn a_folder_is_read_but_not_what_others_put_there() {
+fn a_directory_is_read_without_dependencies_and_links() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| {
         let path = folder.path().join(name);
@@ -185,7 +185,7 @@ fn a_file_that_is_named_is_read_in_part_rather_than_not_at_all() {
 }
 
 #[test]
-fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
+fn a_named_pipe_without_a_writer_does_not_block() {
     let folder = tempfile::tempdir().unwrap();
     let made = Command::new("mkfifo").arg(folder.path().join("notes.md")).status().unwrap();
     assert!(made.success());
@@ -198,7 +198,7 @@ fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
 }
 
 #[test]
-fn what_the_shell_pipes_in_by_a_name_is_read() {
+fn process_substitution_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!("exec {} detect -o json <(echo PyTorch)", env!("CARGO_BIN_EXE_agentaflow"));
     let output =

@@ -70,7 +70,7 @@ fn without_real_time(mut outcomes: Vec<serde_json::Value>) -> Vec<serde_json::Va
 }
 
 #[test]
-fn alone_it_prints_help_and_with_version_its_version() {
+fn without_arguments_it_prints_help() {
     let folder = folder("help");
     assert!(output(&folder, "").contains("simulate"));
     assert_eq!(output(&folder, "--version"), format!("agentaflow {}\n", env!("CARGO_PKG_VERSION")));
@@ -100,7 +100,7 @@ fn the_demo_shows_numbers_curves_and_an_explanation() {
 }
 
 #[test]
-fn the_experiment_prints_what_scripts_rely_on() {
+fn the_experiment_prints_stable_json() {
     let folder = folder("experiment");
     let base = "simulate --experiment fgd --nodes nodes.csv --pods pods.csv --strategy fgd,bestfit,least_fragmented -o json";
     for arrivals in ["", " --arrivals arrivals.txt --ranks ranks.csv", " --seed 42 --inflate 1.3"] {
@@ -124,7 +124,7 @@ fn the_experiment_prints_what_scripts_rely_on() {
 }
 
 #[test]
-fn a_trace_is_told_apart_by_its_header() {
+fn a_trace_format_is_detected_by_its_header() {
     let folder = folder("trace");
     let text = output(&folder, "simulate --trace jobs.csv --cluster 2x4:V100 --strategy best_fit");
     assert!(text.starts_with("2 nodes with 8 GPUs (V100): 3 jobs"), "{text}");
@@ -230,7 +230,7 @@ fn a_misspelt_strategy_is_answered_with_the_right_one() {
 }
 
 #[test]
-fn a_missing_or_broken_file_is_named_in_plain_words() {
+fn a_missing_or_invalid_file_is_named() {
     let folder = folder("missing");
     let (code, message) = failure(&folder, "simulate nowhere.yaml");
     assert_eq!(code, 3);
@@ -298,7 +298,7 @@ fn options_that_contradict_each_other_are_refused_with_advice() {
 }
 
 #[test]
-fn what_was_cut_off_and_what_never_fits_is_said_under_the_table() {
+fn cut_off_and_unplaceable_jobs_are_noted_below_the_table() {
     let folder = folder("notes");
     let scenario = "
 nodes: [{ name: n, gpus: 1 }]

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_lack_is_said_before_their_count_where_space_is_short() {
+    fn shortfalls_precede_counts_in_narrow_tables() {
         let columns = COUNT_COST_WHY;
         let rows = [("0/1 nodes fit, even when empty: 1 lacks 9 GPUs (most 2)", 7)];
         assert_eq!(

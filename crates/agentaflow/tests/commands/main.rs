@@ -23,7 +23,7 @@ mod terminal;
 use script::check;
 
 #[test]
-fn work_is_handed_in_and_followed_to_its_end() {
+fn a_job_is_submitted_and_followed() {
     check("work");
 }
 
@@ -38,12 +38,12 @@ fn one_thing_is_described_and_explained() {
 }
 
 #[test]
-fn why_work_waits_is_said_the_same_everywhere() {
+fn the_pending_reason_is_the_same_everywhere() {
     check("waits");
 }
 
 #[test]
-fn shared_gpus_and_odd_names_are_shown_for_what_they_are() {
+fn shared_gpus_and_odd_names_are_shown() {
     check("shared");
 }
 
@@ -63,7 +63,7 @@ fn contexts_say_where_commands_go() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_with_what_to_do_and_an_exit_code() {
+fn errors_have_advice_and_an_exit_code() {
     check("errors");
 }
 

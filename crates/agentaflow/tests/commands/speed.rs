@@ -53,7 +53,7 @@ const COMMANDS: [(&str, i32); 34] = [
 ];
 
 #[test]
-fn every_command_that_waits_for_nobody_answers_at_once() {
+fn local_commands_start_fast() {
     let home = tempfile::tempdir().unwrap();
     let no_server = format!("http://127.0.0.1:{}", free_port());
     write_files(home.path());

@@ -31,7 +31,7 @@ fn lines_with(terminal: &Terminal, part: &str) -> usize {
 }
 
 #[test]
-fn a_job_that_waits_has_one_line_with_its_place_which_makes_room_for_its_output() {
+fn a_pending_job_has_one_status_line_until_its_first_output() {
     let cluster = full();
     let mut terminal = run_on(&cluster, 100, &["--", "sh", "-c", "echo 'it is done'"]);
     terminal.wait_for("Job 2 pending, position 1 of 1");
@@ -61,7 +61,7 @@ fn the_line_is_cut_to_the_terminal_and_never_wraps() {
 }
 
 #[test]
-fn a_second_interrupt_stops_the_job_and_its_end_is_told() {
+fn a_second_interrupt_cancels_the_job_and_reports_its_end() {
     let cluster = full();
     let mut terminal = run_on(&cluster, 100, &["--", "true"]);
     terminal.wait_for("waits, place 1 of 1");
@@ -86,7 +86,7 @@ fn a_terminal_that_cannot_rewrite_a_line_gets_lines() {
 }
 
 #[test]
-fn a_server_that_keeps_silent_does_not_keep_who_presses_ctrl_c() {
+fn ctrl_c_works_while_the_server_does_not_respond() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", silent.local_addr().unwrap());
     let start = |words: &[&str]| {

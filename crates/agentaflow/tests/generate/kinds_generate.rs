@@ -28,7 +28,7 @@ const LINES: [&str; 8] = [
 /// One test, since CRDs are cluster-wide.
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane and the kinds of KEDA and Karpenter"]
-async fn keda_and_karpenter_take_what_is_generated_for_them() {
+async fn keda_and_karpenter_accept_generated_objects() {
     let share = Share::new().await;
     for (kind, line) in KINDS {
         remove(&share, kind).await;

@@ -53,7 +53,7 @@ async fn the_api_server_takes_whatever_is_generated() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn what_is_applied_is_there_and_may_be_applied_again() {
+async fn apply_is_idempotent() {
     let share = Share::new().await;
     let line =
         format!("model-server --name llm --image vllm:v1 --namespace {} --apply", share.namespace);

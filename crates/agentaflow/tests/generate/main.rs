@@ -41,7 +41,7 @@ fn failure(folder: &Path, line: &str) -> (i32, String) {
 }
 
 #[test]
-fn a_manifest_goes_to_stdout_and_what_to_know_to_stderr() {
+fn a_manifest_goes_to_stdout_and_notes_go_to_stderr() {
     let folder = folder("generate-stdout");
     let line = "generate job --task-id ml_task_123 --image train:v1 --cloud eks --gpu a100 --gpus 8 -- python train.py";
     let output = agentaflow(&folder, line);
@@ -86,7 +86,7 @@ fn a_recipe_comes_from_a_file_or_from_stdin() {
 }
 
 #[test]
-fn work_that_is_described_gets_what_it_needs_and_stderr_says_why() {
+fn detected_requirements_are_applied_and_explained() {
     let folder = folder("generate-detect");
     let run = |line: &str, about: &[&str]| {
         let mut command = Command::new(PROGRAM);
@@ -124,7 +124,7 @@ fn work_that_is_described_gets_what_it_needs_and_stderr_says_why() {
 }
 
 #[test]
-fn a_detection_goes_through_a_pipe_into_a_manifest() {
+fn a_detection_pipes_into_a_manifest() {
     let folder = folder("generate-pipe");
     let mut command = Command::new(PROGRAM);
     command.args(["detect", "model training with pytorch", "-o", "recipe"]);
@@ -162,7 +162,7 @@ fn prices_of_ones_own_go_before_the_built_in_ones() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_said_in_one_line() {
+fn invalid_options_are_reported_on_one_line() {
     let folder = folder("generate-refusals");
     std::fs::write(folder.join("wrong.yaml"), "{name: train, colour: red}").unwrap();
     std::fs::write(folder.join("prices.yaml"), "instances: 7").unwrap();
@@ -226,7 +226,7 @@ fn what_cannot_be_meant_is_said_in_one_line() {
 }
 
 #[test]
-fn a_mistake_on_stdin_is_said_with_its_line() {
+fn an_error_on_stdin_has_its_line() {
     let mut command = Command::new(PROGRAM);
     command.args(["generate", "job", "--from", "-", "--name", "a", "--image", "b:1"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

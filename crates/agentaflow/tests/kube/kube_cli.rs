@@ -209,7 +209,7 @@ async fn a_failed_job_is_explained_with_its_remedy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn the_scheduler_is_asked_through_the_api_server_and_its_absence_is_told() {
+async fn the_scheduler_is_queried_through_the_api_server() {
     let share = Share::new().await;
     share.node("a", &priced(1)).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
@@ -348,7 +348,7 @@ async fn queues_and_the_strategy_are_read_and_written() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn any_object_is_handed_in_and_refusals_say_what_is_wrong() {
+async fn any_object_can_be_submitted_and_rejections_name_the_cause() {
     let share = Share::new().await;
     share.apply_file("deploy/crds").await;
     let asked = cluster(&share, None).await;

@@ -29,11 +29,11 @@ macro_rules! scripts {
 }
 
 scripts! {
-    work_is_handed_in_and_followed_to_its_end: "work",
+    a_job_is_submitted_and_followed: "work",
     lists_are_chosen_sorted_and_printed_in_every_format: "lists",
     one_thing_is_described_and_explained: "one",
     the_fleet_is_looked_after: "fleet",
-    what_goes_wrong_is_said_with_what_to_do_and_an_exit_code: "errors",
+    errors_have_advice_and_an_exit_code: "errors",
     what_only_a_server_can_do_says_so: "servers-only",
     a_doctor_looks_at_a_cluster_and_names_what_mends_it: "doctor",
     people_may_do_what_their_roles_say: "roles",

@@ -94,7 +94,7 @@ async fn pods_of_a_pod_group_wait_for_each_other_even_when_they_differ() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn pods_beyond_what_a_pod_group_needs_start_one_by_one() {
+async fn pods_beyond_min_member_start_one_by_one() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(3)).await;
     share.apply_object(pod_group_kind()).await;
@@ -146,7 +146,7 @@ async fn a_pod_group_without_room_for_all_starts_none_of_them() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_pod_group_of_kubernetes_itself_starts_whole_where_it_is_served() {
+async fn a_kubernetes_pod_group_starts_as_a_gang() {
     let share = Share::new().await;
     let served = share.request("GET", "/apis/scheduling.k8s.io/v1alpha2", None).await;
     if served.status == 404 {
@@ -181,7 +181,7 @@ async fn a_pod_group_of_kubernetes_itself_starts_whole_where_it_is_served() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_gang_of_which_one_pod_cannot_be_bound_is_taken_back_and_tried_again() {
+async fn a_gang_with_a_failed_binding_is_unbound_and_retried() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(4)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;

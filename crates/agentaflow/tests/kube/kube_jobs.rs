@@ -97,7 +97,7 @@ fn check_against_create_gpu_job(made: &Job, id: i64, node: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_job_that_fails_in_the_cluster_tells_how_in_the_words_of_every_runtime() {
+async fn a_failed_cluster_job_has_the_end_reasons_of_every_runtime() {
     let fleet = Fleet::new(&NodePlan::gpus(4)).await;
     let table = [
         ("3", "Error", "Exited", 3),
@@ -132,7 +132,7 @@ async fn a_cancelled_job_is_deleted_from_the_cluster_with_its_pod() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_job_whose_pod_or_job_somebody_takes_away_runs_again() {
+async fn a_job_whose_pod_or_job_is_deleted_is_retried() {
     let fleet = Fleet::new(&NodePlan::gpus(1)).await;
     let id = fleet.post(&documented());
     let pod = fleet.pod_of(id).await;
@@ -174,7 +174,7 @@ async fn an_agent_that_was_killed_adopts_its_jobs_again_and_those_that_ended_mea
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn what_no_agent_looks_after_any_more_is_ended_by_the_cluster_itself() {
+async fn the_cluster_ends_a_job_without_an_agent() {
     let mut fleet = Fleet::with_heartbeat(&NodePlan::gpus(1), "1s").await;
     let id = fleet.post(&documented());
     let pod = fleet.pod_of(id).await;
@@ -199,7 +199,7 @@ async fn what_no_agent_looks_after_any_more_is_ended_by_the_cluster_itself() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn gpus_that_pods_of_others_have_are_not_offered() {
+async fn gpus_of_foreign_pods_are_not_offered() {
     let fleet = Fleet::new(&NodePlan::gpus(2)).await;
     let theirs = PodPlan::new("theirs").gpus(1).asks("cpu", "60");
     fleet.share.create_pod(&theirs).await;

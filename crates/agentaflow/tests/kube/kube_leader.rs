@@ -97,7 +97,7 @@ async fn a_leader_cut_off_in_a_burst_gives_up_before_another_takes_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_leader_whose_requests_get_lost_gives_up_before_another_takes_over() {
+async fn a_disconnected_leader_stops_before_another_takes_over() {
     let mut pair = Pair::new().await;
     pair.burst(|_, cable| cable.silence()).await;
     let cut = Instant::now();

@@ -65,7 +65,7 @@ const REFUSED: [(&str, &str); 4] = [
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn every_manifest_of_the_guides_is_placed_by_us_and_what_is_printed_wrongly_is_not() {
+async fn valid_manifests_of_the_guides_are_placed() {
     let _alone = alone().await;
     let share = Share::new().await;
     make_nodes(&share).await;

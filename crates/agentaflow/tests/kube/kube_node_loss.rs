@@ -9,7 +9,7 @@ use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn work_goes_on_elsewhere_when_its_node_vanishes() {
+async fn a_workload_restarts_on_another_node_after_node_loss() {
     let share = Share::new().await;
     let lost = share.node("lost", &NodePlan::gpus(4)).await;
     let ledger = Ledger::open(&share).await;
@@ -36,7 +36,7 @@ async fn work_goes_on_elsewhere_when_its_node_vanishes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_node_that_falls_silent_gets_nothing_and_its_work_moves() {
+async fn an_unresponsive_node_gets_no_pods_and_its_workloads_move() {
     let share = Share::new().await;
     let dark = share.node("dark", &NodePlan::gpus(2)).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;

@@ -13,7 +13,7 @@ use crate::support::{
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn what_happened_in_a_short_outage_is_made_up_for_without_a_restart() {
+async fn changes_during_a_short_outage_are_reconciled() {
     let share = Share::new().await;
     let (mut scheduler, cable) = behind_cable(&share).await;
     let old = share.node("old", &NodePlan::gpus(2)).await;
@@ -44,7 +44,7 @@ async fn what_happened_in_a_short_outage_is_made_up_for_without_a_restart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn an_outage_longer_than_the_lease_ends_the_leader_and_a_restart_goes_on() {
+async fn an_outage_longer_than_the_lease_ends_leadership_and_a_restart_recovers() {
     let share = Share::new().await;
     let (mut scheduler, cable) = behind_cable(&share).await;
     share.node("only", &NodePlan::gpus(4)).await;
@@ -66,7 +66,7 @@ async fn an_outage_longer_than_the_lease_ends_the_leader_and_a_restart_goes_on()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_binding_whose_answer_is_lost_is_found_out_by_reading_the_pod() {
+async fn a_lost_bind_response_is_resolved_by_reading_the_pod() {
     let share = Share::new().await;
     let (scheduler, cable) = behind_cable(&share).await;
     let node = share.node("only", &NodePlan::gpus(5)).await;

@@ -49,7 +49,7 @@ async fn pods_of_jobs_and_deployments_have_the_priority_of_their_owners() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_pytorch_job_says_how_its_pods_are_placed() {
+async fn annotations_of_a_pytorch_job_apply_to_its_pods() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(2)).await;
     share.apply_object(pytorch_kind()).await;

@@ -5,7 +5,7 @@ use crate::support::{NodePlan, PodPlan, Scheduler, Share};
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_pod_that_names_us_is_placed_by_us_and_others_are_left_alone() {
+async fn only_pods_with_the_scheduler_name_are_placed() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(4)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;

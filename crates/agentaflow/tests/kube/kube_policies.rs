@@ -8,7 +8,7 @@ use crate::support::{NodePlan, PodPlan, Share, repository, wait_for};
 /// A token stolen from one node cannot change other nodes, or identity fields of its own node.
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_monitor_writes_what_is_its_own_on_its_own_node_and_nothing_else() {
+async fn a_monitor_may_write_only_its_fields_of_its_own_node() {
     let share = Share::new().await;
     let own = share.node("own", &NodePlan::gpus(1)).await;
     let other = share.node("other", &NodePlan::gpus(1)).await;

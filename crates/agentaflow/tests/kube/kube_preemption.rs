@@ -61,7 +61,7 @@ fn nominated(pod: &Pod) -> Option<String> {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn the_fewest_pods_are_evicted_for_work_of_higher_priority() {
+async fn the_fewest_pods_are_evicted_for_a_higher_priority() {
     let share = Share::new().await;
     let a = share.node("a", &NodePlan::gpus(4)).await;
     let b = share.node("b", &NodePlan::gpus(4)).await;
@@ -92,7 +92,7 @@ async fn the_fewest_pods_are_evicted_for_work_of_higher_priority() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn pods_that_a_disruption_budget_guards_are_left_and_others_are_stopped() {
+async fn pods_with_a_disruption_budget_are_not_preempted() {
     let share = Share::new().await;
     let a = share.node("a", &NodePlan::gpus(2)).await;
     let b = share.node("b", &NodePlan::gpus(2)).await;
@@ -110,7 +110,7 @@ async fn pods_that_a_disruption_budget_guards_are_left_and_others_are_stopped() 
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn work_waits_while_a_disruption_budget_forbids_every_victim() {
+async fn a_workload_is_pending_while_budgets_protect_all_victims() {
     let share = Share::new().await;
     let a = share.node("a", &NodePlan::gpus(2)).await;
     let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
@@ -165,7 +165,7 @@ async fn only_pods_that_we_placed_and_that_may_be_stopped_are_stopped() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_scheduler_that_dies_amid_a_preemption_stops_nobody_else() {
+async fn a_scheduler_killed_during_a_preemption_evicts_no_further_pod() {
     let share = Share::new().await;
     let nodes = share.nodes(3, &NodePlan::gpus(2)).await;
     let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
@@ -198,7 +198,7 @@ async fn a_scheduler_that_dies_amid_a_preemption_stops_nobody_else() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_nomination_that_nothing_stands_behind_is_taken_back() {
+async fn a_stale_nomination_is_removed() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(1)).await;
     let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;

@@ -27,7 +27,7 @@ fn pod(share: &Share, name: &str) -> PodPlan {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_namespace_at_the_limit_of_its_queue_waits_although_gpus_are_free() {
+async fn a_namespace_at_its_queue_limit_is_pending_with_free_gpus() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(8)).await;
     share.apply_file("deploy/crds").await;
@@ -48,7 +48,7 @@ async fn a_namespace_at_the_limit_of_its_queue_waits_although_gpus_are_free() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words() {
+async fn a_forbidden_or_missing_queue_is_reported() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(8)).await;
     share.apply_file("deploy/crds").await;
@@ -87,7 +87,7 @@ async fn waits_since(share: &Share, name: &str) -> jiff::Timestamp {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn another_reason_does_not_change_since_when_a_pod_waits() {
+async fn another_reason_keeps_the_transition_time() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(1)).await;
     share.apply_file("deploy/crds").await;
@@ -107,7 +107,7 @@ async fn another_reason_does_not_change_since_when_a_pod_waits() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_queue_caps_the_priority_of_its_work() {
+async fn a_queue_caps_the_priority_of_its_workloads() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(1)).await;
     share.apply_file("deploy/crds").await;
@@ -123,7 +123,7 @@ async fn a_queue_caps_the_priority_of_its_work() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn what_a_queue_is_guaranteed_comes_back_from_those_who_borrowed_it() {
+async fn guaranteed_quota_is_reclaimed_from_borrowers() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(4)).await;
     share.apply_file("deploy/crds").await;

@@ -19,7 +19,7 @@ const PROMISED: [(&str, &str); 7] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn metrics_have_the_promised_names_and_types_and_count_what_there_is() {
+async fn metrics_have_the_documented_names_and_types() {
     let share = Share::new().await;
     share.nodes(2, &NodePlan::gpus(4)).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;

@@ -69,7 +69,7 @@ async fn the_strategy_is_changed_while_pods_wait_and_none_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn the_environment_says_what_the_command_line_does_not() {
+async fn environment_variables_are_defaults_of_options() {
     let share = Share::new().await;
     share.apply_file("deploy/crds").await;
     let (small, large) = two_nodes(&share).await;
@@ -121,7 +121,7 @@ async fn the_environment_says_what_the_command_line_does_not() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn past_use_is_remembered_over_a_restart_and_sways_who_is_next() {
+async fn usage_history_survives_a_restart() {
     let share = Share::new().await;
     share.node("only", &NodePlan::gpus(1)).await;
     let [greedy, modest] = ["greedy", "modest"].map(|name| format!("{name}-{}", share.id));

@@ -31,7 +31,7 @@ fn submit(lab: &Lab, name: &str, gpus: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_cluster_is_looked_at_on_any_size_of_screen_and_work_is_cancelled_there() {
+async fn top_shows_a_cluster_on_any_screen_size_and_cancels_a_job() {
     let _alone = alone().await;
     let lab = busy("top").await;
     block_in_place(|| {

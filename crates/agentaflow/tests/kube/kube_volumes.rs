@@ -90,7 +90,7 @@ async fn make_volume(share: &Share, class: &str, node: &str) {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_bound_volume_decides_the_zone_and_a_missing_claim_is_told() {
+async fn a_bound_volume_decides_the_zone_and_a_missing_claim_is_reported() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(8).zone("north")).await;
     let south = share.node("b", &NodePlan::gpus(1).zone("south")).await;
@@ -111,7 +111,7 @@ async fn a_bound_volume_decides_the_zone_and_a_missing_claim_is_told() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_claim_that_waits_for_its_pod_gets_the_local_volume_of_the_pods_node() {
+async fn a_wait_for_first_consumer_claim_gets_the_local_volume_of_the_node() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(8)).await;
     let b = share.node("b", &NodePlan::gpus(1)).await;
@@ -134,7 +134,7 @@ async fn a_claim_that_waits_for_its_pod_gets_the_local_volume_of_the_pods_node()
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_gang_goes_where_each_of_its_pods_finds_a_local_volume() {
+async fn a_gang_is_placed_where_each_pod_has_a_local_volume() {
     let share = Share::new().await;
     share.apply_file("deploy/crds").await;
     let nodes =
@@ -192,7 +192,7 @@ async fn a_volume_is_made_where_its_driver_has_enough_left() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_provisioner_is_told_the_node_and_waited_for() {
+async fn the_scheduler_selects_a_node_and_waits_for_the_provisioner() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(1)).await;
     let class = late_class(&share, "made", "example.com/provisioner").await;

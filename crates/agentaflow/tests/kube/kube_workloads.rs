@@ -15,7 +15,7 @@ use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_workload_waits_is_scheduled_runs_and_succeeds() {
+async fn a_workload_is_pending_scheduled_running_and_succeeded() {
     let share = Share::new().await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let pods = PodPlan::new("").start_after("2s").complete_after("1s");
@@ -78,7 +78,7 @@ async fn the_planned_gpus_give_way_to_those_that_the_kubelet_chose() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_failing_workload_is_tried_again_as_often_as_it_may_and_then_failed() {
+async fn a_failing_workload_fails_after_its_retries() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(1)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
@@ -98,7 +98,7 @@ async fn a_failing_workload_is_tried_again_as_often_as_it_may_and_then_failed() 
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_deleted_workload_stops_its_pods_first_and_then_others_start() {
+async fn a_deleted_workload_releases_its_gpus_after_its_pods_stop() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(2)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
@@ -121,7 +121,7 @@ async fn a_deleted_workload_stops_its_pods_first_and_then_others_start() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_template_that_no_pod_can_be_made_from_is_told_and_others_go_on() {
+async fn an_invalid_pod_template_is_reported_and_does_not_block() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(2)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
@@ -166,7 +166,7 @@ async fn kubectl_shows_workloads_with_their_phase_gpus_and_node() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_workload_that_cannot_be_read_says_so_and_others_go_on() {
+async fn an_unreadable_workload_is_reported_and_does_not_block() {
     let _alone = alone().await;
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(2)).await;
@@ -214,7 +214,7 @@ async fn create_unreadable(share: &Share, name: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_gpu_that_its_monitor_calls_sick_is_not_counted_until_it_is_well() {
+async fn an_unhealthy_gpu_is_not_used_until_it_recovers() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(2)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;

@@ -156,7 +156,7 @@ async fn mistakes_of_live_objects_are_found_at_their_owners() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn what_was_generated_and_applied_is_clean_as_it_lives() {
+async fn generated_and_applied_objects_have_no_findings() {
     let share = Share::new().await;
     share.apply_file("deploy/crds").await;
     for line in [
@@ -202,7 +202,7 @@ const PRINTED: [(&str, bool); 5] = [
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_printed_manifest_that_is_mended_is_taken_by_the_api_server() {
+async fn the_api_server_accepts_a_fixed_manifest() {
     let share = Share::new().await;
     for (file, refused) in PRINTED {
         let path = repository().join("crates/agentaflow/tests/kube/manifests/printed").join(file);

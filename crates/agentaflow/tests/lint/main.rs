@@ -71,7 +71,7 @@ fn a_finding_is_a_line_with_its_place_and_the_command_fails() {
 }
 
 #[test]
-fn what_is_right_is_said_to_be_so() {
+fn a_valid_manifest_has_no_findings() {
     let (code, out, errors) = check(&folder("right"), "-", CLEAN);
     assert_eq!((code, out.as_str(), errors.as_str()), (0, "no findings in 1 object\n", ""));
 }
@@ -92,7 +92,7 @@ fn fix_mends_the_file_and_keeps_its_comments() {
 }
 
 #[test]
-fn what_fix_cannot_mend_is_not_promised_again() {
+fn unfixable_findings_are_not_offered_again() {
     let folder = folder("shared");
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  \
                 - {name: a, image: a:1, resources: {requests: &one {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: 2}}}\n  \
@@ -106,7 +106,7 @@ fn what_fix_cannot_mend_is_not_promised_again() {
 }
 
 #[test]
-fn what_comes_through_a_pipe_goes_on_mended() {
+fn stdin_is_fixed_to_stdout() {
     let (code, out, errors) = check(&folder("pipe"), "--fix -", REFUSED);
     assert_eq!(code, 0, "{errors}");
     assert_eq!(out, REFUSED.to_owned() + "      restartPolicy: OnFailure\n");
@@ -114,7 +114,7 @@ fn what_comes_through_a_pipe_goes_on_mended() {
 }
 
 #[test]
-fn a_folder_is_searched_and_what_is_no_manifest_is_left_out() {
+fn a_directory_is_searched_for_manifests_only() {
     let folder = folder("folder");
     fs::create_dir_all(folder.join("chart/templates")).unwrap();
     fs::create_dir_all(folder.join(".git")).unwrap();
@@ -175,7 +175,7 @@ fn a_template_beside_a_good_manifest_is_named() {
 }
 
 #[test]
-fn what_was_named_and_holds_nothing_to_check_fails() {
+fn an_operand_without_an_object_is_an_error() {
     let folder = folder("nothing");
     fs::write(folder.join("values.yaml"), "image: x:latest\n").unwrap();
     fs::write(folder.join("comments.yaml"), "# later\n").unwrap();
@@ -198,7 +198,7 @@ fn what_was_named_and_holds_nothing_to_check_fails() {
 }
 
 #[test]
-fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
+fn a_named_pipe_without_a_writer_does_not_block() {
     let folder = folder("fifo");
     assert!(Command::new("mkfifo").arg(folder.join("job.yaml")).status().unwrap().success());
     let (code, _, errors) = check(&folder, "job.yaml", "");
@@ -211,7 +211,7 @@ fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
 }
 
 #[test]
-fn kinds_that_are_not_looked_into_are_named() {
+fn unchecked_kinds_are_named() {
     let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata:\n  name: a\nspec:\n  podSpecPatch: '{}'\n  templates:\n  - container:\n      image: b:1\n      command: [c]\n";
     let (code, out, _) = check(&folder("kinds"), "-", workflow);
     let said =
@@ -256,7 +256,7 @@ fn programs_get_json_and_sarif() {
 }
 
 #[test]
-fn a_command_line_that_names_nothing_or_what_is_not_there_says_so() {
+fn missing_input_and_missing_files_are_reported() {
     let folder = folder("usage");
     let (code, _, errors) = check(&folder, "", "");
     assert!(code == 2 && errors.contains("missing input"), "{errors}");

@@ -10,7 +10,7 @@ use crate::harness::{Cluster, Ran, SOON, eventually, free_port, program};
 use crate::http::Connection;
 
 #[test]
-fn everything_can_come_from_the_environment_as_it_is_documented() {
+fn documented_environment_variables_configure_the_agent() {
     let cluster = Cluster::server(&[]);
     let port = free_port();
     let token = std::fs::read_to_string(cluster.path("data/registration-token")).unwrap();
@@ -45,7 +45,7 @@ fn everything_can_come_from_the_environment_as_it_is_documented() {
 }
 
 #[test]
-fn what_is_missing_or_dangerous_is_said_before_anything_happens() {
+fn missing_or_unsafe_options_are_rejected_at_start() {
     let home = tempfile::tempdir().unwrap();
     let refused = |arguments: &[&str], words: &str| {
         let ran = Ran::from(program(home.path()).arg("agent").args(arguments).output().unwrap());
@@ -70,7 +70,7 @@ fn what_is_missing_or_dangerous_is_said_before_anything_happens() {
 }
 
 #[test]
-fn an_agent_waits_for_a_server_that_is_not_there_yet() {
+fn an_agent_retries_until_its_server_starts() {
     let mut cluster = Cluster::server(&[]);
     cluster.server.kill();
     cluster.agent("early", &[]);

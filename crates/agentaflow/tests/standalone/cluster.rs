@@ -59,7 +59,7 @@ fn a_gang_knows_its_ranks_and_its_master() {
 }
 
 #[test]
-fn when_one_task_of_a_gang_fails_the_others_are_stopped() {
+fn a_failed_task_stops_its_gang() {
     let cluster = three_agents();
     let script = "if [ $RANK = 1 ]; then exit 7; fi; sleep 60";
     let id = cluster.submit(script, json!({"replicas": 3, "gpu_count": 1}));
@@ -68,7 +68,7 @@ fn when_one_task_of_a_gang_fails_the_others_are_stopped() {
 }
 
 #[test]
-fn the_output_of_a_gang_says_whose_it_is() {
+fn the_logs_of_a_gang_have_the_task_number() {
     let cluster = three_agents();
     let ran = cluster.run(&["run", "--replicas", "2", "--", "sh", "-c", "echo I am $RANK"]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
@@ -77,7 +77,7 @@ fn the_output_of_a_gang_says_whose_it_is() {
 }
 
 #[test]
-fn a_cancelled_job_is_stopped_politely_and_says_so() {
+fn a_cancelled_job_gets_sigterm_first() {
     let cluster = three_agents();
     let id = cluster
         .submit("trap 'echo bye; exit 0' TERM; echo on; while :; do sleep 0.1; done", json!({}));
@@ -129,7 +129,7 @@ fn a_failure_is_tried_again_as_often_as_asked() {
 }
 
 #[test]
-fn a_drained_node_gives_its_jobs_to_others_without_a_retry() {
+fn jobs_of_a_drained_node_move_without_using_a_retry() {
     let cluster = three_agents();
     let id = cluster.submit("sleep 60", json!({}));
     let job = cluster.wait_for_status(id, "running");
@@ -147,7 +147,7 @@ fn a_drained_node_gives_its_jobs_to_others_without_a_retry() {
 }
 
 #[test]
-fn a_job_that_ends_well_because_it_was_told_to_leave_is_not_done() {
+fn an_evicted_job_with_exit_code_0_is_not_completed() {
     let cluster = three_agents();
     // As training that writes a checkpoint on SIGTERM.
     let script = "trap 'exit 0' TERM; echo on; while :; do sleep 0.1; done";
@@ -161,7 +161,7 @@ fn a_job_that_ends_well_because_it_was_told_to_leave_is_not_done() {
 }
 
 #[test]
-fn what_a_job_writes_to_its_output_file_is_its_result() {
+fn the_output_file_of_a_job_is_its_result() {
     let cluster = three_agents();
     let id = cluster.submit("echo '{\"loss\": 0.25}' > $AGENTAFLOW_OUTPUT", json!({}));
     let job = cluster.wait_for_status(id, "completed");
@@ -169,7 +169,7 @@ fn what_a_job_writes_to_its_output_file_is_its_result() {
 }
 
 #[test]
-fn a_job_finds_its_data_in_its_environment_or_in_a_file_when_it_is_large() {
+fn job_input_is_an_environment_variable_or_a_file_if_large() {
     let cluster = three_agents();
     let small =
         cluster.submit("echo \"$JOB_ID $JOB_DATA\"", json!({"input_data": {"word": "small"}}));

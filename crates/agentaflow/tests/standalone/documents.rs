@@ -192,7 +192,7 @@ fn every_printed_command_works_in_the_order_of_the_document() {
 }
 
 #[test]
-fn without_a_token_each_is_refused_with_where_to_find_it() {
+fn without_a_token_the_error_names_its_location() {
     let mut reader = Reader::new();
     let node = reader.ok(&REGISTER, 200);
     reader.node_id = node["node_id"].as_str().unwrap().to_owned();

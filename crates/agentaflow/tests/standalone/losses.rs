@@ -27,7 +27,7 @@ fn starts(file: &str) -> usize {
 }
 
 #[test]
-fn a_lost_machine_gives_its_jobs_to_others() {
+fn jobs_of_a_lost_machine_move() {
     let mut cluster = three_agents();
     let (script, starts_file, end) = counting(&cluster);
     let id = cluster.submit(&script, json!({"stop_grace_seconds": 1}));
@@ -135,7 +135,7 @@ fn an_agent_that_is_cut_off_stops_its_jobs_before_they_start_elsewhere() {
 }
 
 #[test]
-fn a_job_that_may_wait_for_its_node_keeps_running_while_it_is_cut_off() {
+fn a_job_that_tolerates_disconnection_keeps_running() {
     let mut cluster = Cluster::server(&[]);
     let road = Road::to(cluster.port);
     cluster.agent_at("far", &format!("http://127.0.0.1:{}", road.port), &[]);

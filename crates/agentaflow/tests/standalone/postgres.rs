@@ -47,7 +47,7 @@ fn postgres_keeps_jobs_through_kill_9() {
 
 #[test]
 #[ignore = "needs PostgreSQL: AGENTAFLOW_TEST_POSTGRES"]
-fn postgres_refuses_a_second_server_in_words() {
+fn postgres_rejects_a_second_server() {
     let url = database("second");
     let cluster = Cluster::server(&["--database", &url]);
     let other = cluster.path("other").display().to_string();
@@ -60,7 +60,7 @@ fn postgres_refuses_a_second_server_in_words() {
 
 #[test]
 #[ignore = "needs PostgreSQL: AGENTAFLOW_TEST_POSTGRES"]
-fn postgres_that_is_not_there_is_told_without_its_password() {
+fn postgres_errors_do_not_contain_the_password() {
     let home = tempfile::tempdir().unwrap();
     let (data, listen) =
         (home.path().join("data").display().to_string(), format!("127.0.0.1:{}", free_port()));

@@ -81,7 +81,7 @@ fn register(cluster: &Cluster, endpoint: &str) -> Value {
 }
 
 #[test]
-fn an_agent_that_is_pushed_to_gets_a_job_and_reports_it_with_the_token_alone() {
+fn a_push_agent_gets_a_job_and_reports_it_with_the_token() {
     let cluster = Cluster::server(&[]);
     let (port, asked) = push_agent("127.0.0.1");
     register(&cluster, &format!("http://127.0.0.1:{port}"));
@@ -116,7 +116,7 @@ fn an_agent_that_is_pushed_to_gets_a_job_and_reports_it_with_the_token_alone() {
 }
 
 #[test]
-fn a_cancelled_job_is_taken_back_from_a_pushed_agent() {
+fn a_cancelled_job_is_cancelled_at_its_push_agent() {
     let cluster = Cluster::server(&[]);
     let (port, asked) = push_agent("127.0.0.1");
     register(&cluster, &format!("http://127.0.0.1:{port}"));
@@ -131,7 +131,7 @@ fn a_cancelled_job_is_taken_back_from_a_pushed_agent() {
 }
 
 #[test]
-fn a_job_that_such_an_agent_cannot_carry_out_is_not_pushed_to_it() {
+fn an_unsupported_job_is_not_pushed() {
     let cluster = Cluster::server(&[]);
     let (port, asked) = push_agent("127.0.0.1");
     register(&cluster, &format!("http://127.0.0.1:{port}"));
@@ -143,7 +143,7 @@ fn a_job_that_such_an_agent_cannot_carry_out_is_not_pushed_to_it() {
 }
 
 #[test]
-fn an_endpoint_elsewhere_is_never_called_unless_it_is_allowed() {
+fn a_foreign_push_endpoint_is_called_only_if_allowed() {
     let job = json!({"docker_image": "busybox"});
     for allowed in [false, true] {
         let extra: &[&str] = if allowed { &["--push-allow", "127.0.0.2"] } else { &[] };

@@ -50,7 +50,7 @@ fn secrets_are_files_of_their_owner_only_and_the_context_is_written() {
 }
 
 #[test]
-fn the_screen_says_where_it_is_what_is_simulated_and_what_to_try() {
+fn the_summary_has_address_simulation_and_first_command() {
     let cluster = Cluster::up(&[]);
     let said = cluster.server.said();
     for part in ["http://127.0.0.1:", "SIMULATED", "admin-token", "agentaflow run -- echo hello"] {
@@ -89,7 +89,7 @@ fn unprivileged(home: &Path, copy: &Path) -> Command {
 }
 
 #[test]
-fn whoever_is_not_root_can_start_it_and_jobs_run_as_them() {
+fn without_root_jobs_run_as_the_user() {
     let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
     // Other users may lack access to the build directory.
@@ -172,7 +172,7 @@ fn a_busy_port_is_named_with_the_fix() {
 }
 
 #[test]
-fn a_second_server_on_the_same_folder_is_refused_in_words() {
+fn a_second_server_on_the_same_directory_is_rejected() {
     let cluster = Cluster::up(&[]);
     let listen = format!("127.0.0.1:{}", free_port());
     let data = cluster.path("data").display().to_string();
@@ -209,7 +209,7 @@ fn the_job_is_stopped_by_a_signal_to_run_without_a_terminal() {
 }
 
 #[test]
-fn every_command_for_people_answers_in_words_and_in_json() {
+fn commands_print_text_and_json() {
     let cluster = Cluster::up(&[]);
     let submitted = cluster.run(&["submit", "--name", "greeting", "--", "echo", "hello"]);
     let id = submitted.out.trim().to_owned();

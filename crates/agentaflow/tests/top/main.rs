@@ -102,7 +102,7 @@ fn a_job_is_cancelled_after_yes_and_stays_after_no() {
 }
 
 #[test]
-fn who_hands_in_what_can_never_start_is_warned_at_a_terminal() {
+fn an_unschedulable_job_is_a_warning_on_a_terminal() {
     let cluster = Cluster::up(&[]);
     let handed_in = |line: &[&str], number: &str| {
         let mut terminal = Terminal::start(&cluster.cli(line), 120, 24);
@@ -120,7 +120,7 @@ fn who_hands_in_what_can_never_start_is_warned_at_a_terminal() {
 }
 
 #[test]
-fn it_follows_the_size_of_the_terminal() {
+fn the_view_follows_the_terminal_size() {
     let (cluster, _, _) = busy();
     let mut terminal = top(&cluster, 80, 24);
     for (columns, rows) in [(120, 40), (40, 10), (200, 60), (80, 24)] {
@@ -140,7 +140,7 @@ fn it_follows_the_size_of_the_terminal() {
 }
 
 #[test]
-fn signals_end_it_and_leave_the_terminal_in_order() {
+fn signals_restore_the_terminal() {
     let (cluster, _, _) = busy();
     for (signal, code) in
         [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130), (Signal::QUIT, 131)]
@@ -153,7 +153,7 @@ fn signals_end_it_and_leave_the_terminal_in_order() {
 }
 
 #[test]
-fn a_server_that_goes_away_leaves_its_last_data_under_a_banner_until_it_is_back() {
+fn a_lost_server_shows_a_banner_over_the_last_data() {
     let (mut cluster, _, _) = busy();
     let mut terminal = top(&cluster, 80, 24);
     terminal.wait_for("alpha");
@@ -170,7 +170,7 @@ fn a_server_that_goes_away_leaves_its_last_data_under_a_banner_until_it_is_back(
 }
 
 #[test]
-fn put_aside_it_gives_the_terminal_to_the_shell_and_takes_it_back() {
+fn suspending_returns_the_terminal_to_the_shell() {
     let (cluster, _, _) = busy();
     let top = cluster.cli(&["top", "--interval", "200ms"]);
     let mut shell = std::process::Command::new("bash");
@@ -207,7 +207,7 @@ fn put_aside_it_gives_the_terminal_to_the_shell_and_takes_it_back() {
 }
 
 #[test]
-fn without_a_terminal_or_with_once_it_prints_one_snapshot_and_ends() {
+fn once_and_pipes_print_one_snapshot() {
     let (cluster, _, _) = busy();
     let piped = cluster.run(&["top"]);
     assert_eq!(piped.code, Some(0), "{}", piped.err);
@@ -222,7 +222,7 @@ fn without_a_terminal_or_with_once_it_prints_one_snapshot_and_ends() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_said_without_a_screen() {
+fn an_unreachable_server_is_an_error_without_a_screen() {
     let cluster = Cluster::up(&[]);
     let no_server = format!("http://127.0.0.1:{}", harness::free_port());
     let mut command = cluster.cli(&["top"]);

@@ -113,7 +113,7 @@ async fn a_job_that_is_completed_by_hand_is_stopped_and_counts_as_done() {
 }
 
 #[tokio::test]
-async fn when_one_task_of_a_gang_fails_the_others_are_stopped() {
+async fn a_failed_task_stops_its_gang() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 2).await;
     let gang = agentaflow_api::job::JobSpec { replicas: Some(2), ..spec(1) };

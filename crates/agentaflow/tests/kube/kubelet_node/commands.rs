@@ -20,7 +20,7 @@ fn line<'a>(before: &[&'a str], script: &'a str) -> Vec<&'a str> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn run_shows_what_the_container_writes_and_ends_with_its_exit_code() {
+async fn run_prints_container_logs_and_exits_with_its_code() {
     let (_lent, _alone) = (lent().await, alone().await);
     let share = Share::new().await;
     let _node = RealNode::join(&share, 2).await;
@@ -162,7 +162,7 @@ async fn a_container_that_the_kernel_ends_for_its_memory_is_explained() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn an_image_that_the_node_cannot_get_is_told_while_it_waits() {
+async fn an_image_pull_failure_is_reported_while_pending() {
     let (_lent, _alone) = (lent().await, alone().await);
     let share = Share::new().await;
     let _node = RealNode::join(&share, 1).await;

@@ -62,7 +62,7 @@ async fn a_job_of_a_server_really_runs_in_the_cluster_and_gives_back_output_and_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn a_job_that_really_fails_in_the_cluster_says_how() {
+async fn a_job_that_fails_on_a_kubelet_has_its_end_reason() {
     let _lent = lent().await;
     let (fleet, _node) = fleet(4).await;
     let table = [
@@ -99,7 +99,7 @@ async fn a_job_that_really_fails_in_the_cluster_says_how() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn a_cancelled_job_is_asked_to_end_and_its_last_words_are_kept() {
+async fn a_cancelled_job_gets_sigterm_and_its_last_logs_are_kept() {
     let _lent = lent().await;
     let (fleet, _node) = fleet(1).await;
     let id = fleet.post(&script(
@@ -119,7 +119,7 @@ async fn a_cancelled_job_is_asked_to_end_and_its_last_words_are_kept() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn no_line_is_lost_or_told_twice_when_the_agent_is_killed_in_the_middle() {
+async fn no_log_line_is_lost_or_repeated_after_an_agent_kill() {
     let _lent = lent().await;
     let (mut fleet, _node) = fleet(1).await;
     let id = fleet.post(&script("for n in $(seq 60); do echo line $n; sleep 0.1; done"));

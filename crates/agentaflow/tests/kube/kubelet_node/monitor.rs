@@ -51,7 +51,7 @@ async fn the_monitor_writes_on_pods_which_gpus_the_kubelet_gave_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn a_process_on_a_gpu_is_counted_for_the_pod_in_whose_container_it_runs() {
+async fn a_gpu_process_is_attributed_to_its_pod() {
     let _lent = lent().await;
     let share = Share::new().await;
     share.apply_file("deploy/crds").await;

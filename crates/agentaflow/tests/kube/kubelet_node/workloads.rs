@@ -18,7 +18,7 @@ use crate::support::{Scheduler, Share, wait_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn a_workload_really_runs_and_is_said_to_have_the_gpus_that_the_kubelet_gave_it() {
+async fn a_workload_on_a_kubelet_has_its_allocated_gpus_in_its_status() {
     let _lent = lent().await;
     let share = Share::new().await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
