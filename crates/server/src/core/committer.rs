@@ -281,7 +281,7 @@ impl Inner {
                 fresh.journal.request_sync(node);
             }
         }
-        self.published.clear();
+        self.published.retain(&fresh.nodes.ids());
         fresh.publish(&self.published);
         *state = fresh;
     }

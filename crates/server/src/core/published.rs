@@ -67,9 +67,11 @@ impl QueueView {
 }
 
 impl Published {
-    /// Removes every view. Used before the state is published again after a reload.
-    pub(crate) fn clear(&self) {
-        *write(&self.nodes) = NodeViews::default();
+    /// Removes the views of nodes and accounts that a reload of the state no longer has. `nodes` is sorted.
+    pub(crate) fn retain(&self, nodes: &[NodeId]) {
+        let mut views = write(&self.nodes);
+        views.by_id.retain(|id, _| nodes.binary_search(id).is_ok());
+        views.by_name.retain(|_, id| nodes.binary_search(id).is_ok());
         write(&self.accounts).clear();
     }
 

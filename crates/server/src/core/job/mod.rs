@@ -254,6 +254,8 @@ impl JobTable {
             let jobs = self.users.entry(user).or_default();
             jobs.running = jobs.running - before.running + after.running;
             self.stale_users.insert(user);
+            // The engine releases the resources of each task of a gang when the task ends.
+            self.stale_queues = true;
         }
     }
 
