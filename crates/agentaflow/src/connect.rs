@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agentaflow_api::client::Client;
-use agentaflow_kube_client::{Cluster, Failure};
+use agentaflow_kube_client::{Cluster, Failure, Unreachable};
 use agentaflow_kube_core::names;
 use anyhow::{Context as _, Result, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -139,10 +139,11 @@ async fn missing_config(options: &KubeConfigOptions) -> anyhow::Error {
             } else {
                 NONE.to_owned()
             };
-            Failure::Unreachable(format!("no cluster configured: {why}")).into()
+            Failure::Unreachable(Unreachable::Other(format!("no cluster configured: {why}"))).into()
         }
         None | Some(KubeconfigError::FindPath) => {
-            Failure::Unreachable(format!("no cluster configured: {NONE}")).into()
+            Failure::Unreachable(Unreachable::Other(format!("no cluster configured: {NONE}")))
+                .into()
         }
         Some(KubeconfigError::ReadConfig(error, path)) => anyhow::Error::from(error)
             .context(format!("cannot use the kubeconfig `{}`", path.display())),

@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 use agentaflow_api::client::ClientError;
-use agentaflow_api::error::ErrorCode;
-use agentaflow_kube_client::Failure;
+use agentaflow_api::error::{Credential, ErrorBody, ErrorCode, TokenProblem};
+use agentaflow_kube_client::{Failure, Forbidden, Unreachable};
 
 use crate::output;
 
@@ -194,57 +194,56 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
 
 /// Message of a cause, with a remedy if known.
 fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
-    match cause.downcast_ref::<Failure>() {
-        Some(Failure::Unreachable(why)) if why.starts_with("the API server") => {
-            return format!(
-                "{}; is the cluster running, and is it the one that is meant? `agentaflow doctor` looks",
-                without_os_code(why)
-            );
-        }
-        Some(Failure::Unreachable(why)) if why.starts_with("no answer through service") => {
-            return format!(
-                "{why}; `agentaflow doctor` says what is missing, and `agentaflow login --kubernetes --scheduler URL` \
-                 names a scheduler that answers elsewhere"
-            );
-        }
-        Some(Failure::Forbidden(why)) if why.contains("is forbidden: ") => {
-            return format!(
-                "{why}; `agentaflow doctor` says what you may do, and which roles there are"
-            );
-        }
-        _ => {}
+    if let Some(failure) = cause.downcast_ref::<Failure>() {
+        return kubernetes_advice(failure);
     }
     match cause.downcast_ref::<ClientError>() {
         Some(ClientError::Unreachable { url, cause }) => unreachable(url, &without_os_code(cause)),
         Some(error) if is_gateway_error(error) => {
-            format!("{error}: what is between does not reach the server; is it running?")
+            format!("{error}: the gateway cannot reach the server; is the server running?")
         }
-        // A server of ours says more than a status.
         Some(ClientError::Refused { body, .. }) if body.code == ErrorCode::Unknown => {
-            format!("{cause}, which no agentaflow server says like that; {ANOTHER}")
+            format!("{cause}, which is not a response of an agentaflow server; {ANOTHER}")
         }
         Some(ClientError::Garbled { .. }) => format!("{cause}; {ANOTHER}"),
-        Some(ClientError::Refused { body, .. })
-            if body.detail.ends_with("GET /queues lists them") =>
-        {
-            body.detail.replace("GET /queues lists them", "`agentaflow queue list` shows them")
-        }
-        Some(ClientError::Refused { status: 403, body })
-            if body.detail.ends_with("a machine's key was sent") =>
-        {
-            format!("this token belongs to a machine, not to a user; {LOG_IN}")
-        }
-        Some(ClientError::Refused { status: 401, body }) => {
-            // What a program would do next is not what a person does.
-            let Some((said, _)) = body.detail.split_once("his call needs a user's token") else {
-                return body.detail.clone();
-            };
-            let said = said.split(", or use the refresh token").next().unwrap_or_default();
-            let said = said.strip_suffix(['t', 'T']).unwrap_or(said).trim_end_matches(['.', ' ']);
-            let said = if said.is_empty() { "the server wants to know who you are" } else { said };
-            format!("{said}; {LOG_IN}")
-        }
+        Some(ClientError::Refused { body, .. }) => refused(body),
         _ => cause.to_string(),
+    }
+}
+
+fn kubernetes_advice(failure: &Failure) -> String {
+    let advice = match failure {
+        Failure::Unreachable(Unreachable::ApiServer(_)) => {
+            "is the cluster running, and is it the right one? Run `agentaflow doctor`"
+        }
+        Failure::Unreachable(Unreachable::Scheduler(_)) => {
+            "run `agentaflow doctor`, or name a scheduler with `agentaflow login --kubernetes --scheduler URL`"
+        }
+        Failure::Forbidden(Forbidden::Rbac(_)) => {
+            "run `agentaflow doctor` to list your permissions and the available roles"
+        }
+        _ => return failure.to_string(),
+    };
+    format!("{}; {advice}", without_os_code(&failure.to_string()))
+}
+
+/// An error of the server, with the command that helps in place of the HTTP call that the server suggests.
+fn refused(body: &ErrorBody) -> String {
+    let details = &body.details;
+    match (body.code, details.needs) {
+        (ErrorCode::Unauthenticated, Some(Credential::User)) => {
+            let problem = details.token.unwrap_or(TokenProblem::Missing);
+            format!("{}; {LOG_IN}", agentaflow_explain::error::token_problem(problem))
+        }
+        (ErrorCode::Forbidden, Some(Credential::User))
+            if details.sent == Some(Credential::Worker) =>
+        {
+            format!("This token belongs to a node or agent, not to a user; {LOG_IN}")
+        }
+        _ => match agentaflow_explain::error::advice(body) {
+            Some(text) => text,
+            None => body.detail.clone(),
+        },
     }
 }
 
@@ -301,7 +300,6 @@ fn io_message(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agentaflow_api::error::ErrorBody;
     use anyhow::Context as _;
 
     #[test]
@@ -346,10 +344,7 @@ mod tests {
         );
         let body = ErrorBody::new(ErrorCode::Unknown, "http://x answered 404 Not Found");
         let told = sentence(&ClientError::Refused { status: 404, body }.into());
-        assert!(
-            told.contains("404 Not Found, which no agentaflow server says like that"),
-            "{told}"
-        );
+        assert!(told.contains("404 Not Found"), "{told}");
     }
 
     #[test]

@@ -14,11 +14,11 @@ use crate::list::Listing;
 use crate::output::{Column, Side, WIDE};
 
 pub(crate) const fn left<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
-    Column { title, rank, side: Side::Left, plain: None, cell }
+    Column { title, rank, side: Side::Left, plain: None, short: None, cell }
 }
 
 pub(crate) const fn right<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
-    Column { title, rank, side: Side::Right, plain: None, cell }
+    Column { title, rank, side: Side::Right, plain: None, short: None, cell }
 }
 
 /// Root of the queue tree.
@@ -44,7 +44,7 @@ const JOBS_COLUMNS: [Column<Job>; 12] = [
     right("PRIORITY", WIDE, |job| job.spec.priority.unwrap_or(DEFAULT_PRIORITY).to_string()),
     right("AGE", WIDE, |job: &Job| format::short_time(seconds_since(job.created_at).floor()))
         .plain(|job| seconds_since(job.created_at).to_string()),
-    left("REASON", 3, job_reason),
+    left("REASON", 3, job_reason).short(job_short_reason),
 ];
 
 pub(crate) const NODES: Listing<Node> = Listing {
@@ -180,6 +180,17 @@ fn job_reason(job: &Job) -> String {
             one_line(reason.unwrap_or_default())
         }
         _ => String::new(),
+    }
+}
+
+/// The REASON column where space is short.
+fn job_short_reason(job: &Job) -> String {
+    match (&job.pending_reason, job.status) {
+        (Some(reason), JobStatus::Pending) => {
+            let now = agentaflow_api::Stamp::now();
+            one_line(&agentaflow_explain::pending::short_reason(reason, now))
+        }
+        _ => job_reason(job),
     }
 }
 

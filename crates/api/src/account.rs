@@ -1,4 +1,4 @@
-//! People, their keys, and how they log in.
+//! Users, API keys and sessions.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,179 +6,166 @@ use utoipa::ToSchema;
 use crate::lenient;
 use crate::units::{Dollars, Secret, Stamp};
 
-/// What somebody may do.
+/// Role of a user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Everything.
+    /// All calls.
     Admin,
-    /// Own jobs, and look at nodes and queues.
+    /// Own jobs; read access to nodes and queues.
     #[default]
     User,
-    /// Look at everything, change nothing.
+    /// Read-only access to all objects.
     Viewer,
 }
 
-/// A user as the API shows one.
+/// A user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct User {
-    /// The number.
     pub id: i64,
-    /// The name to log in with.
+    /// Login name.
     pub username: String,
-    /// Mail address.
     pub email: Option<String>,
-    /// What the user may do.
     pub role: Role,
-    /// Rights beyond the role: `process` allows jobs that run as plain processes.
+    /// Permissions beyond the role: `process` permits jobs that run as plain processes.
     pub grants: Vec<String>,
     /// May log in and use keys.
     pub active: bool,
-    /// The queue for jobs that do not name one.
+    /// Queue of jobs that do not name one.
     pub default_queue: String,
-    /// Credit minus cost, in dollars.
+    /// Credit minus cost.
     pub balance: Dollars,
-    /// Jobs wait when the balance is used up.
+    /// Jobs stay pending when the balance is exhausted.
     pub prepaid: bool,
-    /// The most that may be spent in a calendar month (UTC); none is no limit.
+    /// Limit per calendar month (UTC); none means no limit.
     pub spending_limit: Option<Dollars>,
-    /// Spent this month, running jobs included.
+    /// Cost of this month, running jobs included.
     pub spent_this_month: Dollars,
-    /// When the user was made.
     pub created_at: Stamp,
-    /// The code with which the invited user signs up; only in the answer to an invitation.
+    /// Sign-up code; only in the response to an invitation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invite: Option<Secret>,
 }
 
-/// A user to be made by an admin. Without a password an invitation is made.
+/// Creation of a user by an admin. Without a password, the server creates an invitation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct UserCreate {
-    /// The name to log in with.
+    /// Login name.
     pub username: String,
-    /// Mail address.
     pub email: Option<String>,
-    /// At least ten characters.
+    /// At least 10 characters.
     pub password: Option<Secret>,
-    /// `user` when absent.
+    /// Default `user`.
     pub role: Option<Role>,
-    /// Rights beyond the role.
+    /// Permissions beyond the role.
     #[serde(deserialize_with = "lenient::or_default")]
     pub grants: Vec<String>,
-    /// The queue for jobs that do not name one; `root` when absent.
+    /// Queue of jobs that do not name one; default `root`.
     pub default_queue: Option<String>,
-    /// The most that may be spent in a month.
+    /// Limit per calendar month (UTC).
     pub spending_limit: Option<Dollars>,
-    /// Jobs wait when the balance is used up.
+    /// Jobs stay pending when the balance is exhausted.
     #[serde(deserialize_with = "lenient::or_default")]
     pub prepaid: bool,
 }
 
-/// What may be changed about a user; absent fields stay.
+/// Changes to a user; absent fields stay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct UserUpdate {
-    /// Mail address.
     pub email: Option<String>,
-    /// A new password; ends all sessions.
+    /// New password; ends all sessions.
     pub password: Option<Secret>,
-    /// The old password, for those who change their own.
+    /// Old password; required to change one's own.
     pub old_password: Option<Secret>,
-    /// What the user may do (admins only, like all below).
+    /// Admins only, like all fields below.
     pub role: Option<Role>,
-    /// Rights beyond the role.
+    /// Permissions beyond the role.
     pub grants: Option<Vec<String>>,
     /// May log in and use keys.
     pub active: Option<bool>,
-    /// The queue for jobs that do not name one.
+    /// Queue of jobs that do not name one.
     pub default_queue: Option<String>,
-    /// The most that may be spent in a month; a negative number removes the limit.
+    /// Limit per calendar month; a negative number removes the limit.
     pub spending_limit: Option<Dollars>,
-    /// Jobs wait when the balance is used up.
+    /// Jobs stay pending when the balance is exhausted.
     pub prepaid: Option<bool>,
 }
 
-/// Signing up, with an invitation or where sign-up is open.
+/// Sign-up, with an invitation or where sign-up is open.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Register {
-    /// The name to log in with; the invitation's when absent.
+    /// Login name; default is the name of the invitation.
     pub username: Option<String>,
-    /// Mail address.
     pub email: Option<String>,
-    /// At least ten characters.
+    /// At least 10 characters.
     pub password: Secret,
-    /// The code of the invitation.
+    /// Code of the invitation.
     pub invite: Option<Secret>,
 }
 
-/// Logging in.
+/// Login.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Login {
-    /// The name.
     pub username: String,
-    /// The password.
     pub password: Secret,
-    /// Set cookies for a browser instead of returning tokens.
+    /// Sets cookies for a browser instead of returning tokens.
     #[serde(deserialize_with = "lenient::or_default")]
     pub cookie: bool,
 }
 
-/// Using or ending a session.
+/// Refresh or end of a session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Refresh {
-    /// The token from the login; the cookie's when absent.
+    /// Refresh token of the login; default is the cookie.
     pub refresh_token: Option<Secret>,
 }
 
-/// What a login returns.
+/// Tokens of a session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Tokens {
-    /// For the `Authorization: Bearer` header.
+    /// Token for the `Authorization: Bearer` header.
     pub access_token: Secret,
-    /// For `/auth/refresh`; each can be used once.
+    /// Token for `/auth/refresh`; single use.
     pub refresh_token: Secret,
     /// Always `bearer`.
     pub token_type: String,
-    /// Seconds until the access token ends.
+    /// Seconds until the access token expires.
     pub expires_in: u64,
 }
 
-/// A key to be made.
+/// Creation of a key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ApiKeyCreate {
-    /// What it is for.
+    /// Purpose.
     pub name: String,
-    /// Days until it ends; never when absent.
+    /// Days until expiry; default never.
     #[serde(deserialize_with = "lenient::small")]
     pub expires_in_days: Option<u32>,
 }
 
-/// A key as the API shows it.
+/// An API key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApiKey {
-    /// Its number.
     pub id: i64,
-    /// What it is for.
+    /// Purpose.
     pub name: String,
-    /// Its first characters.
+    /// First characters of the key.
     pub prefix: String,
-    /// When it was made.
     pub created_at: Stamp,
-    /// When it ends.
     pub expires_at: Option<Stamp>,
-    /// When it was used last, to the minute.
+    /// Time of the last use, to the minute.
     pub last_used_at: Option<Stamp>,
-    /// It no longer works.
     pub revoked: bool,
-    /// The key itself; only in the answer that made it.
+    /// The key; only in the response to its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Secret>,
 }
 
-/// A registration token as the API shows it; made with [`ApiKeyCreate`].
+/// A registration token; created with [`ApiKeyCreate`].
 pub type RegistrationToken = ApiKey;

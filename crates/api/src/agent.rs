@@ -1,4 +1,4 @@
-//! Agents: the programs that work for nodes.
+//! Agents: the programs that run jobs on nodes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -8,60 +8,50 @@ use crate::lenient;
 use crate::node::Health;
 use crate::units::{Secret, Stamp};
 
-/// What an agent says about itself when it registers.
+/// Registration of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct AgentRegistration {
-    /// Its name; unique.
+    /// Unique name.
     pub agent_id: String,
-    /// Its version.
     pub agent_version: Option<String>,
-    /// Its settings; ours say `heartbeat_interval_ms` and `stop_grace_ms`.
+    /// Settings; agentaflow agents send `heartbeat_interval_ms` and `stop_grace_ms`.
     #[serde(deserialize_with = "lenient::or_default")]
     pub config: Map<String, Value>,
-    /// What it can do; ours says `stream: true`.
+    /// Capabilities; agentaflow agents send `stream: true`.
     #[serde(deserialize_with = "lenient::or_default")]
     pub capabilities: Map<String, Value>,
-    /// Where it can be called, for agents that are pushed to.
+    /// URL of the agent, for agents that the server pushes jobs to.
     pub api_endpoint: Option<String>,
-    /// Where it can be called by web socket.
     pub websocket_endpoint: Option<String>,
-    /// The number of its node.
+    /// Number of the node.
     #[serde(deserialize_with = "lenient::whole")]
     pub node_id: Option<u64>,
 }
 
-/// An agent as the API shows it.
+/// An agent with its state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Agent {
-    /// Its number.
     pub id: i64,
-    /// Its name.
     pub agent_id: String,
-    /// Its version.
     pub agent_version: Option<String>,
-    /// Its settings.
     pub config: Map<String, Value>,
-    /// What it can do.
     pub capabilities: Map<String, Value>,
-    /// Where it can be called.
     pub api_endpoint: Option<String>,
-    /// Where it can be called by web socket.
     pub websocket_endpoint: Option<String>,
-    /// The number of its node.
+    /// Number of the node.
     pub node_id: i64,
     pub status: AgentStatus,
-    /// `healthy`, `unhealthy` or `unknown`.
     pub health_status: Health,
-    /// When it was last heard of.
+    /// Time of the last heartbeat.
     pub last_heartbeat: Option<Stamp>,
-    /// When it registered first.
+    /// Time of the first registration.
     pub created_at: Stamp,
-    /// When it changed last.
+    /// Time of the last change.
     pub updated_at: Stamp,
-    /// When it registered last.
+    /// Time of the last registration.
     pub started_at: Option<Stamp>,
-    /// The key for its calls; only in the answer to a registration.
+    /// Key for the calls of the agent; only in the response to a registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
 }
@@ -77,14 +67,13 @@ pub enum AgentStatus {
     Inactive,
 }
 
-/// What may be changed about an agent; absent fields stay.
+/// Changes to an agent; absent fields stay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct AgentUpdate {
-    /// Its version.
     pub agent_version: Option<String>,
-    /// Its settings; replaces all.
+    /// Replaces all settings.
     pub config: Option<Map<String, Value>>,
-    /// What it can do; replaces all.
+    /// Replaces all capabilities.
     pub capabilities: Option<Map<String, Value>>,
 }

@@ -1,43 +1,37 @@
-//! Money: what was used and what it cost.
+//! Billing: usage and cost.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::units::{Cores, Dollars, Stamp};
 
-/// One line of the ledger, which only grows.
+/// An entry of the append-only ledger.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LedgerEntry {
-    /// Counts up.
+    /// Increases with every entry.
     pub id: i64,
-    /// When it was written.
     pub at: Stamp,
     pub kind: LedgerKind,
-    /// Who pays or paid.
     pub user_id: i64,
-    /// The job.
     pub job_id: Option<i64>,
-    /// Which try of it.
+    /// Attempt of the job, from 1.
     pub attempt: Option<u32>,
-    /// Which task of it.
+    /// Number of the task, from 0.
     pub task: Option<u32>,
-    /// The queue.
     pub queue: Option<String>,
-    /// The `gpu-…` name of the node.
+    /// `gpu-…` name of the node.
     pub node_id: Option<String>,
-    /// GPUs, to a thousandth.
+    /// To a thousandth of a GPU.
     pub gpus: Cores,
-    /// CPU cores.
     pub cpu_cores: Cores,
-    /// MiB of memory.
+    /// In MiB.
     pub memory: u64,
-    /// Milliseconds.
     pub duration_ms: u64,
     /// Millionths of a dollar: positive is cost, negative is credit.
     pub micros: i64,
-    /// The same in dollars.
+    /// The same amount in dollars.
     pub amount: Dollars,
-    /// In words.
+    /// Free text.
     pub note: Option<String>,
 }
 
@@ -74,34 +68,30 @@ impl LedgerKind {
     }
 }
 
-/// Use of the system, summed up.
+/// Summed usage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UsageRow {
-    /// The user's name, the queue, the node, the day or the job's number.
+    /// User name, queue, node, day or job number, depending on the grouping.
     pub key: String,
-    /// The job's name, where jobs are told apart and it has one.
+    /// Name of the job, when grouped by job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Jobs that used something.
+    /// Number of jobs with usage.
     pub jobs: u64,
-    /// GPU hours.
     pub gpu_hours: f64,
-    /// CPU core hours.
     pub cpu_hours: f64,
-    /// GiB hours of memory.
     pub memory_gb_hours: f64,
     /// Millionths of a dollar.
     pub micros: i64,
-    /// The same in dollars.
+    /// The same amount in dollars.
     pub cost: Dollars,
 }
 
-/// Money paid in (or taken back, when negative) by an admin.
+/// Credit by an admin; negative to take credit back.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Credit {
-    /// Dollars.
     pub amount: Dollars,
-    /// In words.
+    /// Free text.
     pub note: Option<String>,
 }

@@ -1,70 +1,75 @@
-//! Why a job waits, or where one would go.
+//! Explanations: pending reasons of jobs, and predictions for jobs that are not submitted.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::end::{EndCause, EndReason};
 use crate::job::JobStatus;
+use crate::pending::{Alternative, PendingReason, Shortfall};
 use crate::units::{Dollars, Stamp};
 
-/// Everything there is to say about where a job stands.
+/// State of a job with its reasons, as data and as text. No text repeats another one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// The job; none for a what-if.
     pub job_id: Option<i64>,
-    /// Where it stands.
     pub status: JobStatus,
-    /// In one or two sentences.
+    /// The state in one sentence: the pending reason, the nodes, or the end.
     pub summary: String,
-    /// One word for the reason of a wait: `NoRoom`, `NeverFits`, `QuotaExceeded`, `Gated`, …
-    pub reason: Option<String>,
-    /// The reason in words, with numbers.
+    /// Text beyond the summary: a remedy, or a warning of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The reason as data.
-    #[schema(value_type = Option<Object>)]
-    pub data: Option<Value>,
-    /// Its place among all that wait, from 1.
+    /// Reason for which the job is pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_reason: Option<PendingReason>,
+    /// Reason for the end of the job, with exhausted memory told apart from a plain exit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_reason: Option<EndReason>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_cause: Option<EndCause>,
+    /// Position among all pending jobs, from 1.
     pub position: Option<u32>,
-    /// How many wait.
+    /// Number of pending jobs.
     pub waiting: u32,
-    /// When it is expected to start; none when that cannot be known.
+    /// Expected start; none when it cannot be predicted.
     pub eta: Option<Stamp>,
-    /// The same in words.
+    /// Text of the expected start; empty for a job that is not pending.
     pub eta_text: String,
-    /// Smaller or more tolerant requests that would start now.
+    /// Text of `alternatives`.
     pub would_start_now: Vec<String>,
-    /// The nodes that came closest, and what each lacks.
+    /// Smaller or more tolerant requests that would start now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
+    /// Nodes with the smallest shortfall.
     pub closest: Vec<CloseNode>,
-    /// Where it is, or would go now.
+    /// Nodes and GPUs, present or predicted.
     pub placement: Vec<PlannedTask>,
-    /// What it costs, or would cost, an hour.
     pub price_per_hour: Option<Dollars>,
-    /// What it would cost in all, if its duration is known.
+    /// Cost of the whole run, if its duration is known.
     pub estimated_cost: Option<Dollars>,
 }
 
-/// A node that came close.
+/// A node that almost fits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CloseNode {
-    /// Its `gpu-…` name.
+    /// `gpu-…` name of the node.
     pub node_id: String,
-    /// Its name.
     pub node_name: String,
-    /// What it lacks, in words.
+    /// Text of the shortfall, with a remedy where there is one.
     pub lacks: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortfall: Option<Shortfall>,
 }
 
-/// Where a task would go.
+/// Placement of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlannedTask {
-    /// The task, from 0.
+    /// Number of the task, from 0.
     pub task: u32,
-    /// The `gpu-…` name of the node.
+    /// `gpu-…` name of the node.
     pub node_id: String,
-    /// The name of the node.
     pub node_name: String,
-    /// The GPUs.
     pub gpus: Vec<String>,
-    /// They are simulated.
+    /// The GPUs are simulated.
     pub simulated: bool,
 }

@@ -27,8 +27,8 @@ mod wire;
 pub use ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
 pub use units::{Cores, Dollars, Secret, Stamp};
 
-/// The path below which the worker API lives.
+/// Base path of the worker API.
 pub const BASE: &str = "/gpu-workers";
 
-/// The most rows that a server tells in one answer.
+/// Maximum number of rows in a response.
 pub const PAGE_MOST: u64 = 1000;

@@ -1,4 +1,4 @@
-//! Between server and agent: what goes over the stream that an agent holds open, and what it reports.
+//! Protocol between server and agent: the stream that an agent holds open, and its reports.
 //!
 //! * `GET  /gpu-workers/agents/{agent_id}/stream?session=S&after=N`: one JSON object a line ([`Framed`]),
 //!   an empty line as a ping every few seconds. Numbers count up within a session. An agent that comes back with
@@ -22,15 +22,15 @@ use crate::ids::JobId;
 use crate::job::{ResourceUsage, Runtime, Volume};
 use crate::units::{Cores, Secret, Stamp};
 
-/// One task of one try of one job.
+/// A task of one attempt of a job.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 pub struct TaskKey {
     pub job: JobId,
-    /// Which try, from 1.
+    /// Attempt, from 1.
     pub epoch: u32,
-    /// Which task of it, from 0.
+    /// Number of the task, from 0.
     pub task: u32,
 }
 
@@ -55,183 +55,170 @@ impl std::str::FromStr for TaskKey {
     }
 }
 
-/// A message with its number.
+/// A message with its sequence number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Framed {
-    /// The session of numbers; another one after the server was restarted.
+    /// Session of sequence numbers; a restart of the server begins a new one.
     pub session: String,
-    /// Counts up by one.
+    /// Increases by one.
     pub seq: u64,
-    /// What is said.
     #[serde(flatten)]
     pub message: Message,
 }
 
-/// What the server tells an agent.
+/// Message from the server to an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Message {
-    /// Everything that should be there: start what is missing, kill what is not named.
+    /// Complete desired state: the agent starts missing tasks and kills unlisted ones.
     Sync {
-        /// All live assignments of this node.
         assignments: Vec<Assignment>,
-        /// Those of them that are to be stopped.
+        /// Assignments to stop.
         stops: Vec<Stop>,
     },
-    /// Run this.
+    /// A task to run.
     Assign(Box<Assignment>),
-    /// Stop this.
+    /// A task to stop.
     Stop(Stop),
 }
 
-/// A task to stop: politely, then, after the grace, hard.
+/// Stop of a task: SIGTERM, then SIGKILL after the grace period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Stop {
-    /// Which.
     #[serde(flatten)]
     pub key: TaskKey,
-    /// Why.
     pub cause: StopCause,
-    /// Milliseconds between TERM and KILL.
+    /// Milliseconds between SIGTERM and SIGKILL.
     pub grace_ms: u64,
 }
 
-/// Why a task is stopped.
+/// Cause of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
-    /// Its user said so.
+    /// A user cancelled the job.
     Cancelled,
-    /// It ran too long.
+    /// The job exceeded its timeout.
     TimedOut,
-    /// Its node is being emptied.
+    /// The node is being drained.
     Drained,
-    /// More important work needs the room.
+    /// Another job preempts it.
     Preempted,
-    /// It used more GPU memory than its share.
+    /// The job exceeded its share of GPU memory.
     GpuMemoryExceeded,
-    /// Its user's money is used up.
+    /// The budget of the owner is exhausted.
     BudgetExceeded,
-    /// Another task of the same job failed or could not start.
+    /// Another task of the gang failed or could not start.
     GangBroken,
-    /// The GPU under it is broken.
+    /// The GPU failed.
     GpuSick,
-    /// The agent lost touch with the server for too long.
+    /// The lease of the agent expired.
     LeaseLost,
-    /// The whole system is being stopped.
+    /// The server shuts down.
     Shutdown,
-    /// The server gave it to another, or no longer knows it.
+    /// The server assigned the task elsewhere, or does not know it.
     Replaced,
 }
 
-/// Everything an agent needs in order to run one task.
+/// Assignment of a task to an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[expect(clippy::struct_excessive_bools, reason = "each says something of its own")]
 pub struct Assignment {
-    /// Which.
     #[serde(flatten)]
     pub key: TaskKey,
-    /// The job's name, for labels.
+    /// Name of the job, for labels.
     pub job_name: Option<String>,
-    /// How to run it.
     pub runtime: Runtime,
-    /// The image with registry and tag; only for containers.
+    /// Image with registry and tag; only for containers.
     pub image: Option<String>,
-    /// How to log in to the registry.
     pub registry_auth: Option<RegistryAuth>,
-    /// What to run; the image's own when absent.
+    /// Command; default is the command of the image.
     pub command: Option<Vec<String>>,
-    /// The folder in which it starts.
+    /// Working directory.
     pub working_dir: Option<String>,
-    /// Environment, complete but for what only the agent knows: devices, `JOB_DATA` or `JOB_DATA_FILE`,
-    /// `AGENTAFLOW_OUTPUT`. Secret variables are in here too, so it is never logged.
+    /// Environment without the variables that the agent sets: devices, `JOB_DATA` or `JOB_DATA_FILE`,
+    /// `AGENTAFLOW_OUTPUT`. Holds secrets, so it is never logged.
     pub env: BTreeMap<String, Secret>,
     /// `JOB_DATA`: `job_id`, `input_data`, `config`, `resource_requirements`.
     #[schema(value_type = Object)]
     pub job_data: Map<String, Value>,
-    /// The GPUs.
     pub gpus: Vec<GpuGrant>,
-    /// CPU cores; 0 is no limit.
+    /// CPU limit; 0 means no limit.
     pub cpu: Cores,
-    /// MiB of memory; 0 is no limit.
+    /// Memory limit in MiB; 0 means no limit.
     pub memory: u64,
-    /// MiB of `/dev/shm`; 0 is the runtime's own default.
+    /// Size of `/dev/shm` in MiB; 0 means the default of the runtime.
     pub shm: u64,
-    /// Folders that the container sees.
+    /// Host folders mounted into the container.
     pub volumes: Vec<Volume>,
-    /// The container may not write to its own file system, except `/tmp`.
+    /// Root file system is read-only except for `/tmp`.
     pub read_only: bool,
-    /// Stopped after so many milliseconds.
+    /// Timeout in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// Milliseconds between TERM and KILL.
+    /// Milliseconds between SIGTERM and SIGKILL.
     pub grace_ms: u64,
-    /// It must not outlive the lease: the server will start it elsewhere.
+    /// The task must not outlive the lease: the server starts it elsewhere.
     pub leased: bool,
-    /// Its GPUs are simulated: it gets no device, and a notice.
+    /// The GPUs are simulated: the task gets no device, and a notice.
     pub simulated: bool,
-    /// Whose job it is.
+    /// Name of the owner.
     pub user: String,
-    /// The server believes that it runs already: an agent that does not have it says that it is over instead of
+    /// The task runs already according to the server: an agent without the task reports its end instead of
     /// starting it a second time.
     #[serde(default)]
     pub running: bool,
 }
 
-/// How to log in to a registry.
+/// Credentials of a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RegistryAuth {
-    /// The registry; Docker Hub when absent.
+    /// Registry; default Docker Hub.
     pub server: Option<String>,
-    /// The user name.
     pub username: String,
-    /// The password.
     pub password: Secret,
 }
 
-/// A GPU, or a part of one, that a task may use.
+/// A GPU, or a part of one, assigned to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GpuGrant {
-    /// Its number on the node.
+    /// Index on the node.
     pub index: u32,
-    /// Its identifier; of the MIG slice if it is one.
+    /// UUID of the device or MIG slice.
     pub uuid: String,
-    /// Thousandths of the device.
+    /// Share of the device in thousandths.
     pub milli: u32,
-    /// MiB of its memory that the task may use.
+    /// Memory that the task may use, in MiB.
     pub memory: u64,
-    /// Others may be on the same device.
+    /// Other tasks may share the device.
     pub shared: bool,
 }
 
-/// What an agent reports in one go.
+/// Batch of reports from an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ReportBatch {
-    /// Pieces of logs; written before the reports are looked at.
+    /// Log chunks; stored before the reports are applied.
     pub logs: Vec<LogPiece>,
     /// Updates of tasks.
     pub reports: Vec<Report>,
 }
 
-/// A piece of a task's output.
+/// A chunk of a task's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LogPiece {
-    /// Whose.
     #[serde(flatten)]
     pub key: TaskKey,
-    /// Where in the task's output it begins, in bytes.
+    /// Offset in the task's output, in bytes.
     pub offset: u64,
-    /// The bytes, in base64.
+    /// Bytes in base64.
     pub data: String,
 }
 
 /// An update of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Report {
-    /// Which.
     #[serde(flatten)]
     pub key: TaskKey,
-    /// What.
     #[serde(flatten)]
     pub update: TaskUpdate,
 }
@@ -240,78 +227,75 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "update", rename_all = "snake_case")]
 pub enum TaskUpdate {
-    /// The agent has it.
+    /// The agent has the task.
     Accepted,
-    /// The agent cannot run it now; another may.
+    /// The agent cannot run the task now; another agent may.
     Refused {
-        /// Why, in words.
+        /// Message for people.
         detail: String,
     },
-    /// Something worth an event: an image being pulled, a warning.
+    /// Progress worth an event: an image pull, a warning.
     Progress {
         /// `Pulling`, `Pulled`, `Starting` or `Warning`.
         kind: EventKind,
-        /// In words.
+        /// Free text.
         detail: String,
     },
-    /// What it is in Kubernetes, where it runs there.
+    /// Objects of the task in Kubernetes.
     Placed(KubernetesPlace),
-    /// It runs.
+    /// Running.
     Running {
-        /// Since when, by the agent's clock.
+        /// Start by the agent's clock.
         started_at: Stamp,
     },
-    /// It is over and nothing of it runs any more.
+    /// The task has ended and no process of it remains.
     Ended(Box<Ended>),
 }
 
-/// A task as Kubernetes knows it.
+/// Objects of a task in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct KubernetesPlace {
-    /// The namespace.
     pub namespace: String,
-    /// The name of the `batch/v1` Job.
+    /// Name of the `batch/v1` Job.
     pub job_name: String,
-    /// The name of its pod.
     pub pod_name: String,
 }
 
-/// How a task ended.
+/// End of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Ended {
-    /// Its exit code, or 128 and the number of the signal; none if it never ran.
+    /// Exit code, or 128 plus the number of the signal; none if the task never ran.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// Signal that killed the process.
     pub signal: Option<i32>,
-    /// It was stopped, and this is why.
+    /// Cause of the stop, if the agent stopped the task.
     pub stopped: Option<StopCause>,
-    /// The kernel ended it because the host's memory, or its own limit, was used up.
+    /// The kernel's OOM killer ended the process.
     pub out_of_memory: bool,
     /// Failure to start, where the task never ran.
     pub failed_to_start: Option<StartFailure>,
-    /// When it began to run, by the agent's clock.
+    /// Start by the agent's clock.
     pub started_at: Option<Stamp>,
-    /// How long it ran, by a clock that does not jump.
+    /// Run time by a monotonic clock, in milliseconds.
     pub ran_ms: u64,
-    /// What it wrote to `$AGENTAFLOW_OUTPUT`.
+    /// JSON that the job wrote to `$AGENTAFLOW_OUTPUT`.
     #[schema(value_type = Option<Object>)]
     pub output_data: Option<Value>,
-    /// What it used.
     pub usage: ResourceUsage,
-    /// Bytes of output in all, so that the server knows when it has everything.
+    /// Total bytes of output; the server compares them with the chunks received.
     pub log_bytes: u64,
-    /// The end of what it wrote, if it failed. It is not sent: the server has it in its log.
+    /// Last bytes of the output of a failed task. Not sent: the server reads them from its log.
     #[serde(skip)]
     pub last_words: String,
 }
 
-/// The answer to a batch.
+/// Response to a batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportReply {
-    /// For each report, in order: whether it counts. A stale task is to be killed and forgotten.
+    /// Per report, in order: whether it was applied. The agent kills and forgets a stale task.
     pub accepted: Vec<bool>,
-    /// How many bytes of output the server now has of each task that pieces came for; go on from there.
+    /// Bytes of output that the server has per task; the agent continues from there.
     pub log_have: Vec<(TaskKey, u64)>,
 }

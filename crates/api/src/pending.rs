@@ -24,7 +24,7 @@ wire_enum! {
         /// The queue, or one above it, is at its limit.
         QuotaExceeded = "QuotaExceeded",
         /// The free room is reserved for another job.
-        Held = "Held",
+        Reserved = "Reserved",
         /// Other jobs are being stopped to make room.
         Preempting = "Preempting",
         /// A placement failed and is retried later.
@@ -33,6 +33,8 @@ wire_enum! {
         BudgetExceeded = "BudgetExceeded",
         /// The driver does not permit a start yet.
         Gated = "Gated",
+        /// The Kubernetes driver cannot schedule the pod as it is.
+        Parked = "Parked",
         /// A code that this version does not know.
         Unknown = "Unknown",
     }
@@ -55,7 +57,7 @@ pub enum PendingReason {
         /// Tasks that fit now.
         fits: u32,
         /// Whether an empty cluster would fit all of them.
-        ever: bool,
+        fits_when_empty: bool,
         /// Shortfalls for one more task.
         summary: FitSummary,
     },
@@ -76,7 +78,7 @@ pub enum PendingReason {
         requested: u64,
     },
     /// The free room is reserved for another job.
-    Held {
+    Reserved {
         /// Job that holds the reservation.
         by: String,
         /// Expected start of that job.
@@ -99,7 +101,7 @@ pub enum PendingReason {
     },
     /// The owner's budget does not cover the job.
     BudgetExceeded(BudgetShortfall),
-    /// A driver gate without data of its own; the text describes it.
+    /// The driver does not permit a start yet.
     Gated {
         /// Pods of the gang that exist, where the gang is not complete.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,6 +112,20 @@ pub enum PendingReason {
         /// Text of the system that closed the gate.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
+    },
+    /// The Kubernetes driver cannot schedule the pod as it is.
+    Parked {
+        /// Reason of the pod's condition.
+        reason: String,
+        /// Message of the pod's condition.
+        note: String,
+    },
+    /// A reason of which only the code and the rendered message were stored.
+    Reported {
+        /// Code.
+        reason: PendingCode,
+        /// Rendered message.
+        note: String,
     },
     /// A reason that this version does not know.
     #[serde(other)]
@@ -128,11 +144,13 @@ impl PendingReason {
             Self::NeverFits(_) => PendingCode::NeverFits,
             Self::GangIncomplete { .. } => PendingCode::GangIncomplete,
             Self::QuotaExceeded { .. } => PendingCode::QuotaExceeded,
-            Self::Held { .. } => PendingCode::Held,
+            Self::Reserved { .. } => PendingCode::Reserved,
             Self::Preempting { .. } => PendingCode::Preempting,
             Self::BackingOff { .. } => PendingCode::BackingOff,
             Self::BudgetExceeded(_) => PendingCode::BudgetExceeded,
             Self::Gated { .. } => PendingCode::Gated,
+            Self::Parked { .. } => PendingCode::Parked,
+            Self::Reported { reason, .. } => *reason,
             Self::Unknown => PendingCode::Unknown,
         }
     }
@@ -182,9 +200,9 @@ pub struct NodesShort {
 #[serde(tag = "shortfall", rename_all = "snake_case")]
 pub enum Shortfall {
     /// The node does not answer.
-    NodeDown,
+    NotReady,
     /// The node is cordoned, drained or about to be reclaimed.
-    NodeCordoned,
+    Unschedulable,
     /// The request names another node.
     OtherNode,
     /// The node lacks the labels of the node selector.
@@ -225,7 +243,7 @@ pub enum Shortfall {
         available: u32,
     },
     /// The node only assigns whole GPUs.
-    NoGpuSharing,
+    WholeGpusOnly,
     /// Too few GPUs are free.
     FreeGpus {
         /// GPUs requested.
@@ -269,7 +287,7 @@ pub enum Shortfall {
         available: u32,
     },
     /// The GPUs that would fit take no new work.
-    ClosedGpus {
+    UnavailableGpus {
         /// GPUs cordoned.
         cordoned: u32,
         /// GPUs draining.
@@ -324,9 +342,9 @@ pub enum Shortfall {
         token: String,
     },
     /// Pod affinity: the required tasks are elsewhere.
-    PodAffinity,
+    TaskAffinity,
     /// Pod anti-affinity: a task that must be avoided is here.
-    PodAntiAffinity,
+    TaskAntiAffinity,
     /// The topology spread does not permit one more task here.
     TopologySpread,
     /// An obstacle that this version does not know.

@@ -1,4 +1,4 @@
-//! Queues: shares of the cluster for some people.
+//! Queues: quotas of the cluster for groups of users.
 
 use std::collections::BTreeMap;
 
@@ -8,67 +8,61 @@ use utoipa::ToSchema;
 use crate::lenient;
 use crate::units::{Cores, Stamp};
 
-/// A queue as it is written.
+/// Specification of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct QueueSpec {
-    /// Its name.
     pub name: String,
-    /// The queue that it is part of; `root` when absent.
+    /// Parent queue; default `root`.
     pub parent: Option<String>,
-    /// Its weight among its siblings when capacity is short; 100 when absent.
+    /// Weight among siblings under contention; default 100.
     #[serde(deserialize_with = "lenient::small")]
     pub weight: Option<u32>,
-    /// What it gets back from borrowers whenever it needs it.
+    /// Guaranteed quota, reclaimed from borrowers on demand.
     #[serde(deserialize_with = "lenient::or_default")]
     pub guaranteed: QuotaSpec,
-    /// What it never exceeds.
+    /// Maximum quota.
     #[serde(deserialize_with = "lenient::or_default")]
     pub limit: QuotaSpec,
-    /// May use more than guaranteed while others do not need it; true when absent.
+    /// May borrow unused quota of other queues; default true.
     pub borrow: Option<bool>,
-    /// Its jobs have at most this priority; 10 when absent.
+    /// Maximum priority of its jobs; default 10.
     #[serde(deserialize_with = "lenient::small")]
     pub max_priority: Option<u32>,
-    /// Only these users may use it; empty means everybody.
+    /// Users with access; empty means all users.
     #[serde(deserialize_with = "lenient::or_default")]
     pub users: Vec<String>,
 }
 
-/// Amounts of resources; what is absent is not limited.
+/// Amounts of resources; an absent resource has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct QuotaSpec {
-    /// CPU cores.
     pub cpu_cores: Option<Cores>,
-    /// MiB of memory.
+    /// In MiB.
     #[serde(deserialize_with = "lenient::whole")]
     pub memory: Option<u64>,
-    /// GPUs, to a thousandth.
+    /// To a thousandth of a GPU.
     pub gpus: Option<Cores>,
-    /// GPUs by model, to a thousandth.
+    /// GPUs per model.
     #[serde(deserialize_with = "lenient::or_default")]
     pub gpu_types: BTreeMap<String, Cores>,
 }
 
-/// A queue as the API shows it.
+/// A queue with its usage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
-    /// What was written.
     #[serde(flatten)]
     pub spec: QueueSpec,
-    /// Jobs that wait in it.
+    /// Pending jobs.
     pub pending: u32,
-    /// Jobs that have a place.
+    /// Placed or running jobs.
     pub running: u32,
-    /// GPUs in use.
     pub gpus_used: Cores,
-    /// CPU cores in use.
     pub cpu_used: Cores,
-    /// MiB of memory in use.
+    /// In MiB.
     pub memory_used: u64,
-    /// When it was made.
     pub created_at: Stamp,
-    /// When it was changed last.
+    /// Time of the last change.
     pub updated_at: Stamp,
 }

@@ -1,4 +1,4 @@
-//! Amounts as they are written in JSON: cores, dollars, times.
+//! Amounts in JSON: cores, GPUs, dollars, times.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, SchemaFormat, SchemaTy
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-/// A moment in milliseconds since 1970, written as RFC 3339 in UTC: `2026-11-15T06:43:29.120Z`.
+/// Milliseconds since 1970, written as RFC 3339 in UTC: `2026-11-15T06:43:29.120Z`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(pub i64);
 
@@ -27,14 +27,12 @@ impl fmt::Display for Cores {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dollars(pub i64);
 
-/// Text that is never shown: passwords, tokens, secret variables. Written to JSON as it is, hidden from
-/// debug output.
+/// A password, token or secret variable: plain in JSON, hidden in debug output.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
 
 impl Secret {
-    /// The text.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -59,17 +57,17 @@ impl fmt::Debug for Secret {
 }
 
 impl Stamp {
-    /// The wall clock.
+    /// Current wall-clock time.
     pub fn now() -> Self {
         Self(jiff::Timestamp::now().as_millisecond())
     }
 
-    /// The day in UTC: `2026-11-15`.
+    /// Day in UTC: `2026-11-15`.
     pub fn day(self) -> String {
         self.to_string()[..10].to_owned()
     }
 
-    /// The month in UTC: `2026-11`.
+    /// Month in UTC: `2026-11`.
     pub fn month(self) -> String {
         self.to_string()[..7].to_owned()
     }

@@ -130,17 +130,11 @@ fn explanation_lines(model: &Model, handle: &str, columns: usize) -> Vec<StyledL
 fn explained(explanation: &Explanation, columns: usize) -> Vec<StyledLine> {
     let mut lines = wrapped(Tone::Strong, &explanation.summary, columns, "");
     let mut add = |tone, text: &str| lines.extend(wrapped(tone, text, columns, "  "));
-    if let Some(detail) =
-        explanation.detail.as_deref().filter(|detail| !explanation.summary.contains(*detail))
-    {
+    if let Some(detail) = explanation.detail.as_deref() {
         add(Tone::Plain, detail);
     }
     if let Some(position) = explanation.position {
-        let eta = if explanation.summary.contains(&explanation.eta_text) {
-            ""
-        } else {
-            explanation.eta_text.as_str()
-        };
+        let eta = explanation.eta_text.as_str();
         let gap = if eta.is_empty() { "" } else { ", " };
         add(Tone::Plain, &format!("Position {position} of {}{gap}{eta}", explanation.waiting));
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use agentaflow_api::explain::{CloseNode, Explanation};
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Node, NodeStatus};
+use agentaflow_api::pending::{FitSummary, NodesShort, PendingReason, Shortfall};
 use agentaflow_api::{Cores, Dollars, Stamp};
+use agentaflow_explain::pending;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::model::{Effect, Message, Model, Snapshot};
@@ -150,15 +152,22 @@ fn job(id: i64, name: &str, status: JobStatus, place: Option<(&str, &[&str])>) -
         job.completed_at = Some(Stamp(NOW.0 - 50_000 + id));
     }
     if status == JobStatus::Pending {
-        job.wait_reason = Some("0/2 nodes fit: 2 lack 8 free GPUs (most free 2)".to_owned());
+        job.pending_reason = Some(no_room());
+        job.wait_reason = job.pending_reason.as_ref().map(|reason| pending::reason(reason, NOW));
     }
     job
 }
 
+fn no_room() -> PendingReason {
+    let shortfall = Shortfall::FreeGpus { requested: 8, available: 2 };
+    let shortfalls = vec![NodesShort { count: 2, shortfall }];
+    PendingReason::NoRoom(FitSummary { nodes: 2, shortfalls })
+}
+
 fn explanation(position: u32, eta: Option<i64>) -> Explanation {
     Explanation {
-        summary: "0/2 nodes fit: 2 lack 8 free GPUs (most free 2)".to_owned(),
-        detail: Some("0/2 nodes fit: 2 lack 8 free GPUs (most free 2)".to_owned()),
+        summary: pending::reason(&no_room(), NOW),
+        pending_reason: Some(no_room()),
         position: Some(position),
         waiting: 2,
         eta: eta.map(|seconds| Stamp(NOW.0 + seconds * 1000)),

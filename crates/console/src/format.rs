@@ -1,6 +1,5 @@
 //! Amounts, times and foreign text as a terminal shows them.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 
 use agentaflow_api::{Dollars, Stamp};
@@ -73,15 +72,6 @@ pub fn dollars(amount: Dollars) -> String {
 /// Foreign text on one line, without escape sequences and control characters.
 pub fn one_line(text: &str) -> String {
     text::clean(text).trim().to_owned()
-}
-
-/// A pending reason without its count of nodes, where the whole reason is longer than `room` characters.
-pub fn shortened(reason: &str, room: usize) -> Cow<'_, str> {
-    let fits = reason.chars().count() <= room;
-    let Some(count) = reason.find(" nodes fit").filter(|_| !fits) else { return reason.into() };
-    let start = reason[..count].rfind(": ").map_or(0, |colon| colon + 2);
-    let Some(colon) = reason[count..].find(": ") else { return reason.into() };
-    format!("{}{}", &reason[..start], &reason[count + colon + 2..]).into()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use agentaflow_api::explain::{Explanation, PlannedTask};
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_explain::End;
 use serde_json::{Value, json};
 
@@ -71,9 +72,9 @@ impl Cluster {
         let said = agentaflow_explain::end(&End { reason, detail: &message, ..End::default() });
         Ok(Some(Explanation {
             status: job.status,
-            summary: format!("it cannot start: {message}"),
-            reason: reason.map(|reason| reason.to_string()),
-            detail: Some(format!("remedy: {}", said.remedy)),
+            summary: format!("Cannot start: {message}"),
+            end_reason: reason,
+            detail: Some(format!("Remedy: {}", said.remedy)),
             placement: places(job),
             price_per_hour: job.price_per_hour,
             ..Explanation::default()
@@ -95,17 +96,18 @@ impl Cluster {
         nodes.sort_unstable();
         nodes.dedup();
         let told = match job.status {
-            JobStatus::Running => format!("it runs on {}", nodes.join(", ")),
-            JobStatus::Scheduled => format!("it is starting on {}", nodes.join(", ")),
+            JobStatus::Running => format!("Running on {}", nodes.join(", ")),
+            JobStatus::Scheduled => format!("Starting on {}", nodes.join(", ")),
             _ => job
                 .wait_reason
                 .clone()
-                .unwrap_or_else(|| "Pending; no reason reported yet".to_owned()),
+                .unwrap_or_else(|| agentaflow_explain::pending::NO_REASON.to_owned()),
         };
         Ok(Explanation {
             status: job.status,
             summary: format!("{}; {caveat}", told.trim_end_matches('.')),
             detail: warning.filter(|words| job.wait_reason.as_ref() != Some(words)),
+            pending_reason: job.pending_reason.clone(),
             placement: places(job),
             price_per_hour: job.price_per_hour,
             ..Explanation::default()
@@ -123,8 +125,11 @@ fn answer(text: &str) -> Result<Explanation, Failure> {
     // An older scheduler only has sentences.
     let lines = answer["lines"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let summary = lines.collect::<Vec<_>>().join("; ");
-    let reason = answer["reason"].as_str().map(str::to_owned);
-    Ok(Explanation { summary, reason, ..Explanation::default() })
+    let pending_reason = answer["reason"].as_str().map(|word| PendingReason::Reported {
+        reason: PendingCode::from_word(word),
+        note: summary.clone(),
+    });
+    Ok(Explanation { summary, pending_reason, ..Explanation::default() })
 }
 
 fn unreadable(error: &serde_json::Error) -> Failure {
@@ -159,27 +164,26 @@ fn places(job: &Job) -> Vec<PlannedTask> {
 fn over(job: &Job, output: &str) -> Explanation {
     let base = Explanation {
         status: job.status,
-        reason: job.end_reason.map(|reason| reason.to_string()),
+        end_reason: job.end_reason,
         eta: job.started_at,
-        eta_text: "it is over".to_owned(),
         placement: places(job),
         price_per_hour: job.price_per_hour,
         ..Explanation::default()
     };
-    let status = job.status.as_str();
     if job.status != JobStatus::Failed {
-        return Explanation { summary: format!("it is over ({status}): it ended well"), ..base };
+        let completed = job.status == JobStatus::Completed;
+        let summary = if completed { "Completed" } else { "Cancelled" }.to_owned();
+        return Explanation { summary, ..base };
     }
     let message = job.error_message.as_deref().unwrap_or_default();
     let cause = job.end_cause.or_else(|| agentaflow_explain::find_cause(output));
     let (reason, exit_code) = (job.end_reason, job.exit_code);
     let said = agentaflow_explain::end(&End { reason, cause, exit_code, detail: message });
-    let reason = agentaflow_explain::end_reason(reason, cause);
     Explanation {
-        summary: format!("it is over ({status}): {}", said.summary),
-        reason: reason.map(|reason| reason.to_string()),
-        detail: Some(format!("remedy: {}", said.remedy)),
-        data: job.error_message.as_ref().map(|message| json!({"message": message})),
+        summary: format!("Failed: {}", said.summary),
+        end_reason: agentaflow_explain::end_reason(reason, cause),
+        end_cause: cause,
+        detail: Some(format!("Remedy: {}", said.remedy)),
         ..base
     }
 }
@@ -200,26 +204,27 @@ mod tests {
             ..Job::default()
         };
         let table = [
-            (job(EndReason::Exited, Some(3)), "", "Exited"),
-            (job(EndReason::Exited, Some(1)), "CUDA out of memory.", "GpuOutOfMemory"),
-            (job(EndReason::OutOfMemory, Some(137)), "", "OutOfMemory"),
-            (job(EndReason::TimedOut, None), "", "TimedOut"),
-            (job(EndReason::Evicted, None), "", "Evicted"),
+            (job(EndReason::Exited, Some(3)), "", EndReason::Exited),
+            (job(EndReason::Exited, Some(1)), "CUDA out of memory.", EndReason::GpuOutOfMemory),
+            (job(EndReason::OutOfMemory, Some(137)), "", EndReason::OutOfMemory),
+            (job(EndReason::TimedOut, None), "", EndReason::TimedOut),
+            (job(EndReason::Evicted, None), "", EndReason::Evicted),
         ];
         for (job, output, reason) in table {
             let told = over(&job, output);
-            assert_eq!(told.reason.as_deref(), Some(reason), "{told:?}");
+            assert_eq!(told.end_reason, Some(reason), "{told:?}");
             assert!(told.detail.is_some(), "{told:?}");
         }
         let well = over(&Job { status: JobStatus::Completed, ..Job::default() }, "");
-        assert_eq!(well.summary, "it is over (completed): it ended well");
+        assert_eq!((well.status, well.detail), (JobStatus::Completed, None));
     }
 
     #[test]
     fn answers_of_older_schedulers_are_understood() {
         let told = answer(r#"{"state": "Waiting", "reason": "NoRoom", "lines": ["a", "b"]}"#);
         let told = told.unwrap();
-        assert_eq!((told.summary.as_str(), told.reason.as_deref()), ("a; b", Some("NoRoom")));
+        let code = told.pending_reason.as_ref().map(PendingReason::code);
+        assert_eq!((told.summary.as_str(), code), ("a; b", Some(PendingCode::NoRoom)));
         assert!(answer("<html>").is_err());
     }
 }

@@ -1,24 +1,49 @@
-//! Why a cluster did not answer as it was asked.
+//! Errors of calls to a cluster.
 
-/// Why a cluster did not answer as it was asked.
+/// Error of a call to a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Object not found.
+    /// The object does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The caller may not do that, or is not known.
+    /// The caller lacks permission or is not authenticated.
     #[error("{0}")]
-    Forbidden(String),
-    /// Invalid object, or conflict with an existing one.
+    Forbidden(Forbidden),
+    /// The object is not valid or conflicts with an existing one.
     #[error("{0}")]
     Refused(String),
-    /// API server or scheduler unavailable.
+    /// A component does not answer.
     #[error("{0}")]
-    Unreachable(String),
-    /// A cluster cannot do that; a server can.
+    Unreachable(Unreachable),
+    /// Only a server supports the call.
     #[error("{0}")]
     Unsupported(String),
-    /// Something else.
+    /// Any other error.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Missing permission.
+#[derive(Debug, thiserror::Error)]
+pub enum Forbidden {
+    /// The API server denied the request.
+    #[error("{0}")]
+    Rbac(String),
+    /// Another component denied the request; the message names the remedy.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Component that does not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreachable {
+    /// The API server, with the innermost cause.
+    #[error("the API server does not answer: {0}")]
+    ApiServer(String),
+    /// The scheduler behind its service.
+    #[error("{0}")]
+    Scheduler(String),
+    /// Another component; the message names it.
     #[error("{0}")]
     Other(String),
 }
@@ -37,8 +62,10 @@ impl Failure {
     pub(super) fn of_status(code: u16, message: String) -> Self {
         match code {
             404 => Self::NotFound(message),
-            401 => Self::Forbidden(format!("the cluster does not know who you are: {message}")),
-            403 => Self::Forbidden(message),
+            401 => Self::Forbidden(Forbidden::Other(format!(
+                "the cluster does not know who you are: {message}"
+            ))),
+            403 => Self::Forbidden(Forbidden::Rbac(message)),
             400..500 => Self::Refused(message),
             _ => Self::Other(message),
         }
@@ -62,7 +89,7 @@ impl From<kube::Error> for Failure {
                 Self::of_status(status.code, message)
             }
             kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
-                Self::Unreachable(format!("the API server does not answer: {}", root(&error)))
+                Self::Unreachable(Unreachable::ApiServer(root(&error)))
             }
             kube::Error::SerdeError(error) => {
                 Self::Other(format!("the API server's answer cannot be read: {error}"))

@@ -29,7 +29,7 @@ mod settings;
 mod show;
 mod template;
 
-pub use failure::Failure;
+pub use failure::{Failure, Forbidden, Unreachable};
 
 /// A cluster, and where in it.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::follow::Following;
 use super::named::{Kind, Named};
-use super::{Cluster, Failure, LogQuery, show, template};
+use super::{Cluster, Failure, LogQuery, Unreachable, show, template};
 
 /// Poll interval of a pod that has not started.
 const LOOK: Duration = Duration::from_millis(500);
@@ -50,7 +50,9 @@ impl Cluster {
             match lines.read_until(b'\n', &mut piece).await {
                 Ok(0) => Ok(None),
                 Ok(_) => Ok(Some((Bytes::from(piece), lines))),
-                Err(error) => Err(Failure::Unreachable(format!("the output broke off: {error}"))),
+                Err(error) => Err(Failure::Unreachable(Unreachable::Other(format!(
+                    "the output broke off: {error}"
+                )))),
             }
         });
         Ok(pieces.boxed())

@@ -4,7 +4,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 
-use super::Failure;
+use super::{Failure, Unreachable};
 
 /// The most of an answer that is read.
 const LARGEST: usize = 16 << 20;
@@ -17,8 +17,9 @@ pub(super) async fn send(
     let answer = client.send(request.map(Body::from)).await?;
     let status = answer.status().as_u16();
     let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-    let body =
-        body.map_err(|error| Failure::Unreachable(format!("the answer broke off: {error}")))?;
+    let body = body.map_err(|error| {
+        Failure::Unreachable(Unreachable::Other(format!("the answer broke off: {error}")))
+    })?;
     Ok((status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
 }
 

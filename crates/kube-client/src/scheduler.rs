@@ -5,7 +5,7 @@ use http::{Method, Request};
 use serde_json::Value;
 use std::time::Duration;
 
-use super::{Cluster, Failure, once};
+use super::{Cluster, Failure, Forbidden, Unreachable, once};
 
 /// Timeout of a request; the scheduler itself gives up after two seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,13 +55,16 @@ impl Cluster {
             if (200..300).contains(&status) { Ok(text) } else { Err(self.refusal(status, &text)) }
         };
         tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
-            Err(Failure::Unreachable("the scheduler does not answer in time".to_owned()))
+            let message = "the scheduler does not answer in time".to_owned();
+            Err(Failure::Unreachable(Unreachable::Other(message)))
         })
     }
 
     fn unreachable(&self, failure: Failure, port: Port) -> Failure {
         match (failure, &self.scheduler) {
-            (Failure::Unreachable(why), Some(url)) => silent(url, port, &why),
+            (Failure::Unreachable(Unreachable::ApiServer(why)), Some(url)) => {
+                silent(url, port, &why)
+            }
             (failure, _) => failure,
         }
     }
@@ -72,19 +75,21 @@ impl Cluster {
         let proxy = text.trim_start().starts_with('{');
         let message = once::message(text);
         match status {
-            403 if proxy => Failure::Forbidden(format!(
+            403 if proxy => Failure::Forbidden(Forbidden::Other(format!(
                 "you may not ask the scheduler through the API server: ask for a RoleBinding to the ClusterRole `{}` in \
                  namespace {}",
                 names::ASKER_ROLE,
                 self.system
-            )),
-            401 | 403 => Failure::Forbidden(message),
-            502..=504 if !proxy => Failure::Unreachable(format!("the scheduler says: {message}")),
-            _ if proxy => Failure::Unreachable(format!(
+            ))),
+            401 | 403 => Failure::Forbidden(Forbidden::Other(message)),
+            502..=504 if !proxy => {
+                Failure::Unreachable(Unreachable::Other(format!("the scheduler says: {message}")))
+            }
+            _ if proxy => Failure::Unreachable(Unreachable::Scheduler(format!(
                 "no answer through service {} in namespace {}: {message}",
                 names::SCHEDULER_SERVICE,
                 self.system
-            )),
+            ))),
             _ => Failure::of_status(status, message),
         }
     }
@@ -111,10 +116,11 @@ fn address(url: &str, port: Port) -> Option<http::Uri> {
 /// Error for a scheduler that does not respond. The URL of metrics differs from the context.
 fn silent(url: &str, port: Port, why: &str) -> Failure {
     let asked = address(url, port).map_or_else(|| url.to_owned(), |uri| uri.to_string());
-    let why = why.rsplit(": ").next().unwrap_or_default();
     let why = why.split(" (os error").next().unwrap_or_default();
     let asked = asked.trim_end_matches('/');
-    Failure::Unreachable(format!("the scheduler at {asked} does not answer: {why}"))
+    Failure::Unreachable(Unreachable::Other(format!(
+        "the scheduler at {asked} does not answer: {why}"
+    )))
 }
 
 fn wrong(url: &str) -> Failure {
@@ -144,7 +150,7 @@ mod tests {
             assert_eq!(address(url, Port::Http).unwrap().to_string(), questions);
             assert_eq!(address(url, Port::Metrics).unwrap().to_string(), metrics);
         }
-        let why = "client error: Connect: Connection refused (os error 111)";
+        let why = "Connection refused (os error 111)";
         assert_eq!(
             silent("http://10.0.0.1:8080", Port::Metrics, why).to_string(),
             "the scheduler at http://10.0.0.1:9090 does not answer: Connection refused"

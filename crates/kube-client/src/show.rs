@@ -2,6 +2,7 @@
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::job::{Job, JobSpec, JobStatus, TaskPlace, TaskState};
+use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_api::{Dollars, Stamp};
 use agentaflow_kube_core::crd::{GpuWorkloadSpec, WorkloadPhase};
 use agentaflow_kube_core::names;
@@ -36,6 +37,7 @@ impl View {
         let ending = ending.into_iter().find(|end| end.reason.is_some()).unwrap_or_default();
         let over = matches!(phase, WorkloadPhase::Succeeded | WorkloadPhase::Failed);
         let placed = phase != WorkloadPhase::Pending;
+        let waits = unschedulable(&status.conditions, phase);
         let mut job = Job {
             spec: workload.spec.0.as_ref().map(|spec| of_spec(spec)).unwrap_or_default(),
             status: of_phase(phase),
@@ -51,7 +53,8 @@ impl View {
             end_reason: end_reason(phase, &ending),
             attempt: current.values().map(|pod| attempt(pod) + 1).max().unwrap_or(0),
             retries_used: status.retries,
-            wait_reason: wait_reason(&status.conditions, phase),
+            wait_reason: waits.as_ref().map(|waits| waits.message.clone()),
+            pending_reason: waits.map(pending_reason),
             price_per_hour: status.price_per_hour.as_deref().and_then(price),
             tasks: if placed { tasks } else { Vec::new() },
             ..self.begin(&named, &workload.metadata)
@@ -257,11 +260,19 @@ fn end_reason(phase: WorkloadPhase, ending: &Ending) -> Option<EndReason> {
     }
 }
 
-fn wait_reason(conditions: &[Condition], phase: WorkloadPhase) -> Option<String> {
+/// Condition that gives the reason for which a workload is pending.
+fn unschedulable(conditions: &[Condition], phase: WorkloadPhase) -> Option<&Condition> {
     let waits = condition(conditions, "Schedulable")?;
     let told =
         phase == WorkloadPhase::Pending && waits.status != "True" && !waits.message.is_empty();
-    told.then(|| waits.message.clone())
+    told.then_some(waits)
+}
+
+fn pending_reason(condition: &Condition) -> PendingReason {
+    PendingReason::Reported {
+        reason: PendingCode::from_word(&condition.reason),
+        note: condition.message.clone(),
+    }
 }
 
 pub(super) fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {

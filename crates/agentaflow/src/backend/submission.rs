@@ -74,10 +74,13 @@ impl Submission {
 
     /// Adds the `--set` or the line that caused the rejection, if known.
     pub(crate) fn locate_error(&self, error: anyhow::Error) -> anyhow::Error {
-        let by_server = matches!(error.downcast_ref(), Some(ClientError::Refused { .. }));
-        let by_cluster = matches!(error.downcast_ref(), Some(Failure::Refused(_)));
-        let source = self.source.as_ref().filter(|_| by_server || by_cluster);
-        let location = source.and_then(|source| source.location(&error.to_string()));
+        let location = self.source.as_ref().and_then(|source| {
+            if let Some(ClientError::Refused { body, .. }) = error.downcast_ref() {
+                return body.details.field.as_deref().map(|field| source.field_location(field));
+            }
+            let Some(Failure::Refused(message)) = error.downcast_ref() else { return None };
+            source.message_location(message)
+        });
         let error = self.rename_fields(error);
         match location {
             Some(location) => error.context(location),
@@ -138,8 +141,17 @@ impl SourceDocument {
         format!("`{}`, {}", self.file, self.document.position(steps))
     }
 
-    /// Position of the field or quoted value that a rejection names.
-    fn location(&self, message: &str) -> Option<String> {
+    /// Position of a field of the API.
+    fn field_location(&self, field: &str) -> String {
+        let steps = self.steps(field);
+        self.setting(&steps).unwrap_or_else(|| match self.document.at(&steps) {
+            Some(_) => self.line(&steps),
+            None => self.line(&[]),
+        })
+    }
+
+    /// Position of the field or quoted value that a message of a Kubernetes API server names.
+    fn message_location(&self, message: &str) -> Option<String> {
         let quoted = |word: &str| [format!("`{word}`"), format!("\"{word}\"")];
         let is_quoted = |word: &str| quoted(word).iter().any(|word| message.contains(word));
         let words = message.split([' ', '`', '"', ',', ';', '(', ')', '\n']);
@@ -160,7 +172,6 @@ impl SourceDocument {
         let text = texts.find(|(_, text)| !text.is_empty() && is_quoted(text));
         set.map(|(field, value)| format!("--set {field}={value}"))
             .or_else(|| text.map(|(field, _)| self.line(&[field.as_str()])))
-            .or_else(|| message.contains("` is missing").then(|| self.line(&[])))
     }
 }
 
@@ -243,16 +254,20 @@ mod tests {
         let set = [("fraction", "7"), ("env.A-B", "1"), ("queue", "nope")];
         let set = set.map(|(field, value)| (field.to_owned(), value.to_owned())).to_vec();
         let source = SourceDocument { file: "t.yaml".to_owned(), document, set };
+        for (field, location) in [
+            ("gpu_fraction", "--set fraction=7"),
+            ("env", "--set env.A-B=1"),
+            ("queue", "--set queue=nope"),
+            ("priority", "`t.yaml`, line 3, column 1"),
+            ("command", "`t.yaml`, line 1, column 1"),
+        ] {
+            assert_eq!(source.field_location(field), location, "{field}");
+        }
         for (message, location) in [
-            ("`gpu_fraction` must be below 1", Some("--set fraction=7")),
-            ("`env` has a name that cannot be one", Some("--set env.A-B=1")),
-            ("there is no queue `nope`", Some("--set queue=nope")),
-            ("there is no queue `x`", Some("`t.yaml`, line 2, column 1")),
-            ("`priority` is 3; at most 2 is allowed", Some("`t.yaml`, line 3, column 1")),
-            ("`command` is missing", Some("`t.yaml`, line 1, column 1")),
+            ("there is no queue \"x\"", Some("`t.yaml`, line 2, column 1")),
             ("the server takes no more jobs", None),
         ] {
-            assert_eq!(source.location(message).as_deref(), location, "{message}");
+            assert_eq!(source.message_location(message).as_deref(), location, "{message}");
         }
     }
 }

@@ -68,18 +68,17 @@ pub(super) fn named(submission: &Submission, all: &[Submission]) -> String {
 pub(super) fn words(said: &Explanation) -> String {
     let mut text = output::wrapped(&one_line(&said.summary), "", "");
     let mut add = |line: &str| text.push_str(&output::wrapped(&one_line(line), "  ", "    "));
-    if let Some(detail) = said.detail.as_deref().filter(|detail| !said.summary.contains(*detail)) {
+    if let Some(detail) = said.detail.as_deref() {
         add(detail);
     }
     if let Some(position) = said.position {
-        add(&format!("place {position} of {}", said.waiting));
+        add(&agentaflow_explain::position(position, said.waiting));
     }
-    let told = said.summary.contains(&said.eta_text) || said.summary.contains("would start now");
-    if !said.eta_text.is_empty() && !told {
+    if !said.eta_text.is_empty() {
         add(&said.eta_text);
     }
-    if !said.would_start_now.is_empty() {
-        add(&format!("would start now {}", said.would_start_now.join(", or ")));
+    if let Some(line) = agentaflow_explain::alternatives(said.would_start_now.iter().cloned()) {
+        add(&line);
     }
     for node in &said.closest {
         add(&format!("{}: {}", node.node_name, node.lacks));

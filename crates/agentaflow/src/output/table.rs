@@ -1,6 +1,5 @@
 //! Tables that hide less important columns and cut the last one to fit the terminal.
 
-use agentaflow_console::format::shortened;
 use comfy_table::{CellAlignment, Table, presets};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr};
 
@@ -23,6 +22,8 @@ pub(crate) struct Column<T> {
     pub(crate) cell: fn(&T) -> String,
     /// Value for programs, if different: a number without unit, a name that is not cut.
     pub(crate) plain: Option<fn(&T) -> String>,
+    /// A shorter text for a row whose text exceeds the room of the last column.
+    pub(crate) short: Option<fn(&T) -> String>,
 }
 
 /// Rank of a column that only wide tables show.
@@ -32,6 +33,11 @@ impl<T> Column<T> {
     /// Sets the value for programs.
     pub(crate) const fn plain(self, plain: fn(&T) -> String) -> Self {
         Self { plain: Some(plain), ..self }
+    }
+
+    /// The same column with a shorter text where space is short.
+    pub(crate) const fn short(self, short: fn(&T) -> String) -> Self {
+        Self { short: Some(short), ..self }
     }
 
     /// Value of a row for programs.
@@ -128,15 +134,15 @@ fn cut_to(text: &str, room: usize) -> String {
     cut + "…"
 }
 
-/// Says reasons that close a table in fewer words where they are longer than their room.
+/// Replaces texts of the last column that exceed their room by their short form.
 fn shorten<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], room: usize) {
     let Some(last) = shown.last().filter(|last| may_be_cut(last)) else { return };
+    let Some(short) = last.short else { return };
     for (line, row) in lines.iter_mut().skip(1).zip(rows) {
         let said = (last.cell)(row);
         let head = line.strip_suffix(said.as_str()).map(str::to_owned);
         if let Some(head) = head.filter(|_| width_of(line) > room) {
-            let room = room.saturating_sub(width_of(&head));
-            *line = head + &shortened(&said, room);
+            *line = head + &short(row);
         }
     }
 }
@@ -203,7 +209,8 @@ mod tests {
     const COUNT_COST_WHY: [Column<Row>; 3] = [
         right("COUNT", 0, |row| row.1.to_string()),
         right("COST", 2, |_| "$0.00".to_owned()),
-        left("WHY", 1, |row| row.0.to_owned()),
+        left("WHY", 1, |row: &Row| row.0.to_owned())
+            .short(|row| row.0.rsplit_once('.').map_or(row.0, |(_, last)| last).to_owned()),
     ];
 
     #[test]
@@ -219,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn shortfalls_precede_counts_in_narrow_tables() {
+    fn the_last_column_uses_its_short_text_where_space_is_short() {
         let columns = COUNT_COST_WHY;
-        let rows = [("0/1 nodes fit, even when empty: 1 lacks 9 GPUs (most 2)", 7)];
+        let rows = [("A longer text about it.1 lacks 9 GPUs (most 2)", 7)];
         assert_eq!(
             table(&columns, &rows, Some(40)),
             "COUNT   COST  WHY\n    7  $0.00  1 lacks 9 GPUs (most 2)\n"

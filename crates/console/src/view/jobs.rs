@@ -2,6 +2,7 @@
 
 use agentaflow_api::Dollars;
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
+use agentaflow_explain::pending;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -98,6 +99,8 @@ pub(crate) fn draw_queue(
     area: Rect,
     buffer: &mut Buffer,
 ) {
+    // Below this width the column has no room for the number of nodes.
+    let narrow = area.width < 110;
     let cells = |job: &Job| {
         let explanation = model.explanation(&job.handle()).and_then(|result| result.as_ref().ok());
         let position = explanation.and_then(|it| it.position.map(|at| (at, it.waiting)));
@@ -109,8 +112,12 @@ pub(crate) fn draw_queue(
             Some(_) => "soon".to_owned(),
             None => "-".to_owned(),
         };
-        let reason =
-            explanation.and_then(|it| it.detail.clone()).or_else(|| job.wait_reason.clone());
+        let reason = explanation.and_then(|it| it.pending_reason.as_ref());
+        let reason = reason.or(job.pending_reason.as_ref()).map(|reason| {
+            let render = if narrow { pending::short_reason } else { pending::reason };
+            format::one_line(&render(reason, model.now))
+        });
+        let reason = reason.or_else(|| job.wait_reason.clone());
         let reason = if job.cancel_requested { Some("Cancelling".to_owned()) } else { reason };
         let plain = |text| (text, Style::new());
         [
@@ -218,7 +225,7 @@ impl Columns {
             row = match (column.width, column.right) {
                 (0, _) => {
                     let room = self.width.saturating_sub(row.width());
-                    row.left(&format::shortened(&text, room), room, style)
+                    row.left(&text, room, style)
                 }
                 (width, true) => row.right(&text, width, style),
                 (width, false) => row.left(&text, width, style),

@@ -1,3 +1,4 @@
+use agentaflow_api::pending::{PendingCode, PendingReason};
 use std::path::PathBuf;
 
 use agentaflow_api::Stamp;
@@ -119,7 +120,9 @@ fn job_and_node_text_cannot_break_the_columns() {
     let straight = lines(&drawn(&model, (80, 24), true, false));
     let mut data = snapshot(39);
     data.jobs[0].spec.job_name = Some("\u{1b}[2J\u{1b}[H日本語日本語日本語\n\u{202e}x".to_owned());
-    data.jobs[3].wait_reason = Some("a\nb\u{7}\u{1b}]0;x\u{7}".to_owned());
+    let note = "a\nb\u{7}\u{1b}]0;x\u{7}".to_owned();
+    data.jobs[3].pending_reason =
+        Some(PendingReason::Reported { reason: PendingCode::Unknown, note });
     data.nodes[1].spec.node_name = "n\u{1b}[31m".repeat(50);
     model.update(Message::Snapshot(Box::new(data)));
     let buffer = drawn(&model, (80, 24), true, false);

@@ -108,7 +108,7 @@ impl ClusterState {
             reason: reason.filter(|_| is_pending).map(|reason| reason.kind().to_owned()),
             lines: lines.unwrap_or_default(),
             closest: closest
-                .map(|(node, shortfall)| (node.to_string(), explain::lack(shortfall, 1)))
+                .map(|(node, shortfall)| (node.to_string(), explain::shortfall(shortfall, 1)))
                 .collect(),
             nodes: view.tasks.iter().map(|task| task.node.to_string()).collect(),
             explanation: api.unwrap_or_default(),
@@ -197,8 +197,10 @@ pub(super) fn parked_explanation(reason: &Parked) -> Explanation {
     let message = reason.message().to_string();
     Explanation {
         summary: message.clone(),
-        reason: Some(reason.code().to_owned()),
-        detail: Some(message),
+        pending_reason: Some(agentaflow_api::pending::PendingReason::Parked {
+            reason: reason.code().to_owned(),
+            note: message,
+        }),
         ..Explanation::default()
     }
 }

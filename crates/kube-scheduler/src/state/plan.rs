@@ -135,7 +135,7 @@ impl ClusterState {
                 continue;
             };
             gang.stopping = true;
-            let why = explain::stopped_for(&explain::quoted(preemptor), *right);
+            let why = explain::preempted_by(&explain::quoted(preemptor), *right);
             self.record_workload_event(victim, EventType::Warning, "Preempted", why.clone());
             self.evict_members(victim, &why);
         }

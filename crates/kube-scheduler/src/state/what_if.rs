@@ -4,8 +4,8 @@ use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::{Dollars, Stamp};
 use agentaflow_engine::{
-    Eta, GpuAssignment, MicroDollars, NodeId, Placement, Shortfall, Span, Time, WaitReason,
-    WorkloadState, WorkloadView,
+    Alternative, Eta, GpuAssignment, MicroDollars, NodeId, Placement, Shortfall, Span, Time,
+    WaitReason, WorkloadId, WorkloadState, WorkloadView,
 };
 use agentaflow_explain as explain;
 use agentaflow_kube_core::gpu_workload::{self, Identity};
@@ -49,20 +49,22 @@ impl ClusterState {
     /// Reason and expected start of a pending workload.
     fn pending_explanation(&self, reason: Option<&WaitReason>, eta: Eta) -> Explanation {
         let now = self.engine.now();
-        let detail = reason.map(|reason| explain::reason(reason, now));
+        let wall = stamp(now);
+        let clock = explain::wire::Clock { now, wall };
+        let name = |workload: &WorkloadId| workload.to_string();
+        let pending_reason =
+            reason.map(|reason| explain::wire::pending_reason(reason, &clock, &name));
+        let text = pending_reason.as_ref().map(|reason| explain::pending::reason(reason, wall));
         let eta_text = explain::eta(eta, now);
-        let summary = detail.as_ref().map(|detail| format!("{detail}; {eta_text}"));
         Explanation {
-            summary: summary.unwrap_or_else(|| eta_text.clone()),
-            reason: reason.map(|reason| reason.kind().to_owned()),
-            detail,
-            data: reason.and_then(|reason| serde_json::to_value(reason).ok()),
+            eta_text: if text.is_some() { eta_text.clone() } else { String::new() },
+            summary: text.unwrap_or(eta_text),
+            pending_reason,
             eta: match eta {
                 Eta::Now => Some(stamp(now)),
                 Eta::At(at) => Some(stamp(at)),
                 Eta::Unknown => None,
             },
-            eta_text,
             ..Explanation::default()
         }
     }
@@ -79,7 +81,7 @@ impl ClusterState {
         let mut api = self.pending_explanation(explanation.reason.as_ref(), explanation.eta);
         api.position = explanation.position;
         api.waiting = explanation.waiting;
-        api.would_start_now = explanation.alternatives.iter().map(explain::nearby).collect();
+        add_alternatives(&mut api, &explanation.alternatives);
         api.closest = explanation.closest.iter().map(close_node).collect();
         api.price_per_hour = self.highest_price(view).map(dollars);
         api
@@ -95,23 +97,17 @@ impl ClusterState {
 
     fn placed_explanation(&self, view: &WorkloadView) -> Explanation {
         let (verb, status) = match view.state {
-            WorkloadState::Running => ("runs on", JobStatus::Running),
-            WorkloadState::Stopping => ("is being stopped on", JobStatus::Running),
-            _ => ("is starting on", JobStatus::Scheduled),
+            WorkloadState::Running => ("Running", JobStatus::Running),
+            WorkloadState::Stopping => ("Stopping", JobStatus::Running),
+            _ => ("Starting", JobStatus::Scheduled),
         };
         let placement: Vec<PlannedTask> = view
             .tasks
             .iter()
             .map(|placed| self.planned_task(placed.task, &placed.node, &placed.gpus))
             .collect();
-        let summary = format!("it {verb} {}", node_names(&placement));
-        Explanation {
-            status,
-            eta_text: summary.clone(),
-            summary,
-            placement,
-            ..Explanation::default()
-        }
+        let summary = format!("{verb} on {}", node_names(&placement));
+        Explanation { status, summary, placement, ..Explanation::default() }
     }
 
     fn planned_task(&self, task: u32, node: &NodeId, gpus: &GpuAssignment) -> PlannedTask {
@@ -206,14 +202,15 @@ impl ClusterState {
         let forecast = self.engine.what_if(workload).map_err(|why| why.to_string())?;
         let mut api = self.pending_explanation(forecast.reason.as_ref(), forecast.eta);
         api.waiting = self.engine.scheduler().pending_count() as u32;
-        api.would_start_now = forecast.alternatives.iter().map(explain::nearby).collect();
+        add_alternatives(&mut api, &forecast.alternatives);
         api.closest = forecast.closest.iter().map(close_node).collect();
         let planned =
             |placed: &Placement| self.planned_task(placed.task, &placed.node, &placed.gpus);
         api.placement = forecast.placements.iter().map(planned).collect();
         api.placement.sort_by_key(|task| task.task);
         if forecast.eta == Eta::Now {
-            api.summary = format!("it would start now on {}", node_names(&api.placement));
+            api.summary = format!("Would start now on {}", node_names(&api.placement));
+            api.eta_text = String::new();
         }
         let price = self.forecast_price(proposal, &forecast.placements);
         api.price_per_hour = price.map(dollars);
@@ -245,9 +242,18 @@ fn node_names(placement: &[PlannedTask]) -> String {
     nodes.join(", ")
 }
 
+fn add_alternatives(api: &mut Explanation, alternatives: &[Alternative]) {
+    api.alternatives = alternatives.iter().map(explain::wire::alternative).collect();
+    api.would_start_now = api.alternatives.iter().map(explain::pending::alternative).collect();
+}
+
 fn close_node((node, shortfall): &(NodeId, Shortfall)) -> CloseNode {
-    let lacks = explain::lack_of(node.as_str(), shortfall);
-    CloseNode { node_id: node.to_string(), node_name: node.to_string(), lacks }
+    CloseNode {
+        node_id: node.to_string(),
+        node_name: node.to_string(),
+        lacks: explain::shortfall_of(node.as_str(), shortfall),
+        shortfall: Some(explain::wire::shortfall(shortfall)),
+    }
 }
 
 fn pod_template<'a>(object: &'a Value, kind: &str) -> Result<&'a Value, String> {

@@ -22,7 +22,7 @@ use agentaflow_api::units::Stamp;
 
 pub use accounts::{UserPatch, create_user, deactivate_user, register, show_user, update_user};
 pub use browser::{CookieNames, Site, check_host, check_origin, cookie, cookie_names, set_cookie};
-pub use identity::{Known, Presented, Unknown, known, presented};
+pub use identity::{Known, Presented, known, presented};
 pub use jwt::{ACCESS_SECONDS, Claims, JwtKeys};
 pub use keys::{NewKey, create_key, list_keys, revoke_key, rotate_key, show_key};
 pub use limiter::{Limiter, address_key};

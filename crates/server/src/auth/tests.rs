@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use agentaflow_api::account::Role;
-use agentaflow_api::error::ErrorCode;
+use agentaflow_api::error::{ErrorCode, TokenProblem};
 use agentaflow_api::ids::{AgentId, NodeId, UserId};
 use agentaflow_api::units::{Secret, Stamp};
 
@@ -81,16 +81,16 @@ fn each_kind_of_token_opens_what_it_is_for_and_nothing_else() {
         Ok(Known::Worker(Worker::Agent { agent: AgentId(8), node: NodeId(7) }, None))
     );
     for (secret, why) in [
-        ("af-refresh", Unknown::NoSuch),
-        ("af-invite", Unknown::NoSuch),
-        ("af-link", Unknown::NoSuch),
-        ("af-orphan", Unknown::NoSuch),
-        ("af-nobody", Unknown::NoSuch),
-        ("", Unknown::NoSuch),
-        ("a.b.c", Unknown::NoSuch),
-        ("af-revoked", Unknown::Ended),
-        ("af-expired", Unknown::Ended),
-        ("af-off", Unknown::Inactive),
+        ("af-refresh", TokenProblem::Unrecognised),
+        ("af-invite", TokenProblem::Unrecognised),
+        ("af-link", TokenProblem::Unrecognised),
+        ("af-orphan", TokenProblem::Unrecognised),
+        ("af-nobody", TokenProblem::Unrecognised),
+        ("", TokenProblem::Unrecognised),
+        ("a.b.c", TokenProblem::Unrecognised),
+        ("af-revoked", TokenProblem::Expired),
+        ("af-expired", TokenProblem::Expired),
+        ("af-off", TokenProblem::Inactive),
     ] {
         assert_eq!(who(secret), Err(why), "{secret}");
     }
@@ -105,14 +105,14 @@ fn an_access_token_counts_for_an_hour_and_only_while_its_session_lives() {
     let after = |ms| Stamp(NOW.0 + ms);
     assert!(who(&directory, NOW).is_ok());
     assert!(who(&directory, after(3_599_000)).is_ok());
-    assert_eq!(who(&directory, after(3_600_000)), Err(Unknown::Ended));
+    assert_eq!(who(&directory, after(3_600_000)), Err(TokenProblem::Expired));
     let other = JwtKeys::new(b"another key");
     assert!(
         matches!(presented(&other, &access), Presented::Key(_)),
         "a foreign signature is no session"
     );
     run(&mut directory, end_session(&opened.tokens.refresh_token), NOW).unwrap();
-    assert_eq!(who(&directory, NOW), Err(Unknown::Ended));
+    assert_eq!(who(&directory, NOW), Err(TokenProblem::Expired));
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_new_password_ends_all_sessions_and_leaves_keys() {
     let patch = UserPatch { password_hash: Some("new".to_owned()), ..UserPatch::default() };
     run(&mut directory, update_user(UserId(1), patch), NOW).unwrap();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
-    assert_eq!(who(opened.tokens.access_token.expose()), Err(Unknown::Ended));
+    assert_eq!(who(opened.tokens.access_token.expose()), Err(TokenProblem::Expired));
     assert!(who("af-key").is_ok());
 }
 
@@ -249,7 +249,7 @@ fn a_rotated_key_has_another_secret_and_the_old_one_is_void() {
         run(&mut directory, rotate_key(CredentialKind::ApiKey, 1, Some(UserId(1))).unwrap(), NOW)
             .unwrap();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
-    assert_eq!(who("af-key"), Err(Unknown::NoSuch));
+    assert_eq!(who("af-key"), Err(TokenProblem::Unrecognised));
     assert!(who(rotated.key.unwrap().expose()).is_ok());
 }
 

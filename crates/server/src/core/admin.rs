@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use agentaflow_api::agent::AgentUpdate;
-use agentaflow_api::error::ErrorCode;
+use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_api::node::{GpuInstance, NodeSpec, NodeStatus, NodeUpdate};
@@ -94,7 +94,10 @@ impl State {
                 "the node has {} live jobs; drain it first (PUT with `drain: true`)",
                 node.jobs().len()
             );
-            return Err(ApiError::conflict(ErrorCode::NodeBusy, message));
+            let name = Some(self.nodes.name(id));
+            return Err(
+                ApiError::conflict(ErrorCode::NodeBusy, message).about(ResourceKind::Node, name)
+            );
         }
         let (node_id, is_known) = (node.row().node_id.clone(), node.is_known_to_engine());
         self.node_event(

@@ -5,6 +5,7 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, MicroUsd, UserId};
 use agentaflow_api::job::{JobStatus, TaskState};
 use agentaflow_api::link::StopCause;
+use agentaflow_api::pending::BudgetShortfall;
 use agentaflow_api::units::{Dollars, Stamp};
 use agentaflow_engine::{Event, Gate, Price};
 
@@ -19,7 +20,7 @@ use crate::store::{Change, JobRow, UserRow};
 struct GateChange {
     job: JobId,
     /// None if the budget covers the job.
-    gate: Option<String>,
+    gate: Option<BudgetShortfall>,
 }
 
 impl State {
@@ -69,26 +70,23 @@ impl State {
             if covered {
                 left -= cost;
             }
-            let gate = (!covered).then(|| {
-                format!(
-                    "{} has {} left, and it is expected to cost up to {}",
-                    user.username,
-                    Dollars(left),
-                    Dollars(cost)
-                )
+            let gate = (!covered).then(|| BudgetShortfall {
+                owner: user.username.clone(),
+                left: Dollars(left),
+                cost: Dollars(cost),
             });
             gates.push(GateChange { job: job.id, gate });
         }
         gates
     }
 
-    fn set_gate(&mut self, id: JobId, gate: Option<String>) {
+    fn set_gate(&mut self, id: JobId, gate: Option<BudgetShortfall>) {
         let Some(job) = self.jobs.get(id) else { return };
         if job.state.gate.is_some() == gate.is_some() {
             return;
         }
         self.jobs.update(id, |state| state.gate.clone_from(&gate));
-        let gate = gate.map(Gate::Budget);
+        let gate = gate.map(|short| Gate::Budget(short.owner));
         self.engine.apply(Event::GateChanged { workload: workload_id(id), gate });
     }
 

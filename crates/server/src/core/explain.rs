@@ -3,11 +3,13 @@
 use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
 use agentaflow_api::ids::{JobId, MicroUsd};
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::pending::{BudgetShortfall, PendingReason};
 use agentaflow_api::units::{Dollars, Stamp};
 use agentaflow_engine::{
-    Eta, Placement, Request, Shortfall, Time, WaitReason, WhatIf, Workload, WorkloadId,
-    WorkloadState, WorkloadView,
+    Alternative, Eta, Gate, Placement, Request, Shortfall, Time, WaitReason, WhatIf, Workload,
+    WorkloadId, WorkloadState, WorkloadView,
 };
+use agentaflow_explain::wire::Clock;
 
 use super::job::workload::{expected_ms, job_of, workload_id};
 use super::pricing::{self, HOUR_MS};
@@ -22,13 +24,13 @@ impl State {
         let now = self.engine.now();
         let told = self.engine.scheduler().explain(now, &workload_id(id))?;
         let view = self.engine.scheduler().workload(&workload_id(id))?;
-        let mut explanation = self.explain_pending(told.reason.as_ref(), told.eta, now);
+        let mut explanation =
+            self.explain_pending(told.reason.as_ref(), told.eta, job.state.gate.as_ref());
         explanation.job_id = Some(id.0);
         explanation.status = job.state.status;
         explanation.position = told.position;
         explanation.waiting = told.waiting;
-        explanation.would_start_now =
-            told.alternatives.iter().map(agentaflow_explain::nearby).collect();
+        add_alternatives(&mut explanation, &told.alternatives);
         explanation.closest =
             told.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
         self.explain_placement(&mut explanation, job, &view);
@@ -36,22 +38,27 @@ impl State {
     }
 
     /// Pending reason and expected start.
-    fn explain_pending(&self, reason: Option<&WaitReason>, eta: Eta, now: Time) -> Explanation {
-        let detail = reason.map(|reason| pending_text(reason, now));
+    fn explain_pending(
+        &self,
+        reason: Option<&WaitReason>,
+        eta: Eta,
+        gate: Option<&BudgetShortfall>,
+    ) -> Explanation {
+        let now = self.engine.now();
+        let pending_reason = reason.map(|reason| pending_reason(reason, now, gate));
+        let text = pending_reason
+            .as_ref()
+            .map(|reason| agentaflow_explain::pending::reason(reason, Stamp::now()));
         let eta_text = agentaflow_explain::eta(eta, now);
         Explanation {
-            summary: detail
-                .clone()
-                .map_or_else(|| eta_text.clone(), |detail| format!("{detail}; {eta_text}")),
-            reason: reason.map(|reason| reason_code(reason).to_owned()),
-            detail,
-            data: reason.and_then(|reason| serde_json::to_value(reason).ok()),
+            eta_text: if text.is_some() { eta_text.clone() } else { String::new() },
+            summary: text.unwrap_or(eta_text),
+            pending_reason,
             eta: match eta {
                 Eta::Now => Some(Stamp::now()),
                 Eta::At(at) => Some(self.engine.clock().stamp(at)),
                 Eta::Unknown => None,
             },
-            eta_text,
             ..Explanation::default()
         }
     }
@@ -75,7 +82,7 @@ impl State {
             };
             explanation.summary = format!("{verb} on {nodes}");
             explanation.eta = job.state.started_at;
-            explanation.eta_text = explanation.summary.clone();
+            explanation.eta_text = String::new();
         }
     }
 
@@ -101,7 +108,8 @@ impl State {
         let node_name = node.map_or_else(String::new, |node| node.row().spec.node_name.clone());
         CloseNode {
             node_id: node_id.to_owned(),
-            lacks: agentaflow_explain::lack_of(&node_name, lack),
+            lacks: agentaflow_explain::shortfall_of(&node_name, lack),
+            shortfall: Some(agentaflow_explain::wire::shortfall(lack)),
             node_name,
         }
     }
@@ -118,10 +126,9 @@ impl State {
         let seen: WhatIf = scheduler
             .what_if(now, workload)
             .map_err(|rejected| ApiError::invalid("job", rejected.to_string()))?;
-        let mut explanation = self.explain_pending(seen.reason.as_ref(), seen.eta, now);
+        let mut explanation = self.explain_pending(seen.reason.as_ref(), seen.eta, None);
         explanation.waiting = scheduler.pending_count() as u32;
-        explanation.would_start_now =
-            seen.alternatives.iter().map(agentaflow_explain::nearby).collect();
+        add_alternatives(&mut explanation, &seen.alternatives);
         explanation.closest =
             seen.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
         let assign = |placement: &Placement| self.assign_task(&request, placement);
@@ -136,6 +143,7 @@ impl State {
         if seen.eta == Eta::Now {
             let nodes = node_names(&explanation.placement);
             explanation.summary = format!("Would start now on {nodes}");
+            explanation.eta_text = String::new();
         }
         Ok(explanation)
     }
@@ -159,43 +167,57 @@ fn node_names(tasks: &[PlannedTask]) -> String {
     names.join(", ")
 }
 
-/// Pending reason as text, with numbers for other jobs.
-pub(super) fn pending_text(reason: &WaitReason, now: Time) -> String {
-    agentaflow_explain::reason_naming(reason, now, &job_name)
-}
-
-/// Public name of a job: its number. The name that the owner chose may be confidential.
-pub(super) fn job_name(workload: &WorkloadId) -> String {
-    job_of(workload)
-        .map_or_else(|| agentaflow_explain::quoted(workload), |number| format!("job {number}"))
-}
-
-/// Code of a pending reason. A runtime that no node has is a code of its own.
-fn reason_code(reason: &WaitReason) -> &'static str {
-    let tally = match reason {
-        WaitReason::NoRoom(tally) | WaitReason::NeverFits(tally) => tally,
-        WaitReason::Gated(agentaflow_engine::Gate::Budget(_)) => return "BudgetExceeded",
-        other => return other.kind(),
-    };
-    let runtime = |lack: &Shortfall| matches!(lack, Shortfall::Resource { name, .. } if name.as_str().starts_with("runtime/"));
-    if !tally.shortfalls.is_empty() && tally.shortfalls.iter().all(|(lack, _)| runtime(lack)) {
-        return "NoRuntime";
+/// Pending reason of a job, with other jobs named by number.
+pub(super) fn pending_reason(
+    reason: &WaitReason,
+    now: Time,
+    gate: Option<&BudgetShortfall>,
+) -> PendingReason {
+    if let (WaitReason::Gated(Gate::Budget(_)), Some(short)) = (reason, gate) {
+        return PendingReason::BudgetExceeded(short.clone());
     }
-    reason.kind()
+    let clock = Clock { now, wall: Stamp::now() };
+    agentaflow_explain::wire::pending_reason(reason, &clock, &job_handle)
+}
+
+fn add_alternatives(explanation: &mut Explanation, alternatives: &[Alternative]) {
+    explanation.alternatives =
+        alternatives.iter().map(agentaflow_explain::wire::alternative).collect();
+    let texts = explanation.alternatives.iter().map(agentaflow_explain::pending::alternative);
+    explanation.would_start_now = texts.collect();
+}
+
+/// Number of the job of a workload. The name that the owner chose may be confidential.
+fn job_handle(workload: &WorkloadId) -> String {
+    job_of(workload).map_or_else(|| workload.to_string(), |number| number.to_string())
+}
+
+/// Public name of a job in a sentence.
+pub(super) fn job_name(workload: &WorkloadId) -> String {
+    agentaflow_explain::pending::job(&job_handle(workload))
 }
 
 /// Explanation of a job that has ended.
 pub(super) fn explain_ended(job: &Job) -> Explanation {
-    let detail = job.error_message.as_ref().map_or_else(String::new, |text| format!(": {text}"));
-    let summary = format!("Ended ({}){detail}", job.status.as_str());
+    let failed = job.status == JobStatus::Failed;
+    let text = agentaflow_explain::end(&agentaflow_explain::End {
+        reason: job.end_reason,
+        cause: job.end_cause,
+        exit_code: job.exit_code,
+        detail: job.error_message.as_deref().unwrap_or_default(),
+    });
     Explanation {
         job_id: Some(job.id),
         status: job.status,
-        summary,
-        reason: job.end_reason.map(|reason| reason.to_string()),
-        detail: job.error_message.clone(),
+        summary: match job.status {
+            JobStatus::Completed => "Completed".to_owned(),
+            JobStatus::Cancelled => "Cancelled".to_owned(),
+            _ => format!("Failed: {}", text.summary),
+        },
+        detail: failed.then(|| format!("Remedy: {}", text.remedy)),
+        end_reason: agentaflow_explain::end_reason(job.end_reason, job.end_cause),
+        end_cause: job.end_cause,
         eta: job.started_at,
-        eta_text: "Ended".to_owned(),
         ..Explanation::default()
     }
 }

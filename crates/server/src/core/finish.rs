@@ -151,7 +151,7 @@ impl State {
                 state.exit_code = Some(0);
             }
             state.stopping = None;
-            state.wait_reason = None;
+            state.pending_reason = None;
             state.sealed = None;
         });
         if finished.is_none() {

@@ -3,6 +3,7 @@
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobCreate, JobStatus};
+use agentaflow_api::pending::PendingReason;
 use agentaflow_api::units::Stamp;
 
 use super::committer::KEY_LIFE;
@@ -81,12 +82,12 @@ impl Core {
     /// A job of a list as the API shows it.
     pub fn show_listed(&self, row: JobRow, reasons: &mut PendingReasons) -> Job {
         let pending = (row.state.status == JobStatus::Pending)
-            .then(|| self.pending_reason(row.id, reasons))
+            .then(|| self.pending_reason(&row, reasons))
             .flatten();
         self.show(row, pending)
     }
 
-    fn show(&self, row: JobRow, pending: Option<String>) -> Job {
+    fn show(&self, row: JobRow, pending: Option<PendingReason>) -> Job {
         let owner = row.user_id;
         let username = self
             .directory(|directory| directory.users.get(&owner).map(|user| user.username.clone()));

@@ -4,6 +4,7 @@ use agentaflow_api::agent::{Agent, AgentStatus};
 use agentaflow_api::ids::MicroUsd;
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
 use agentaflow_api::node::Health;
+use agentaflow_api::pending::PendingReason;
 use agentaflow_api::units::{Dollars, Stamp};
 
 use super::node::LiveNode;
@@ -16,7 +17,7 @@ use crate::store::{AgentRow, JobRow, TaskAssignment};
 pub(crate) fn show_job(
     row: JobRow,
     username: Option<String>,
-    pending: Option<String>,
+    pending: Option<PendingReason>,
     published: &Published,
 ) -> Job {
     let now = Stamp::now();
@@ -25,6 +26,7 @@ pub(crate) fn show_job(
         .then(|| dollars(pricing::hourly_cost(&row)));
     let JobRow { id, user_id, spec, secret_names, created_at, state, .. } = row;
     let placed = state.status != JobStatus::Pending;
+    let pending = pending.filter(|_| !placed);
     let first = state.tasks.first();
     let simulated = first.is_some_and(|task| {
         let node = published.node_view(task.node);
@@ -69,7 +71,10 @@ pub(crate) fn show_job(
         cancel_requested: state.cancel_requested,
         simulated,
         tasks: tasks.collect(),
-        wait_reason: pending.filter(|_| !placed),
+        wait_reason: pending
+            .as_ref()
+            .map(|reason| agentaflow_explain::pending::reason(reason, now)),
+        pending_reason: pending,
         price_per_hour,
         username,
         output_data: state.output_data,

@@ -6,12 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use agentaflow_api::ids::JobId;
+use agentaflow_api::pending::PendingReason;
 use agentaflow_engine::{Time, WaitReasons};
 
-use super::explain::pending_text;
+use super::explain::pending_reason;
 use super::handle::Core;
 use super::job::workload::workload_id;
+use crate::store::JobRow;
 
 /// A system with more jobs and nodes is copied at most once in [`LARGE_AGE`].
 const LARGE: usize = 5_000;
@@ -40,10 +41,15 @@ pub struct PendingReasons(Option<EngineCopy>);
 
 impl Core {
     /// Current reason of a pending job; none if the next pass starts it.
-    pub(super) fn pending_reason(&self, job: JobId, list: &mut PendingReasons) -> Option<String> {
+    pub(super) fn pending_reason(
+        &self,
+        row: &JobRow,
+        list: &mut PendingReasons,
+    ) -> Option<PendingReason> {
         let copy = list.0.get_or_insert_with(|| self.engine_copy());
         let mut reasons = copy.reasons.lock().unwrap_or_else(PoisonError::into_inner);
-        reasons.of(&workload_id(job)).map(|reason| pending_text(&reason, copy.now))
+        let reason = reasons.of(&workload_id(row.id))?;
+        Some(pending_reason(&reason, copy.now, row.state.gate.as_ref()))
     }
 
     fn engine_copy(&self) -> EngineCopy {

@@ -5,11 +5,12 @@ use serde_json::{Map, Value, json};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::link::{Message, StopCause};
+use agentaflow_api::units::Stamp;
 use agentaflow_engine::{
     Decision, Event, Fault, OnFault, Placement, Time, Victim, WaitReason, WorkloadId,
 };
 
-use super::explain::{job_name, pending_text};
+use super::explain::{job_name, pending_reason};
 use super::job::workload::{grace_ms, job_of};
 use super::journal::EventSubject;
 use super::node::{TaskBooking, TaskRef};
@@ -68,7 +69,7 @@ impl State {
     fn preempt(&mut self, victims: &[Victim], beneficiary: &WorkloadId) {
         for Victim { workload, reason } in victims {
             let Some(victim) = job_of(workload) else { continue };
-            let message = agentaflow_explain::stopped_for(&job_name(beneficiary), *reason);
+            let message = agentaflow_explain::preempted_by(&job_name(beneficiary), *reason);
             self.job_event(victim, EventKind::Preempted, message);
             self.stop_tasks(victim, StopCause::Preempted, None);
         }
@@ -78,14 +79,15 @@ impl State {
     fn record_pending(&mut self, workload: &WorkloadId, reason: &WaitReason, now: Time) {
         let Some(id) = job_of(workload) else { return };
         let Some(job) = self.jobs.get(id) else { return };
-        let text = pending_text(reason, now);
-        if job.state.wait_reason.as_ref() == Some(&text) {
+        let reason = pending_reason(reason, now, job.state.gate.as_ref());
+        if job.state.pending_reason.as_ref() == Some(&reason) {
             return;
         }
         let user = Some(job.user_id);
-        self.jobs.update(id, |state| state.wait_reason = Some(text.clone()));
+        let text = agentaflow_explain::pending::reason(&reason, Stamp::now());
         let data: Map<String, Value> =
-            [("reason".to_owned(), json!(reason.kind()))].into_iter().collect();
+            [("reason".to_owned(), json!(reason.code()))].into_iter().collect();
+        self.jobs.update(id, |state| state.pending_reason = Some(reason));
         let subject = EventSubject { job: Some(id), user, data, ..EventSubject::default() };
         self.journal.record_event(EventKind::Waiting, text, subject);
     }

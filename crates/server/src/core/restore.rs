@@ -178,7 +178,7 @@ fn workload_facts(
     now: Time,
 ) -> WorkloadSnapshot {
     let state = &job.state;
-    workload.gate = state.gate.clone().map(Gate::Budget);
+    workload.gate = state.gate.as_ref().map(|short| Gate::Budget(short.owner.clone()));
     let placed = state.status != JobStatus::Pending;
     let tasks = || state.tasks.iter().filter(|_| placed);
     let live = tasks().filter(|task| task.state != TaskState::Ended);

@@ -1,7 +1,7 @@
 //! Submission of jobs.
 
 use agentaflow_api::account::Role;
-use agentaflow_api::error::ErrorCode;
+use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::JobCreate;
@@ -143,10 +143,8 @@ impl State {
             return Err(ApiError::forbidden(message));
         }
         let queue = self.queues.get(name).ok_or_else(|| {
-            ApiError::invalid(
-                "queue",
-                format!("there is no queue `{name}`; GET /queues lists them"),
-            )
+            ApiError::invalid("queue", format!("Queue `{name}` not found; see GET /queues"))
+                .about(ResourceKind::Queue, Some(name.to_owned()))
         })?;
         let open = queue.spec.users.is_empty() || queue.spec.users.contains(&by.user.username);
         if !open && !admin {

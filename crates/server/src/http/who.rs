@@ -8,13 +8,14 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, HeaderName, Method, header};
 
 use agentaflow_api::account::Role;
+use agentaflow_api::error::{Credential, TokenProblem};
 use agentaflow_api::ids::UserId;
 use agentaflow_api::units::Stamp;
 
 use super::app::{App, Peer};
 use crate::api_error::ApiError;
 use crate::auth::{
-    Known, Presented, Unknown, address_key, check_host, check_origin, cookie, known, presented,
+    Known, Presented, address_key, check_host, check_origin, cookie, known, presented,
 };
 use crate::core::{Caller, Worker};
 use crate::store::{Change, CredentialRow};
@@ -42,25 +43,44 @@ pub(crate) enum Anyone {
     Worker(Worker),
 }
 
-const NEEDS_USER: &str = "this call needs a user's token: `Authorization: Bearer <token>`; log in with \
-    POST /auth/login, make a key with POST /auth/api-keys, or use the one in the file `admin-token` of the \
-    server's data directory";
-pub(crate) const NEEDS_REGISTRATION: &str = "this call needs a registration token: `Authorization: Bearer \
-    <token>`; it is in the file `registration-token` of the server's data directory, and an admin can make \
-    more with POST /registration-tokens";
-const NEEDS_WORKER: &str = "this call needs the key of the node or agent: `Authorization: Bearer <api_key>`; \
-    the `api_key` is in the answer to POST /gpu-workers/nodes/register (or agents/register), and the \
-    registration token is in the file `registration-token` of the server's data directory";
+/// Error for a call without a valid credential of this kind.
+pub(crate) fn needs(credential: Credential, problem: TokenProblem) -> ApiError {
+    let how = match credential {
+        Credential::Registration => {
+            "A registration token is required: `Authorization: Bearer <token>`. The token is in the file \
+             `registration-token` of the server's data directory; an admin creates more with POST /registration-tokens"
+        }
+        Credential::Worker => {
+            "The key of the node or agent is required: `Authorization: Bearer <api_key>`. The response to POST \
+             /gpu-workers/nodes/register (or agents/register) contains `api_key`; the registration token is in the \
+             file `registration-token` of the server's data directory"
+        }
+        _ => {
+            "A user token is required: `Authorization: Bearer <token>`. Log in with POST /auth/login, create a key \
+             with POST /auth/api-keys, or use the key in the file `admin-token` of the server's data directory"
+        }
+    };
+    let message = match problem {
+        TokenProblem::Missing => how.to_owned(),
+        _ => format!("{}. {how}", agentaflow_explain::error::token_problem(problem)),
+    };
+    ApiError::unauthenticated(message).needs(credential).token(problem)
+}
+
+/// Error for a call with a valid credential of the wrong kind.
+pub(crate) fn wrong_kind(needed: Credential, sent: Credential) -> ApiError {
+    let error = needs(needed, TokenProblem::Missing);
+    let message = format!("{}. The request has a token of another kind", error.message);
+    ApiError::forbidden(message).needs(needed).sent(sent)
+}
 
 impl FromRequestParts<App> for User {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        match identify(parts, app, NEEDS_USER)? {
+        match identify(parts, app, Credential::User)? {
             Anyone::User(caller) => Ok(Self(caller)),
-            Anyone::Worker(_) => {
-                Err(ApiError::forbidden(format!("{NEEDS_USER}; a machine's key was sent")))
-            }
+            Anyone::Worker(_) => Err(wrong_kind(Credential::User, Credential::Worker)),
         }
     }
 }
@@ -71,7 +91,7 @@ impl FromRequestParts<App> for Writer {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let User(caller) = User::from_request_parts(parts, app).await?;
         if caller.user.role == Role::Viewer {
-            return Err(ApiError::forbidden("viewers can look at everything and change nothing"));
+            return Err(ApiError::forbidden("Viewers have read-only access"));
         }
         Ok(Self(caller))
     }
@@ -83,7 +103,7 @@ impl FromRequestParts<App> for Admin {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let User(caller) = User::from_request_parts(parts, app).await?;
         if caller.user.role != Role::Admin {
-            return Err(ApiError::forbidden("only admins can do this"));
+            return Err(ApiError::forbidden("Admin role required"));
         }
         Ok(Self(caller))
     }
@@ -93,11 +113,9 @@ impl FromRequestParts<App> for WorkerAuth {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        match identify(parts, app, NEEDS_WORKER)? {
+        match identify(parts, app, Credential::Worker)? {
             Anyone::Worker(worker) => Ok(Self(worker)),
-            Anyone::User(_) => {
-                Err(ApiError::forbidden(format!("{NEEDS_WORKER}; a user's token was sent")))
-            }
+            Anyone::User(_) => Err(wrong_kind(Credential::Worker, Credential::User)),
         }
     }
 }
@@ -106,7 +124,7 @@ impl FromRequestParts<App> for Anyone {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        identify(parts, app, NEEDS_USER)
+        identify(parts, app, Credential::User)
     }
 }
 
@@ -121,7 +139,7 @@ pub(crate) fn peer(extensions: &Extensions) -> IpAddr {
 }
 
 /// Who holds this token, if anybody: for tokens that do not come in a header.
-pub(crate) fn holder(app: &App, token: &str, now: Stamp) -> Result<Known, Unknown> {
+pub(crate) fn holder(app: &App, token: &str, now: Stamp) -> Result<Known, TokenProblem> {
     let token = presented(&app.auth.jwt, token);
     app.core.directory(|directory| known(directory, &token, now))
 }
@@ -131,7 +149,7 @@ pub(crate) fn stranger(app: &App, address: IpAddr, refusal: ApiError) -> ApiErro
     match app.auth.strangers.take(address_key(address)) {
         Ok(()) => refusal,
         Err(seconds) => {
-            ApiError::too_many("too many calls without a valid token from this address", seconds)
+            ApiError::too_many("Too many requests without a valid token from this address", seconds)
         }
     }
 }
@@ -140,9 +158,8 @@ pub(crate) fn stranger(app: &App, address: IpAddr, refusal: ApiError) -> ApiErro
 pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let wrong = || {
-        ApiError::unauthenticated(
-            "the Authorization header must be `Bearer <token>`, and nothing else",
-        )
+        ApiError::unauthenticated("The Authorization header must be `Bearer <token>`")
+            .token(TokenProblem::Header)
     };
     let text = value.to_str().map_err(|_| wrong())?;
     let (scheme, token) = text.trim().split_once(' ').ok_or_else(wrong)?;
@@ -170,27 +187,27 @@ pub(crate) fn browser_cookie<'a>(
     Ok(Some(value))
 }
 
-fn identify(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, ApiError> {
+fn identify(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiError> {
     let address = peer(&parts.extensions);
-    find(parts, app, needs).map_err(|refusal| match refusal.status {
+    find(parts, app, needed).map_err(|refusal| match refusal.status {
         401 => stranger(app, address, refusal),
         _ => refusal,
     })
 }
 
-fn find(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, ApiError> {
+fn find(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiError> {
     let (token, by_cookie) = if let Some(token) = bearer(&parts.headers)? {
         (token, false)
     } else {
         let name = &app.cookies.access;
         let found = browser_cookie(app, &parts.headers, &parts.method, name)?;
-        (found.ok_or_else(|| ApiError::unauthenticated(needs))?, true)
+        (found.ok_or_else(|| needs(needed, TokenProblem::Missing))?, true)
     };
     let now = Stamp::now();
     let token = presented(&app.auth.jwt, token);
     // A cookie holds a session and nothing else.
     if by_cookie && !matches!(token, Presented::Session(_)) {
-        return Err(ApiError::unauthenticated(needs));
+        return Err(needs(needed, TokenProblem::Unrecognised));
     }
     let found = app.core.directory(|directory| known(directory, &token, now));
     match found {
@@ -203,19 +220,15 @@ fn find(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, ApiError> {
             note_use(app, key, now);
             Ok(Anyone::Worker(worker))
         }
-        Err(why) => Err(ApiError::unauthenticated(format!("{}. {}", why.words(), capital(needs)))),
+        Err(problem) => Err(needs(needed, problem)),
     }
 }
 
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
 fn within_rate(app: &App, user: UserId) -> Result<(), ApiError> {
-    app.auth.accounts.take(user).map_err(|seconds| {
-        ApiError::too_many("too many requests for this account; slow down a little", seconds)
-    })
+    app.auth
+        .accounts
+        .take(user)
+        .map_err(|seconds| ApiError::too_many("Rate limit of this account exceeded", seconds))
 }
 
 /// Writes down that a key was used: later, and at most once a minute.

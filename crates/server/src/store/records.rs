@@ -11,6 +11,7 @@ use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, KubernetesPlace, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PriceSource};
+use agentaflow_api::pending::{BudgetShortfall, PendingReason};
 use agentaflow_api::queue::QueueSpec;
 use agentaflow_api::units::{Dollars, Stamp};
 use agentaflow_engine::{GpuAllocation, Price};
@@ -228,10 +229,10 @@ pub struct JobState {
     pub ran_ms: u64,
     /// Sum of the ledger entries of the job.
     pub cost: MicroUsd,
-    /// Pending reason that the engine reported last, rendered.
-    pub wait_reason: Option<String>,
+    /// Pending reason that the engine reported last; its numbers may be out of date.
+    pub pending_reason: Option<PendingReason>,
     /// Budget that keeps the job pending.
-    pub gate: Option<String>,
+    pub gate: Option<BudgetShortfall>,
     /// Warning about the exhausted budget.
     pub warned_at: Option<Stamp>,
     pub updated_at: Stamp,

@@ -5,6 +5,7 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{AgentId, JobId};
 use agentaflow_api::job::{JobCreate, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{StopCause, TaskUpdate};
+use agentaflow_api::pending::{Alternative, PendingCode, PendingReason};
 use agentaflow_server::core::{Idempotency, Worker as From};
 
 use crate::rig::{Rig, ended, running, spec, stopped};
@@ -219,9 +220,11 @@ async fn a_job_says_why_it_waits_and_what_would_start_now() {
     let _worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(2)).await;
     let explained = rig.core.explain(id).await.unwrap();
-    assert_eq!(explained.reason.as_deref(), Some("NeverFits"));
-    assert!(explained.summary.contains("0/1 nodes fit"), "{}", explained.summary);
-    assert_eq!(explained.would_start_now, ["with 1 GPU"]);
+    let Some(PendingReason::NeverFits(fit)) = &explained.pending_reason else {
+        panic!("{explained:?}")
+    };
+    assert_eq!(fit.nodes, 1);
+    assert_eq!(explained.alternatives, [Alternative::Gpus(1)]);
     assert_eq!(explained.position, Some(1));
 }
 
@@ -239,8 +242,8 @@ async fn a_runtime_that_no_node_has_is_a_reason_of_its_own() {
     };
     let id = rig.submit(docker).await;
     let explained = rig.core.explain(id).await.unwrap();
-    assert_eq!(explained.reason.as_deref(), Some("NoRuntime"));
-    assert!(explained.summary.contains("Docker"), "{}", explained.summary);
+    let code = explained.pending_reason.as_ref().map(PendingReason::code);
+    assert_eq!(code, Some(PendingCode::NoRuntime), "{explained:?}");
 }
 
 #[tokio::test]

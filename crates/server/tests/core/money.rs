@@ -5,6 +5,7 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::MicroUsd;
 use agentaflow_api::job::{JobSpec, JobStatus};
 use agentaflow_api::link::StopCause;
+use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_api::units::Dollars;
 use agentaflow_engine::Span;
 use agentaflow_server::store::{LedgerFilter, UsageBy};
@@ -84,13 +85,13 @@ async fn a_job_that_would_break_the_limit_waits_and_says_so() {
     let second = rig.submit(spec(1)).await;
     assert_eq!(worker.assignment().await.key.job, first);
     let explained = rig.core.explain(second).await.unwrap();
-    assert_eq!(explained.reason.as_deref(), Some("BudgetExceeded"));
+    let code = explained.pending_reason.as_ref().map(PendingReason::code);
+    assert_eq!(code, Some(PendingCode::BudgetExceeded));
     // A shorter one would fit.
     let third = rig.submit(JobSpec { timeout_seconds: Some(60), ..spec(1) }).await;
     assert_eq!(worker.assignment().await.key.job, third);
     rig.limit(None, false).await;
-    rig.until(second, |job| job.wait_reason.as_deref().is_some_and(|why| why.contains("GPU")))
-        .await;
+    rig.until(second, |job| matches!(job.pending_reason, Some(PendingReason::NoRoom(_)))).await;
 }
 
 #[tokio::test]

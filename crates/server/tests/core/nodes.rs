@@ -8,6 +8,7 @@ use agentaflow_api::link::{KubernetesPlace, Message, StopCause, TaskUpdate};
 use agentaflow_api::node::{
     GpuInstance, Heartbeat, NodeRegistration, NodeStatus, NodeUpdate, PriceSource,
 };
+use agentaflow_api::pending::{PendingCode, PendingReason, Shortfall};
 use agentaflow_api::units::Cores;
 use agentaflow_server::core::NodeRef;
 
@@ -386,8 +387,8 @@ async fn a_node_of_a_cluster_gives_gpus_whole_and_takes_no_work_that_needs_its_h
     for spec in needs_host {
         let id = rig.submit(spec).await;
         let job = worker.beating(rig.until(id, |job| job.wait_reason.is_some())).await;
-        let why = job.wait_reason.unwrap();
-        assert!(why.contains("does not run Docker containers"), "{why}");
+        let code = job.pending_reason.as_ref().map(PendingReason::code);
+        assert_eq!(code, Some(PendingCode::NoRuntime), "{job:?}");
     }
 
     // Pods of others have asked for all but two cores.
@@ -397,7 +398,8 @@ async fn a_node_of_a_cluster_gives_gpus_whole_and_takes_no_work_that_needs_its_h
     assert_eq!(rig.core.node(&node).unwrap().cpu_cores_available, Cores(2000));
     let id = rig.submit(part()).await;
     let job = worker.beating(rig.until(id, |job| job.wait_reason.is_some())).await;
-    assert!(job.wait_reason.as_deref().unwrap_or_default().contains("CPU"), "{job:?}");
+    let Some(PendingReason::NoRoom(fit)) = &job.pending_reason else { panic!("{job:?}") };
+    assert!(matches!(fit.shortfalls[0].shortfall, Shortfall::Cpu { .. }), "{job:?}");
     let beat = Heartbeat { cpu_cores_available: Some(Cores(16_000)), ..Heartbeat::default() };
     rig.core.heartbeat(&node, beat).unwrap();
     let second = worker.assignment().await;

@@ -75,6 +75,6 @@ async fn a_wrong_field_is_named_by_its_path() {
         ("command", json!({"docker_image": "x", "command": {"run": 1}})),
     ] {
         let refusal = site.post(site.admin(), "/gpu-workers/jobs", body).await.refused(422);
-        assert_eq!(refusal["field"], field, "{refusal}");
+        assert_eq!(refusal["details"]["field"], field, "{refusal}");
     }
 }

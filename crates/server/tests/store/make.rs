@@ -10,6 +10,7 @@ use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, PriceSource};
+use agentaflow_api::pending::PendingReason;
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::{MicroDollars, Price};
@@ -132,7 +133,7 @@ pub(crate) fn state(status: JobStatus) -> JobState {
         completed_at: Some(NOW),
         ran_ms: 12_345,
         cost: MicroUsd(67),
-        wait_reason: Some("no room".to_owned()),
+        pending_reason: Some(PendingReason::NoNodes),
         warned_at: Some(NOW),
         updated_at: NOW,
         ..JobState::default()

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
+use agentaflow_api::Stamp;
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_backoff::BackoffPolicy;
 use agentaflow_console::format::{money, one_line};
 use agentaflow_console::labels;
@@ -51,9 +53,10 @@ pub(in crate::commands) async fn warn_if_unschedulable(backend: &Backend, submis
     let Ok(Ok(forecast)) = timeout(FORECAST_TIMEOUT, backend.what_if(submission)).await else {
         return;
     };
-    if matches!(forecast.reason.as_deref(), Some("NeverFits" | "NoNodes")) {
-        let reason = forecast.detail.as_deref().unwrap_or(&forecast.summary);
-        eprintln!("warning: the job cannot start on the current nodes: {}", one_line(reason));
+    let code = forecast.pending_reason.as_ref().map(PendingReason::code);
+    if matches!(code, Some(PendingCode::NeverFits | PendingCode::NoNodes)) {
+        let reason = one_line(&forecast.summary);
+        eprintln!("warning: the job cannot start on the current nodes: {reason}");
     }
 }
 
@@ -67,9 +70,11 @@ pub(super) async fn print_progress(backend: &Backend, name: &str, line: &StatusL
         let Ok(job) = backend.job(name).await else { continue };
         let changed = if job.status == JobStatus::Pending {
             outlook.refresh(backend, name).await;
-            let Some(text) = pending_text(&job, outlook.explanation.as_ref()) else { continue };
-            let topic = pending_topic(&job, outlook.explanation.as_ref());
-            line.show_transient(&topic, &format!("Job {name} {text}"))
+            let explanation = outlook.explanation.as_ref();
+            let Some([text, short]) = pending_text(&job, explanation) else { continue };
+            let topic = code(&job, explanation).map_or("pending", PendingCode::as_str);
+            let [text, short] = [text, short].map(|text| format!("Job {name} {text}"));
+            line.show_transient(topic, &text, &short)
         } else {
             let text = placed_text(&job);
             !text.is_empty() && line.print(&text, &format!("Job {name} {text}"))
@@ -98,8 +103,8 @@ impl Outlook {
     }
 }
 
-/// Position and ETA, which are short, and then the reason.
-fn pending_text(job: &Job, explanation: Option<&Explanation>) -> Option<String> {
+/// Position and ETA, which are short, and then the reason; whole and for a narrow terminal.
+fn pending_text(job: &Job, explanation: Option<&Explanation>) -> Option<[String; 2]> {
     let mut text = "pending".to_owned();
     if let Some(explanation) = explanation {
         if let Some(position) = explanation.position {
@@ -109,27 +114,32 @@ fn pending_text(job: &Job, explanation: Option<&Explanation>) -> Option<String> 
             let _ = write!(text, ", {}", one_line(&explanation.eta_text));
         }
     }
-    match reason(job, explanation) {
-        Some(reason) => Some(format!("{text}: {}", one_line(reason))),
+    let now = Stamp::now();
+    let reason = reason(job, explanation);
+    let whole = match (reason, &job.wait_reason) {
+        (Some(reason), _) => agentaflow_explain::pending::reason(reason, now),
+        (None, Some(message)) => message.clone(),
         // The scheduler has not seen the job yet; reported only with the next explanation.
-        None => explanation.map(|_| format!("{text}; no reason reported yet")),
-    }
+        (None, None) => {
+            let text = explanation.map(|_| format!("{text}; no reason reported yet"))?;
+            return Some([text.clone(), text]);
+        }
+    };
+    let short = reason.map(|reason| agentaflow_explain::pending::short_reason(reason, now));
+    let short = short.unwrap_or_else(|| whole.clone());
+    Some([whole, short].map(|reason| format!("{text}: {}", one_line(&reason))))
 }
 
 /// The explanation is newer than the reason stored with the job.
-fn reason<'a>(job: &'a Job, explanation: Option<&'a Explanation>) -> Option<&'a str> {
-    explanation.and_then(|explanation| explanation.detail.as_deref()).or(job.wait_reason.as_deref())
+fn reason<'a>(job: &'a Job, explanation: Option<&'a Explanation>) -> Option<&'a PendingReason> {
+    explanation
+        .and_then(|explanation| explanation.pending_reason.as_ref())
+        .or(job.pending_reason.as_ref())
 }
 
-/// Reasons that differ only in numbers have the same topic.
-fn pending_topic(job: &Job, explanation: Option<&Explanation>) -> String {
-    let code = explanation.and_then(|explanation| explanation.reason.clone());
-    let opening = || reason(job, explanation)?.split(':').next().map(numberless);
-    format!("pending {}", code.or_else(opening).unwrap_or_default())
-}
-
-fn numberless(text: &str) -> String {
-    text.chars().filter(|c| !c.is_ascii_digit()).collect()
+/// Reasons that differ only in numbers have the same code.
+fn code(job: &Job, explanation: Option<&Explanation>) -> Option<PendingCode> {
+    reason(job, explanation).map(PendingReason::code)
 }
 
 fn placed_text(job: &Job) -> String {
@@ -152,8 +162,16 @@ fn placed_text(job: &Job) -> String {
 mod tests {
     use super::*;
 
-    fn job(reason: Option<&str>) -> Job {
-        Job { wait_reason: reason.map(str::to_owned), ..Job::default() }
+    fn job(note: Option<&str>) -> Job {
+        let reported = |note: &str| PendingReason::Reported {
+            reason: PendingCode::NoRoom,
+            note: note.to_owned(),
+        };
+        Job {
+            wait_reason: note.map(str::to_owned),
+            pending_reason: note.map(reported),
+            ..Job::default()
+        }
     }
 
     #[test]
@@ -162,45 +180,25 @@ mod tests {
             position: Some(2),
             waiting: 7,
             eta_text: "starts in about 5m".to_owned(),
-            reason: Some("NoRoom".to_owned()),
             ..Explanation::default()
         };
         let fresh =
-            Explanation { detail: Some("no GPU is free".to_owned()), ..explanation.clone() };
+            Explanation { pending_reason: Some(PendingReason::NoNodes), ..explanation.clone() };
         let bare = Explanation::default();
+        let head = "pending, position 2 of 7, starts in about 5m";
         let table = [
-            (
-                Some("no\nroom"),
-                Some(&explanation),
-                "pending, position 2 of 7, starts in about 5m: no room",
-            ),
-            (
-                Some("old reason"),
-                Some(&fresh),
-                "pending, position 2 of 7, starts in about 5m: no GPU is free",
-            ),
-            (Some("no room"), Some(&bare), "pending: no room"),
-            (Some("no room"), None, "pending: no room"),
-            (None, Some(&bare), "pending; no reason reported yet"),
+            (Some("no\nroom"), Some(&explanation), format!("{head}: no room")),
+            (Some("old reason"), Some(&fresh), format!("{head}: No nodes in the cluster")),
+            (Some("no room"), Some(&bare), "pending: no room".to_owned()),
+            (Some("no room"), None, "pending: no room".to_owned()),
+            (None, Some(&bare), "pending; no reason reported yet".to_owned()),
         ];
         for (reason, explanation, expected) in table {
-            assert_eq!(pending_text(&job(reason), explanation).as_deref(), Some(expected));
+            let [text, _] = pending_text(&job(reason), explanation).unwrap();
+            assert_eq!(text, expected);
         }
         assert_eq!(pending_text(&job(None), None), None);
-    }
-
-    #[test]
-    fn reasons_that_differ_in_numbers_share_a_topic() {
-        let explanation = |code: Option<&str>| Explanation {
-            reason: code.map(str::to_owned),
-            ..Explanation::default()
-        };
-        let (room, quota, outside) =
-            (explanation(Some("NoRoom")), explanation(Some("Quota")), explanation(None));
-        let (two, three) = (job(Some("0/2 fit: 2 lack")), job(Some("0/3 fit: 1 lacks")));
-        assert_eq!(pending_topic(&two, Some(&room)), pending_topic(&three, Some(&room)));
-        assert_eq!(pending_topic(&two, Some(&outside)), pending_topic(&three, None));
-        assert_ne!(pending_topic(&two, Some(&room)), pending_topic(&two, Some(&quota)));
-        assert_ne!(pending_topic(&two, None), pending_topic(&job(Some("queue is full")), None));
+        assert_eq!(code(&job(Some("x")), Some(&explanation)), Some(PendingCode::NoRoom));
+        assert_eq!(code(&job(Some("x")), Some(&fresh)), Some(PendingCode::NoNodes));
     }
 }

@@ -1,6 +1,5 @@
 //! Status of a pending job on stderr: one line that is overwritten on a terminal, else lines of a log.
 
-use agentaflow_console::format;
 use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -20,13 +19,13 @@ impl StatusLine {
         Self { live: Cell::new(live), shown: RefCell::default(), topic: RefCell::default() }
     }
 
-    /// Shows a transient message, such as a queue position. Without a terminal, only a new `topic` is printed. Returns
+    /// Shows a transient message, such as a queue position; `short` replaces it on a narrow terminal. Without a terminal, only a new `topic` is printed. Returns
     /// true for a new topic.
-    pub(super) fn show_transient(&self, topic: &str, text: &str) -> bool {
+    pub(super) fn show_transient(&self, topic: &str, text: &str, short: &str) -> bool {
         if !self.live.get() {
             return self.print(topic, text);
         }
-        let text = cut(text, width());
+        let text = cut(text, short, width());
         if *self.shown.borrow() != text {
             put(&format!("\r{text}\u{1b}[K"));
             *self.shown.borrow_mut() = text;
@@ -71,15 +70,12 @@ fn width() -> usize {
     size.map_or(80, |(width, _)| usize::from(width.0)).saturating_sub(1).max(1)
 }
 
-fn cut(text: &str, room: usize) -> String {
-    if text.chars().count() <= room {
-        return text.to_owned();
+fn cut(text: &str, short: &str, room: usize) -> String {
+    let fits = |text: &&str| text.chars().count() <= room;
+    match [text, short].into_iter().find(fits) {
+        Some(text) => text.to_owned(),
+        None => short.chars().take(room - 1).collect::<String>() + "…",
     }
-    let text = format::shortened(text, room);
-    if text.chars().count() <= room {
-        return text.into_owned();
-    }
-    text.chars().take(room - 1).collect::<String>() + "…"
 }
 
 /// Errors are ignored: stderr may be closed.
@@ -94,10 +90,9 @@ mod tests {
 
     #[test]
     fn a_line_is_cut_to_its_width() {
-        assert_eq!(cut("Job 1 start", 11), "Job 1 start");
-        assert_eq!(cut("Job 1 start", 6), "Job 1…");
-        assert_eq!(cut("job", 1), "…");
-        let text = "Job 1 pending, no ETA: 0/1 nodes fit, even when empty: 1 lacks 4 GPUs";
-        assert_eq!(cut(text, 50), "Job 1 pending, no ETA: 1 lacks 4 GPUs");
+        assert_eq!(cut("Job 1 pending", "Job 1", 13), "Job 1 pending");
+        assert_eq!(cut("Job 1 pending", "Job 1", 6), "Job 1");
+        assert_eq!(cut("Job 1 pending", "Job 1", 4), "Job…");
+        assert_eq!(cut("job", "job", 1), "…");
     }
 }

@@ -1,6 +1,7 @@
 //! Forecasts.
 
 use agentaflow_api::Dollars;
+use agentaflow_api::pending::{Alternative, PendingCode, PendingReason, Shortfall};
 use agentaflow_kube_core::names;
 use serde_json::{Value, json};
 
@@ -31,24 +32,28 @@ fn a_forecast_has_placement_and_price() {
     let harness = half_full();
     let object = with(asked("new", 1, 1), "spec|estimatedDuration", json!("90m"));
     let told = harness.state.what_if("ns", &object).unwrap();
-    assert_eq!(told.summary, "it would start now on n");
+    assert_eq!(told.placement[0].node_name, "n");
     assert_eq!(told.placement.len(), 1);
     assert_eq!(told.placement[0].gpus, ["1 × unknown"]);
     assert_eq!(told.price_per_hour, Some(Dollars(2_000_000)));
     assert_eq!(told.estimated_cost, Some(Dollars(3_000_000)));
-    assert!(told.eta.is_some() && told.reason.is_none());
+    assert!(told.eta.is_some() && told.pending_reason.is_none());
 }
 
 #[test]
 fn a_forecast_without_room_has_reason_and_alternatives() {
     let harness = half_full();
     let told = harness.state.what_if("ns", &asked("new", 2, 1)).unwrap();
-    assert_eq!(told.reason.as_deref(), Some("NoRoom"));
-    assert!(told.summary.contains("lacks 2 free GPUs"), "{}", told.summary);
-    assert_eq!(told.would_start_now, ["with 1 GPU"]);
+    let Some(PendingReason::NoRoom(fit)) = &told.pending_reason else { panic!("{told:?}") };
+    assert_eq!(
+        fit.shortfalls[0].shortfall,
+        Shortfall::FreeGpus { requested: 2, available: 1 },
+        "{told:?}"
+    );
+    assert_eq!(told.alternatives, [Alternative::Gpus(1)]);
     assert_eq!(told.price_per_hour, Some(Dollars(4_000_000)), "where it could run");
     let told = harness.state.what_if("ns", &asked("new", 1, 2)).unwrap();
-    assert!(told.would_start_now.contains(&"as a gang of 1 task".to_owned()), "{told:?}");
+    assert!(told.alternatives.contains(&Alternative::Tasks(1)), "{told:?}");
 }
 
 #[test]
@@ -58,9 +63,11 @@ fn a_forecast_names_cordoned_gpus_and_the_remedy() {
     harness.put(Kind::Node, with(node("n", 2), "metadata|annotations", closed));
     harness.settle_for_long();
     let told = harness.state.what_if("ns", &asked("new", 1, 1)).unwrap();
-    assert_eq!(told.detail.as_deref(), Some("0/1 nodes fit: 1 has 2 GPUs that are cordoned"));
-    let lacks = "has 2 GPUs that are cordoned; `agentaflow uncordon n/0 n/1` opens them";
-    assert_eq!(told.closest[0].lacks, lacks);
+    let gpus = vec!["0".to_owned(), "1".to_owned()];
+    assert_eq!(
+        told.closest[0].shortfall,
+        Some(Shortfall::UnavailableGpus { cordoned: 2, draining: 0, unhealthy: 0, gpus })
+    );
 }
 
 #[test]
@@ -71,7 +78,8 @@ fn asking_changes_nothing_and_can_be_repeated_even_for_names_that_exist() {
     let before = harness.state.summary();
     for _ in 0..3 {
         let told = harness.state.what_if("ns", &asked("new", 1, 1)).unwrap();
-        assert_eq!(told.reason.as_deref(), Some("NoRoom"));
+        let code = told.pending_reason.as_ref().map(PendingReason::code);
+        assert_eq!(code, Some(PendingCode::NoRoom));
     }
     assert_eq!(harness.state.summary(), before);
     assert_eq!(harness.node_of("new-0"), Some("n"));
@@ -85,7 +93,7 @@ fn pods_and_templates_of_pods_can_be_asked_about() {
     let later = json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": pod}}}});
     for object in [pod.clone(), job, later] {
         let told = harness.state.what_if("ns", &object).unwrap();
-        assert_eq!(told.summary, "it would start now on n", "{object}");
+        assert_eq!(told.placement[0].node_name, "n", "{object}");
     }
 }
 
@@ -96,8 +104,8 @@ fn a_forecast_names_obstacles_before_any_node() {
     harness.settle_for_long();
     let object = with(asked("new", 1, 1), "spec|queue", json!("nobody"));
     let told = harness.state.what_if("ns", &object).unwrap();
-    assert!(told.reason.is_some() && told.summary.contains("nobody"), "{told:?}");
-    assert_eq!(told.eta_text, "start not known");
+    assert!(matches!(told.pending_reason, Some(PendingReason::Parked { .. })), "{told:?}");
+    assert_eq!(told.eta, None);
 }
 
 #[test]
@@ -125,8 +133,8 @@ fn explanations_carry_the_words_of_the_api() {
     let told = harness.state.explain(&Key::new("ns", "waits")).unwrap().explanation;
     assert_eq!((told.position, told.waiting), (Some(1), 1));
     assert_eq!(told.closest[0].node_name, "n");
-    assert_eq!(told.would_start_now, ["with 1 GPU"]);
+    assert_eq!(told.alternatives, [Alternative::Gpus(1)]);
     let told = harness.state.explain(&Key::new("ns", "old")).unwrap().explanation;
     assert_eq!(told.placement[0].node_name, "n");
-    assert!(told.summary.contains(" on n"), "{}", told.summary);
+    assert_eq!(told.placement[0].node_name, "n", "{told:?}");
 }

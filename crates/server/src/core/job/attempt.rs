@@ -12,7 +12,7 @@ impl JobState {
         self.status = JobStatus::Scheduled;
         self.scheduled_at = Some(Stamp::now());
         self.tasks = tasks;
-        self.wait_reason = None;
+        self.pending_reason = None;
         self.warned_at = None;
         self.clear_outcome();
     }

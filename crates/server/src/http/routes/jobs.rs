@@ -146,25 +146,7 @@ pub(crate) async fn explain(
 ) -> Result<Answer<Explanation>, ApiError> {
     plan_at_ease(&app, &caller)?;
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
-    let mut said = app.core.explain(row.id).await?;
-    if said.status == JobStatus::Failed {
-        blame(&app.core.show_job(row), &mut said);
-    }
-    Ok(Answer(said))
-}
-
-/// Adds the cause of a failure and a remedy.
-fn blame(job: &Job, said: &mut Explanation) {
-    let text = agentaflow_explain::end(&agentaflow_explain::End {
-        reason: job.end_reason,
-        cause: job.end_cause,
-        exit_code: job.exit_code,
-        detail: job.error_message.as_deref().unwrap_or_default(),
-    });
-    said.summary = format!("Failed: {}", text.summary);
-    said.detail = Some(format!("Remedy: {}", text.remedy));
-    let reason = agentaflow_explain::end_reason(job.end_reason, job.end_cause);
-    said.reason = reason.map(|reason| reason.to_string());
+    Ok(Answer(app.core.explain(row.id).await?))
 }
 
 /// What would happen to a job if it were handed in now. Nothing is.

@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use serde_json::Value;
 
+use agentaflow_api::error::{Credential, TokenProblem};
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::node::{
     AvailableNodes, Heartbeat, Node, NodeRegistration, NodeStats, NodeStatus, NodeUpdate,
@@ -21,7 +22,7 @@ use crate::http::limits;
 use crate::http::params::{NodeList, Room};
 use crate::http::read::{Asked, Segments, Sent, body, object};
 use crate::http::who::{
-    Admin, NEEDS_REGISTRATION, User, WorkerAuth, bearer, holder, note_use, peer, stranger,
+    Admin, User, WorkerAuth, bearer, holder, needs, note_use, peer, stranger, wrong_kind,
 };
 
 /// Registers a GPU server, or updates the one of that name. The answer holds its `api_key`, once.
@@ -226,23 +227,19 @@ pub(crate) fn registration_token(
     address: std::net::IpAddr,
 ) -> Result<(), ApiError> {
     let now = Stamp::now();
-    let missing = || stranger(app, address, ApiError::unauthenticated(NEEDS_REGISTRATION));
+    let refused = |problem| stranger(app, address, needs(Credential::Registration, problem));
     let token = match in_body {
         Some(token) => token,
-        None => bearer(headers)?.ok_or_else(missing)?,
+        None => bearer(headers)?.ok_or_else(|| refused(TokenProblem::Missing))?,
     };
     match holder(app, token, now) {
         Ok(Known::Worker(Worker::Token, used)) => {
             note_use(app, used, now);
             Ok(())
         }
-        Ok(_) => Err(ApiError::forbidden(format!(
-            "{NEEDS_REGISTRATION}; another kind of token was sent"
-        ))),
-        Err(why) => {
-            let detail = format!("{}. {NEEDS_REGISTRATION}", why.words());
-            Err(stranger(app, address, ApiError::unauthenticated(detail)))
-        }
+        Ok(Known::User(..)) => Err(wrong_kind(Credential::Registration, Credential::User)),
+        Ok(_) => Err(wrong_kind(Credential::Registration, Credential::Worker)),
+        Err(problem) => Err(refused(problem)),
     }
 }
 
