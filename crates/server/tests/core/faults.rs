@@ -69,7 +69,7 @@ impl Store for Faulty {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_nothing_is_promised_and_nothing_is_lost() {
+async fn a_full_disk_fails_requests_and_loses_no_change() {
     let full = Arc::new(AtomicBool::new(false));
     let flag = full.clone();
     let pause = Arc::default();
@@ -113,7 +113,7 @@ async fn on_a_full_disk_nothing_is_promised_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn an_end_that_is_said_twice_is_acknowledged_only_when_it_is_durable() {
+async fn a_repeated_end_is_acknowledged_only_once_durable() {
     let (full, pause) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Mutex::new(())));
     let (flag, gate) = (full.clone(), pause.clone());
     let rig =
@@ -155,7 +155,7 @@ async fn an_end_that_is_said_twice_is_acknowledged_only_when_it_is_durable() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_vanished_costs_its_job_and_not_the_others() {
+async fn a_missing_gpu_affects_only_its_own_job() {
     let mut rig = Rig::new().await;
     let mut worker = rig.worker("a", 2).await;
     let ids = [rig.submit(spec(1)).await, rig.submit(spec(1)).await];

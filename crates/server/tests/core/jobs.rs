@@ -11,7 +11,7 @@ use agentaflow_server::core::{Idempotency, Worker as From};
 use crate::rig::{Rig, ended, running, spec, stopped};
 
 #[tokio::test]
-async fn a_job_is_placed_run_and_over() {
+async fn a_job_is_placed_runs_and_completes() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 2).await;
     let id = rig.submit(spec(1)).await;
@@ -48,7 +48,7 @@ async fn a_short_job_needs_only_one_report() {
 }
 
 #[tokio::test]
-async fn failures_are_retried_as_often_as_asked() {
+async fn failures_are_retried_up_to_max_retries() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(agentaflow_api::job::JobSpec { max_retries: Some(1), ..spec(1) }).await;
@@ -62,7 +62,7 @@ async fn failures_are_retried_as_often_as_asked() {
 }
 
 #[tokio::test]
-async fn a_waiting_job_is_cancelled_at_once_and_a_running_one_through_its_agent() {
+async fn a_pending_job_is_cancelled_at_once_and_a_running_one_through_its_agent() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let runs = rig.submit(spec(1)).await;
@@ -83,7 +83,7 @@ async fn a_waiting_job_is_cancelled_at_once_and_a_running_one_through_its_agent(
 }
 
 #[tokio::test]
-async fn a_job_that_ended_well_while_it_was_being_cancelled_is_completed() {
+async fn a_job_that_succeeds_during_its_cancellation_is_completed() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
@@ -94,7 +94,7 @@ async fn a_job_that_ended_well_while_it_was_being_cancelled_is_completed() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_completed_by_hand_is_stopped_and_counts_as_done() {
+async fn a_job_that_a_user_completes_is_stopped_and_completed() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let runs = rig.submit(spec(1)).await;
@@ -133,7 +133,7 @@ async fn a_failed_task_stops_its_gang() {
 }
 
 #[tokio::test]
-async fn a_refused_placement_is_planned_again_and_costs_no_try() {
+async fn a_refused_placement_is_requeued_and_costs_no_retry() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
@@ -162,7 +162,7 @@ async fn the_same_key_gives_the_same_job_and_another_body_is_refused() {
 }
 
 #[tokio::test]
-async fn after_a_restart_what_runs_goes_on_and_what_waits_still_waits() {
+async fn running_and_pending_jobs_survive_a_restart() {
     let mut rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let runs = rig.submit(spec(1)).await;
@@ -191,7 +191,7 @@ async fn after_a_restart_what_runs_goes_on_and_what_waits_still_waits() {
 }
 
 #[tokio::test]
-async fn illegal_transitions_are_refused_and_a_repeated_end_is_fine() {
+async fn illegal_transitions_are_refused_and_a_repeated_end_is_accepted() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let waits = rig.submit(spec(1)).await;
@@ -215,7 +215,7 @@ async fn illegal_transitions_are_refused_and_a_repeated_end_is_fine() {
 }
 
 #[tokio::test]
-async fn a_job_says_why_it_waits_and_what_would_start_now() {
+async fn a_pending_job_has_a_reason_and_alternatives() {
     let rig = Rig::new().await;
     let _worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(2)).await;
@@ -229,7 +229,7 @@ async fn a_job_says_why_it_waits_and_what_would_start_now() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_no_node_has_is_a_reason_of_its_own() {
+async fn a_missing_runtime_has_its_own_pending_code() {
     let rig = Rig::new().await;
     let mut node = crate::rig::registration("a", 1);
     node.runtimes = vec!["process".into()];
@@ -247,7 +247,7 @@ async fn a_runtime_that_no_node_has_is_a_reason_of_its_own() {
 }
 
 #[tokio::test]
-async fn secrets_reach_the_task_sealed_in_the_store_and_forgotten_at_the_end() {
+async fn secrets_are_sealed_in_the_store_and_deleted_at_the_end() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 0).await;
     let job = JobCreate {

@@ -16,7 +16,7 @@ use crate::rig::{Rig, ended, running, spec, stopped};
 const SECOND: i64 = 1_000;
 
 #[tokio::test]
-async fn a_job_costs_what_it_was_allocated_for_as_long_as_it_ran() {
+async fn the_cost_of_a_job_is_allocation_times_run_time() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 2).await;
     let id = rig.submit(spec(2)).await;
@@ -36,7 +36,7 @@ async fn a_job_costs_what_it_was_allocated_for_as_long_as_it_ran() {
 }
 
 #[tokio::test]
-async fn a_job_that_ended_within_a_millisecond_is_among_those_that_ran() {
+async fn a_job_of_less_than_a_millisecond_is_billed() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
@@ -51,7 +51,7 @@ async fn a_job_that_ended_within_a_millisecond_is_among_those_that_ran() {
 }
 
 #[tokio::test]
-async fn nobody_is_billed_for_longer_than_the_server_saw_the_job() {
+async fn the_billed_time_is_at_most_the_observed_time() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
@@ -61,7 +61,7 @@ async fn nobody_is_billed_for_longer_than_the_server_saw_the_job() {
 }
 
 #[tokio::test]
-async fn a_share_of_a_gpu_costs_its_share() {
+async fn a_gpu_share_is_billed_by_its_size() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let share = |spec: JobSpec| JobSpec { gpu_count: None, ..spec };
@@ -76,7 +76,7 @@ async fn a_share_of_a_gpu_costs_its_share() {
 }
 
 #[tokio::test]
-async fn a_job_that_would_break_the_limit_waits_and_says_so() {
+async fn a_job_over_budget_stays_pending_with_a_reason() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 2).await;
     // An hour of one GPU, but not of two.
@@ -95,7 +95,7 @@ async fn a_job_that_would_break_the_limit_waits_and_says_so() {
 }
 
 #[tokio::test]
-async fn who_pays_in_advance_needs_credit() {
+async fn a_prepaid_user_needs_credit() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     rig.limit(None, true).await;
@@ -107,7 +107,7 @@ async fn who_pays_in_advance_needs_credit() {
 }
 
 #[tokio::test]
-async fn a_running_job_that_crosses_the_limit_is_warned_then_stopped() {
+async fn a_running_job_over_budget_is_warned_about_then_stopped() {
     let rig = Rig::with(|settings| settings.budget_grace = Span(1_500), |store| store).await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;

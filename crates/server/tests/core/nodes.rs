@@ -42,7 +42,7 @@ async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
 }
 
 #[tokio::test]
-async fn losses_end_when_the_retries_are_used_up() {
+async fn a_job_fails_after_too_many_lost_nodes() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(JobSpec { max_retries: Some(0), ..spec(1) }).await;
@@ -53,7 +53,7 @@ async fn losses_end_when_the_retries_are_used_up() {
 }
 
 #[tokio::test]
-async fn a_job_that_waits_for_its_node_is_not_given_to_another() {
+async fn a_job_with_on_node_lost_wait_is_not_requeued() {
     let rig = Rig::new().await;
     let mut first = rig.worker("a", 1).await;
     let id = rig.submit(JobSpec { on_node_lost: Some(OnNodeLost::Wait), ..spec(1) }).await;
@@ -80,7 +80,7 @@ async fn a_job_that_waits_for_its_node_is_not_given_to_another() {
 }
 
 #[tokio::test]
-async fn a_drained_node_gives_its_jobs_back_without_using_a_retry() {
+async fn draining_a_node_requeues_its_jobs_without_a_retry() {
     let rig = Rig::new().await;
     let mut first = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
@@ -99,7 +99,7 @@ async fn a_drained_node_gives_its_jobs_back_without_using_a_retry() {
 }
 
 #[tokio::test]
-async fn a_node_registered_by_hand_is_shown_and_never_swallows_a_job() {
+async fn a_node_without_an_agent_gets_no_job() {
     let rig = Rig::new().await;
     let node = rig
         .core
@@ -128,7 +128,7 @@ async fn a_node_with_live_jobs_cannot_be_deleted() {
 }
 
 #[tokio::test]
-async fn memory_of_foreign_processes_is_not_given_out() {
+async fn memory_of_foreign_processes_is_not_allocated() {
     let rig = Rig::new().await;
     let worker = rig.worker("a", 1).await;
     let gpu = GpuInstance {
@@ -164,7 +164,7 @@ async fn registering_again_rotates_the_key_and_ends_the_older_stream() {
 }
 
 #[tokio::test]
-async fn a_job_that_waits_for_a_dead_node_can_be_cancelled() {
+async fn a_job_with_on_node_lost_wait_can_be_cancelled() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(JobSpec { on_node_lost: Some(OnNodeLost::Wait), ..spec(1) }).await;
@@ -184,7 +184,7 @@ async fn a_job_that_waits_for_a_dead_node_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_node_that_dies_while_it_is_drained_gives_its_jobs_to_others() {
+async fn a_node_lost_while_draining_has_its_jobs_requeued() {
     let rig = Rig::new().await;
     let mut first = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
@@ -200,7 +200,7 @@ async fn a_node_that_dies_while_it_is_drained_gives_its_jobs_to_others() {
 }
 
 #[tokio::test]
-async fn comrades_that_fail_because_a_node_died_do_not_fail_the_gang() {
+async fn tasks_that_fail_after_a_lost_node_do_not_fail_the_gang() {
     let rig = Rig::new().await;
     let mut first = rig.worker("a", 1).await;
     let mut second = rig.worker("b", 1).await;
@@ -219,7 +219,7 @@ async fn comrades_that_fail_because_a_node_died_do_not_fail_the_gang() {
 }
 
 #[tokio::test]
-async fn a_second_agent_is_not_told_to_start_what_the_first_still_runs() {
+async fn a_second_agent_of_a_node_is_refused_while_the_first_has_jobs() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
     rig.submit(spec(1)).await;
@@ -242,7 +242,7 @@ async fn a_second_agent_is_not_told_to_start_what_the_first_still_runs() {
 }
 
 #[tokio::test]
-async fn what_an_admin_set_outlasts_a_registration() {
+async fn values_of_an_admin_survive_a_registration() {
     let rig = Rig::new().await;
     let worker = rig.worker("a", 1).await;
     let price = agentaflow_api::units::Dollars(9_000_000);
@@ -253,7 +253,7 @@ async fn what_an_admin_set_outlasts_a_registration() {
 }
 
 #[tokio::test]
-async fn a_closed_gpu_gets_no_work_until_it_is_opened_again() {
+async fn a_cordoned_gpu_gets_no_work_until_uncordoned() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 2).await;
     let node = NodeRef::Number(worker.node);
@@ -275,7 +275,7 @@ async fn a_closed_gpu_gets_no_work_until_it_is_opened_again() {
 }
 
 #[tokio::test]
-async fn a_drained_gpu_loses_its_work_to_others_and_its_neighbours_keep_theirs() {
+async fn draining_a_gpu_moves_only_its_own_jobs() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 3).await;
     let node = NodeRef::Number(worker.node);
@@ -304,7 +304,7 @@ async fn a_drained_gpu_loses_its_work_to_others_and_its_neighbours_keep_theirs()
 }
 
 #[tokio::test]
-async fn two_admins_who_close_gpus_of_one_node_at_a_time_do_not_undo_each_other() {
+async fn concurrent_gpu_cordons_of_two_admins_add_up() {
     let rig = Rig::new().await;
     let worker = rig.worker("a", 4).await;
     let node = NodeRef::Number(worker.node);
@@ -338,7 +338,7 @@ async fn two_admins_who_close_gpus_of_one_node_at_a_time_do_not_undo_each_other(
 }
 
 #[tokio::test]
-async fn an_agent_that_polls_gets_its_work_too() {
+async fn a_polling_agent_receives_assignments() {
     let rig = Rig::new().await;
     let worker = rig.worker("a", 1).await;
     drop(worker.stream);
@@ -351,7 +351,7 @@ async fn an_agent_that_polls_gets_its_work_too() {
 }
 
 #[tokio::test]
-async fn a_node_of_a_cluster_gives_gpus_whole_and_takes_no_work_that_needs_its_host() {
+async fn a_kubernetes_node_assigns_whole_gpus_and_no_host_folders() {
     let rig = Rig::new().await;
     let kubernetes =
         NodeRegistration { runtimes: vec!["kubernetes".to_owned()], ..registration("gpu-7", 2) };

@@ -79,7 +79,7 @@ pub(crate) async fn jobs_are_found_by_owner_state_queue_and_name(place: &Place) 
     }
 }
 
-pub(crate) async fn searches_take_every_letter_as_it_is(place: &Place) {
+pub(crate) async fn searches_match_special_characters_literally(place: &Place) {
     let store = place.open().await;
     let names = ["50% off", "50 off", "a_b", "aXb", "c\\d", "c'd"];
     let jobs: Vec<Change> = (1..)

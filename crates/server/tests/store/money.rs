@@ -107,7 +107,7 @@ pub(crate) async fn sums_are_exact_beyond_64_bits(place: &Place) {
     assert!((row.memory_gb_hours - hours * 4_194_304.0).abs() < 1e-3, "{}", row.memory_gb_hours);
 }
 
-pub(crate) async fn accounts_know_their_balance_and_this_month(place: &Place) {
+pub(crate) async fn accounts_have_a_balance_and_monthly_spending(place: &Place) {
     let store = place.open().await;
     store.commit(&lines()).await.unwrap();
     for (month, accounts) in [

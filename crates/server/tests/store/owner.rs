@@ -9,7 +9,7 @@ use sqlx::{Connection, Executor};
 use crate::make::{self, happened, new_job};
 use crate::place::Place;
 
-pub(crate) async fn a_second_server_is_refused_in_words(place: &Place) {
+pub(crate) async fn a_second_server_is_refused_with_a_message(place: &Place) {
     let store = place.open().await;
     let Err(StoreError::InUse(words)) = place.try_open().await else { panic!("opened twice") };
     let expected = match place {

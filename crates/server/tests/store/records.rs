@@ -103,7 +103,7 @@ pub(crate) async fn a_record_written_again_is_changed(place: &Place) {
     assert_eq!(loaded.jobs[0].state, done);
 }
 
-pub(crate) async fn what_is_removed_is_gone_and_its_number_is_not_used_again(place: &Place) {
+pub(crate) async fn deleted_ids_are_not_used_again(place: &Place) {
     let store = place.open().await;
     let changes = [
         Change::Node(Box::new(make::node(5, "alpha"))),
@@ -163,7 +163,7 @@ fn broken() -> Vec<Change> {
     ]
 }
 
-pub(crate) async fn a_name_that_is_taken_is_refused_and_nothing_is_left_behind(place: &Place) {
+pub(crate) async fn a_duplicate_name_fails_the_whole_transaction(place: &Place) {
     let store = place.open().await;
     let first = [
         Change::User(Box::new(make::user(1, "ann"))),
@@ -202,7 +202,7 @@ pub(crate) async fn a_transaction_is_all_or_nothing(place: &Place) {
     assert_eq!(store.count_jobs(&all_jobs()).await.unwrap(), 499);
 }
 
-pub(crate) async fn a_job_that_is_not_there_cannot_change(place: &Place) {
+pub(crate) async fn the_state_of_an_unknown_job_is_refused(place: &Place) {
     let store = place.open().await;
     store.commit(&[new_job(make::job(1, 1))]).await.unwrap();
     let running = || make::state(JobStatus::Running);
@@ -210,7 +210,7 @@ pub(crate) async fn a_job_that_is_not_there_cannot_change(place: &Place) {
     assert_eq!(store.job(JobId(1)).await.unwrap(), Some(make::job(1, 1)));
 }
 
-pub(crate) async fn jobs_that_are_over_are_not_loaded(place: &Place) {
+pub(crate) async fn ended_jobs_are_not_loaded(place: &Place) {
     let store = place.open().await;
     let mut changes = Vec::new();
     for (id, status) in (1..).zip(JobStatus::ALL) {
@@ -249,7 +249,7 @@ pub(crate) async fn credentials_that_expired_long_ago_are_not_loaded(place: &Pla
     assert_eq!(loaded.last.credential, 7);
 }
 
-pub(crate) async fn a_key_finds_its_answer_until_it_is_forgotten(place: &Place) {
+pub(crate) async fn an_idempotency_key_finds_its_job_until_deleted(place: &Place) {
     let store = place.open().await;
     let (old, new) = (make::key(1, "k", Stamp(10)), make::key(2, "k", Stamp(20)));
     let changes = [&old, &new].map(|row| Change::Idempotency(Box::new(row.clone())));
