@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(error, "No devices were found");
         let error = shell("echo noise; echo 'Driver/library version mismatch' >&2; exit 18", 5_000);
         assert_eq!(error.unwrap_err(), "Driver/library version mismatch");
-        assert!(shell("exit 3", 5_000).unwrap_err().contains("without a word"));
+        assert!(shell("exit 3", 5_000).unwrap_err().contains("without a message"));
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// As Kubernetes writes it.
+    /// Name in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             Self::ReadWriteOnce => "ReadWriteOnce",
@@ -100,7 +100,6 @@ impl Claim {
         Ok(PersistentVolumeClaim { metadata, spec: Some(spec), status: None })
     }
 
-    /// The claim, with notes.
     pub fn make(&self) -> Result<BuildOutput, BuildError> {
         BuildOutput::of(&self.object()?, Vec::new())
     }

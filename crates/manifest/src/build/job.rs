@@ -54,7 +54,7 @@ pub enum RestartPolicy {
     #[default]
     #[value(name = "OnFailure", alias = "on-failure")]
     OnFailure,
-    /// A new pod is made
+    /// Create a new pod
     #[value(name = "Never", alias = "never")]
     Never,
 }
@@ -132,7 +132,6 @@ impl Job {
         self.object_of(self.shaped(catalogue)?)
     }
 
-    /// The job, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let shaped = self.shaped(catalogue)?;
         let mut notes = shaped.notes_for(1);

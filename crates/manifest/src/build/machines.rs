@@ -74,7 +74,7 @@ impl Placement {
     }
 }
 
-/// The machine of a name, if the catalogue has it; some are sold with several models.
+/// Catalogue entry by name; some machines exist with several models.
 pub(super) fn known<'a>(
     name: &str,
     cloud: Option<Cloud>,

@@ -86,10 +86,8 @@ pub enum BuildError {
         /// Problem with a suggestion.
         why: String,
     },
-    /// An object could not be written down.
     #[error("cannot serialize the object")]
     Write(#[from] serde_json::Error),
-    /// A file inside of an object could not be written down.
     #[error("cannot serialize the configuration: {0}")]
     Yaml(String),
 }

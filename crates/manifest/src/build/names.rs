@@ -65,8 +65,8 @@ pub(super) fn azure_pool<'a>(flag: &'static str, text: &'a str) -> Result<&'a st
     refuse(flag, format!("`{}` is not a pool name: {why}", short(text)))
 }
 
-/// The name of a task's job: `ml_task_123` → `gpu-job-ml-task-123`. What no name can hold becomes a dash; where that
-/// or the length loses something by which two tasks could differ, a hash of the whole id keeps them apart.
+/// Job name of a task: `ml_task_123` → `gpu-job-ml-task-123`. Invalid characters become dashes; if that or the length
+/// loses information, a hash of the whole id keeps tasks apart.
 pub fn job_name(task_id: &str) -> Result<String, BuildError> {
     const PREFIX: &str = "gpu-job-";
     if task_id.trim().is_empty() {
@@ -90,7 +90,7 @@ pub fn job_name(task_id: &str) -> Result<String, BuildError> {
         return Ok(format!("{PREFIX}{name}"));
     }
     let hash = format!("{:08x}", fingerprint(task_id));
-    // All of it is ASCII by now.
+    // Only ASCII is left.
     let room = MAX - PREFIX.len() - hash.len() - 1;
     let start = name[..name.len().min(room)].trim_end_matches('-');
     let dash = if start.is_empty() { "" } else { "-" };

@@ -44,7 +44,7 @@ pub struct NodePool {
     pub node_class: Option<String>,
 }
 
-/// The object as Karpenter takes it.
+/// Karpenter's `NodePool` object.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Object {
@@ -90,7 +90,6 @@ struct NodeClass {
 }
 
 impl NodePool {
-    /// The pool, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let gpu = self.model()?;
         let machines = self.machines(gpu, catalogue)?;

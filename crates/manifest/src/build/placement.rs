@@ -216,7 +216,7 @@ impl Placement {
             _ => {}
         }
         if let Some(slices) = ask.slices.filter(|_| self.calls_slices_gpus()) {
-            // A label cannot hold the name of such a profile, and GKE has none of them.
+            // The profile is not a valid label value, and GKE does not offer it.
             if let Some(plain) = slices.profile.strip_suffix("+me") {
                 return refuse(
                     "mig",
@@ -336,7 +336,7 @@ impl Placement {
         Ok(PreferredSchedulingTerm { weight, preference })
     }
 
-    /// The label with the model, if nodes with that model are to be had there.
+    /// Label of the model, if the cloud offers it.
     fn model_label(
         &self,
         flag: &'static str,
@@ -356,7 +356,6 @@ impl Placement {
     }
 }
 
-/// A model by its name.
 pub(super) fn model(flag: &'static str, text: &str) -> Result<&'static Gpu, BuildError> {
     gpu_named(text).map_or_else(
         || {

@@ -19,7 +19,7 @@ use crate::mig;
 
 /// Most GPUs of one pod.
 const MOST_GPUS: u32 = 64;
-/// The most GPUs that most machines have.
+/// GPUs of most machines.
 const USUAL_GPUS: u32 = 8;
 /// Default label.
 pub(super) const NAME_LABEL: &str = "app.kubernetes.io/name";
@@ -156,7 +156,6 @@ impl Pod {
         self.shaped(catalogue).map(|shaped| pod_of(&shaped))
     }
 
-    /// The pod, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let shaped = self.shaped(catalogue)?;
         BuildOutput::of(&pod_of(&shaped), shaped.notes_for(1))
@@ -366,7 +365,6 @@ pub(super) fn some<T: Default + PartialEq>(value: T) -> Option<T> {
     (value != T::default()).then_some(value)
 }
 
-/// A namespace, if one was given.
 pub(super) fn namespace(given: Option<&str>) -> Result<Option<String>, BuildError> {
     given.map(|text| names::name("namespace", Some(text))).transpose()
 }

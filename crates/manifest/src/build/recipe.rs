@@ -1,4 +1,4 @@
-//! Every recipe under one roof: the commands of `agentaflow generate`.
+//! All recipes: the commands of `agentaflow generate`.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,7 +14,7 @@ use crate::yaml::{DecodeError, Document, Limits, YamlError, nearest, read_one};
 /// Recipe of `generate`.
 #[derive(Clone, Debug, PartialEq, clap::Subcommand)]
 pub enum Recipe {
-    /// A job on GPUs: training, batch inference
+    /// Job on GPUs: training, batch inference
     Job(Box<Job>),
     /// Servers on GPUs
     Deployment(Box<Deployment>),
@@ -22,7 +22,7 @@ pub enum Recipe {
     Pod(Box<Pod>),
     /// Servers on GPUs, with a claim for their models
     ModelServer(Box<ModelServer>),
-    /// A claim for models, data or a workspace
+    /// Claim for models, data or a workspace
     Pvc(Claim),
     /// Several pods on each GPU: time-slicing or MPS, for NVIDIA's device plugin
     TimeSlicing(TimeSlicing),
@@ -30,13 +30,13 @@ pub enum Recipe {
     MigConfig(MigConfig),
     /// GPU nodes by the clock: a pair of schedules
     Scaler(Box<Scaler>),
-    /// An autoscaler of pods on a GPU metric
+    /// Pod autoscaler on a GPU metric
     Hpa(Hpa),
-    /// An autoscaler of KEDA, down to zero
+    /// KEDA autoscaler that scales to zero
     Keda(Keda),
-    /// A pool of GPU nodes for Karpenter, down to zero
+    /// Karpenter pool of GPU nodes that scales to zero
     Nodepool(NodePool),
-    /// A `GPUWorkload` for our scheduler
+    /// `GPUWorkload` for the agentaflow scheduler
     Workload(Box<Workload>),
 }
 
@@ -55,7 +55,6 @@ pub enum RecipeError {
 }
 
 impl Recipe {
-    /// The objects, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         match self {
             Self::Job(recipe) => recipe.make(catalogue),

@@ -377,7 +377,7 @@ const AZURE: &str = "az login --service-principal --username \"$AZURE_CLIENT_ID\
                      --federated-token \"$(cat \"$AZURE_FEDERATED_TOKEN_FILE\")\" --output none \
                      && exec az aks nodepool scale \"$@\"";
 
-/// The image with the command line of a cloud.
+/// Image with the command line of a cloud.
 fn tool(cloud: Cloud) -> &'static str {
     match cloud {
         Cloud::Karpenter => "registry.k8s.io/kubectl:v1.34.1",

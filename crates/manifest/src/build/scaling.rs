@@ -18,7 +18,7 @@ use super::quantity;
 use super::values::{self, Pair};
 use super::{BuildError, BuildOutput, refuse};
 
-/// The utilisation that NVIDIA's exporter publishes, in percent.
+/// Utilization metric of NVIDIA's exporter, in percent.
 const METRIC: &str = "DCGM_FI_DEV_GPU_UTIL";
 /// Default target utilization in percent.
 const GOAL: &str = "80";
@@ -123,7 +123,7 @@ impl ScaleTarget {
         none.then(|| format!("a pod is added for each {GOAL} of {counted}; change it with --value"))
     }
 
-    /// The value to aim at, as it was written and as an amount.
+    /// Target value, as text and as an amount.
     fn value(&self) -> Result<(&str, Amount), BuildError> {
         let text = self.value.as_deref().unwrap_or(GOAL);
         match quantity::parse(text) {
@@ -178,7 +178,6 @@ impl Hpa {
         })
     }
 
-    /// The autoscaler, with notes.
     pub fn make(&self) -> Result<BuildOutput, BuildError> {
         let api = if self.external { "external.metrics.k8s.io" } else { "custom.metrics.k8s.io" };
         let note =
@@ -216,7 +215,7 @@ impl Hpa {
     }
 }
 
-/// The object as KEDA takes it.
+/// KEDA's `ScaledObject`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ScaledObject {
@@ -256,7 +255,6 @@ struct Trigger {
 }
 
 impl Keda {
-    /// The object, with notes.
     pub fn make(&self) -> Result<BuildOutput, BuildError> {
         let (min, max) = self.scaled.range(u32::from(self.query.is_none()))?;
         let target = self.scaled.target()?;

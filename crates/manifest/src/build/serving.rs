@@ -66,7 +66,7 @@ pub struct Serving {
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub liveness: Option<String>,
-    /// Also make a service in front of the pods
+    /// Also create a service for the pods
     #[arg(long)]
     pub service: bool,
 }
@@ -123,7 +123,6 @@ impl Deployment {
 }
 
 impl ModelServer {
-    /// The deployment and its claim.
     pub fn objects(
         &self,
         catalogue: &Catalogue,
@@ -241,7 +240,7 @@ impl Serving {
         Ok(DeploymentObject { metadata, spec: Some(spec), status: None })
     }
 
-    /// The port and the probes. A server is ready when it answers, alive while it does, and may take its time before.
+    /// Adds the port and the probes.
     fn listen(
         &self,
         container: &mut Container,

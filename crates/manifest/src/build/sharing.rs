@@ -138,7 +138,7 @@ impl MigConfig {
         )
     }
 
-    /// The config map, with what each slice is.
+    /// Config map, with an explanation of each slice.
     pub fn make(&self) -> Result<BuildOutput, BuildError> {
         let object = self.object()?;
         let mut notes = Vec::new();
@@ -190,7 +190,7 @@ impl MigConfig {
     }
 }
 
-/// A configuration as the file `config.yaml` of a config map.
+/// Config map with a `config.yaml`.
 fn config_map<T: Serialize>(
     name: &str,
     namespace: &str,

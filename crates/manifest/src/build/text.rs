@@ -29,7 +29,7 @@ pub fn yaml(objects: &[Value]) -> Result<String, BuildError> {
     serde_saphyr::to_string_multiple(&ordered).map_err(|error| BuildError::Yaml(error.to_string()))
 }
 
-/// The objects as JSON: one as it is, several as a list that `kubectl` takes.
+/// One object as JSON, several as a `List`.
 pub fn json(objects: &[Value]) -> Result<String, BuildError> {
     let text = match objects {
         [one] => serde_json::to_string_pretty(&Ordered(one)),

@@ -20,7 +20,6 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// A pair of both.
     pub fn new(key: impl Into<String>, value: impl Into<String>) -> Self {
         Self { key: key.into(), value: value.into() }
     }
@@ -154,7 +153,7 @@ pub(super) fn seconds(flag: &'static str, text: &str) -> Result<u32, BuildError>
     )
 }
 
-/// A schedule in cron's five fields, checked as the API server does.
+/// Validates a schedule with five cron fields.
 pub(super) fn schedule(flag: &'static str, text: &str) -> Result<String, BuildError> {
     match schedule_problem(text) {
         Some(why) => refuse(flag, why),
@@ -191,7 +190,7 @@ fn is_cron_part(part: &str, low: u32, high: u32, names: &[&str]) -> bool {
             Some((from, to)) => number(from).zip(number(to)).is_some_and(|(from, to)| from <= to),
             None => number(span).is_some(),
         };
-    // Every hundredth minute is the first of each hour: odd, and taken.
+    // A step beyond the range is unusual but valid.
     let is_step = every.len() <= 9 && every.bytes().all(|byte| byte.is_ascii_digit());
     is_span && is_step && every.parse().is_ok_and(|every: u32| every > 0)
 }

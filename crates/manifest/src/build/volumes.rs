@@ -48,7 +48,7 @@ impl PodShape {
         Ok((volumes, mounts))
     }
 
-    /// All claims, each volume and each path once.
+    /// All claims; volumes and paths are distinct.
     fn mounts(&self) -> Result<Vec<Mount>, BuildError> {
         let mut all: Vec<Mount> = Vec::new();
         let named = [

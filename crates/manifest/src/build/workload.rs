@@ -55,9 +55,9 @@ pub struct Workload {
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum Strategy {
-    /// The GPU with the lowest utilisation
+    /// Lowest utilization
     LeastUtilized,
-    /// The GPU with just enough free memory
+    /// Least free memory that is sufficient
     BestFit,
     /// Highest priority first
     Priority,
@@ -71,7 +71,6 @@ pub enum Strategy {
     Pack,
 }
 
-/// The object as the API server takes it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct GpuWorkload {
@@ -115,7 +114,6 @@ struct Requirements {
 }
 
 impl Workload {
-    /// The workload, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         self.check()?;
         let restart = Some("Never");

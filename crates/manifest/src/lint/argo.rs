@@ -17,7 +17,7 @@ pub(super) struct Template {
     /// Index of the workflow's object.
     object: usize,
     path: Path,
-    /// The key of its container.
+    /// Key of its container.
     inline: &'static str,
     spec: Value,
 }
@@ -86,7 +86,7 @@ fn workflow<'a>(object: &Object<'a>) -> (Path, &'a Value) {
     (object.join(steps), object.at(steps).unwrap_or(&Value::Null))
 }
 
-/// The key of the only container, if it is what runs in the end.
+/// Key of the only container of a template.
 fn container(workflow: &Value, template: &Value) -> Option<&'static str> {
     let levels = [Some(template), at(workflow, &["templateDefaults"]), Some(workflow)];
     let patched =

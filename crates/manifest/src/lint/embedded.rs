@@ -10,7 +10,7 @@ use super::{Input, argo};
 /// Most levels searched for templates.
 const DEEPEST: usize = 24;
 
-/// A key, or the number of an item.
+/// Key or index.
 #[derive(Clone, Copy)]
 enum SearchStep<'a> {
     Key(&'a str),
@@ -32,7 +32,7 @@ pub(super) fn pods<'a>(object: &Object<'a>) -> Vec<Pod<'a>> {
     found.into_iter().map(pod).collect()
 }
 
-/// The container that `KServe` writes into the spec of a pod, beside what pods have: `model`, or the name of a server.
+/// Container that `KServe` adds to a pod spec: `model`, or the name of a server.
 fn inline<'a>(object: &Object<'_>, spec: &'a Value) -> Option<&'a str> {
     const SERVERS: [&str; 12] = [
         "model",

@@ -98,7 +98,7 @@ fn apply_fixes(
     applied.len() > before
 }
 
-/// The text with all of a fix, or nothing.
+/// Text with a complete fix, or none.
 fn with_fix(text: &str, finding: &Finding) -> Option<String> {
     let mut new = text.to_owned();
     for operation in &finding.fix {

@@ -28,7 +28,7 @@ pub(super) fn next_line(text: &str, end: usize) -> usize {
     rest.find('\n').map_or(text.len(), |line| end + line + 1)
 }
 
-/// The spaces before an offset, if nothing else stands before it on its line.
+/// Indentation before an offset; none if other text precedes it on the line.
 pub(super) fn indent_before(text: &str, offset: usize) -> Option<&str> {
     let margin = text.get(line_start(text, offset)..offset)?;
     margin.bytes().all(|byte| byte == b' ').then_some(margin)

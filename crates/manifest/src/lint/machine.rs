@@ -10,7 +10,7 @@ use crate::cloud::Gpu;
 pub struct Machine {
     /// Largest GPU count.
     pub gpus: u32,
-    /// The models that its GPUs may be, without their memory: `a100`. Some machines are sold with several.
+    /// GPU models without memory size: `a100`. Some machines exist with several.
     pub models: Vec<&'static str>,
     /// Allocatable, in thousandths of cores.
     pub cpu_milli: u64,

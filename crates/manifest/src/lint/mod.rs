@@ -51,7 +51,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -89,7 +88,7 @@ pub struct Rule {
     check: fn(&Set<'_>, &mut Findings<'_>),
 }
 
-/// A rule by its id or its name, in any case.
+/// Rule by id or name; case is ignored.
 pub fn rule(name: &str) -> Option<&'static Rule> {
     RULES
         .iter()
@@ -97,7 +96,7 @@ pub fn rule(name: &str) -> Option<&'static Rule> {
         .find(|rule| rule.id.eq_ignore_ascii_case(name) || rule.name.eq_ignore_ascii_case(name))
 }
 
-/// A file, a stream or a cluster, read.
+/// Documents of a file, a stream or a cluster.
 #[derive(Clone, Debug)]
 pub struct Input {
     /// Path, `-`, or name of a cluster.
@@ -132,7 +131,7 @@ pub struct Finding {
     pub position: Option<SourcePosition>,
     /// `Job/train`.
     pub object: String,
-    /// The path of the field from the document's begin: `spec.template.spec`.
+    /// Path from the root of the document: `spec.template.spec`.
     pub path: String,
     /// One line.
     pub message: String,

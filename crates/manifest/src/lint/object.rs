@@ -14,7 +14,7 @@ pub(super) fn join<S: AsRef<str>>(path: &[String], more: &[S]) -> Path {
     path.iter().cloned().chain(more.iter().map(|step| step.as_ref().to_owned())).collect()
 }
 
-/// An object, alone in its document or in a `List`.
+/// Object, alone in its document or in a `List`.
 #[derive(Clone, Debug)]
 pub(super) struct Object<'a> {
     pub(super) input: usize,
@@ -28,7 +28,7 @@ pub(super) struct Object<'a> {
     pub(super) written: bool,
 }
 
-/// The spec of a pod, alone or as the template of something.
+/// Pod spec, alone or in a template.
 #[derive(Clone, Debug)]
 pub(super) struct Pod<'a> {
     pub(super) object: Object<'a>,
@@ -238,7 +238,7 @@ impl<'a> Pod<'a> {
         all
     }
 
-    /// The label with its values that nodes must have, by selector or by required affinity.
+    /// Values of a label required by selector or affinity.
     pub(super) fn required(&self, label: &str) -> Vec<&'a str> {
         let selector = self.at(&["nodeSelector", label]).and_then(Value::as_str);
         let mut all: Vec<_> = selector.into_iter().collect();
@@ -370,7 +370,7 @@ pub(super) fn is_gpu(resource: &str) -> bool {
         || resource.starts_with("nvidia.com/mig-")
 }
 
-/// A whole number, written as such, as text or as an amount: `1`, `"1"`, `1000m`.
+/// Whole number as number, text or quantity: `1`, `"1"`, `1000m`.
 pub(super) fn whole(value: &Value) -> Option<u64> {
     let units = || amount(value).filter(|amount| amount.is_whole_units()).map(Amount::floor_units);
     value.as_u64().or_else(|| units().filter(|units| *units < 1_000_000_000_000))

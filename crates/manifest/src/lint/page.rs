@@ -1,10 +1,10 @@
-//! The pages that explain rules, written from the table of rules.
+//! Documentation pages of the rules.
 
 use std::fmt::Write as _;
 
 use super::{RULES, Rule};
 
-/// The page of a rule, in Markdown.
+/// Markdown page of a rule.
 pub fn page(rule: &Rule) -> String {
     let mut text = format!("# {}: {}\n\n", rule.id, rule.title);
     let correction = if rule.fixable {
@@ -26,7 +26,7 @@ pub fn page(rule: &Rule) -> String {
     text
 }
 
-/// The list of all rules, in Markdown.
+/// Markdown list of all rules.
 pub fn index() -> String {
     let mut text = INTRODUCTION.to_owned();
     text.push_str("\n| rule | severity | `--fix` | finding |\n|---|---|---|---|\n");

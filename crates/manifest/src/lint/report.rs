@@ -177,7 +177,7 @@ fn level(severity: Severity) -> &'static str {
     }
 }
 
-/// A path as a relative address; what addresses cannot have is escaped.
+/// Relative URI of a path, escaped.
 fn uri(name: &str) -> String {
     let name = if name == "-" { "stdin" } else { name.strip_prefix("./").unwrap_or(name) };
     let mut uri = String::new();

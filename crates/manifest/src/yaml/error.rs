@@ -25,7 +25,6 @@ pub enum Problem {
     Several { count: usize },
     #[error("it is a binary file: it contains the byte 0x{byte:02x}")]
     Binary {
-        /// A byte that no text has.
         byte: u8,
     },
     #[error("it is not UTF-8: invalid byte 0x{byte:02x}; save it as UTF-8")]
@@ -42,17 +41,14 @@ pub enum Problem {
         size: usize,
         limit: usize,
     },
-    /// A tab stands where spaces must.
     #[error("a tab cannot indent YAML; use spaces")]
     Tab,
-    /// A key stands twice in one mapping.
     #[error("duplicate key `{key}`; the first is in line {}, column {}", .first.line, .first.column)]
     DuplicateKey {
         key: String,
         /// First occurrence.
         first: SourcePosition,
     },
-    /// An alias refers to nothing.
     #[error("`*{name}` refers to an undefined anchor; define `&{name}` above")]
     UnknownAnchor { name: String },
     /// An alias refers to a node that contains it.
@@ -66,12 +62,10 @@ pub enum Problem {
     TooMuchText { limit: usize },
     #[error("it is nested more than {limit} levels deep")]
     TooDeep { limit: usize },
-    /// A key is a list or a mapping.
     #[error(
         "a key must be plain text, not a list or a mapping; text with `{{{{` in it must be in quotes"
     )]
     KeyNotText,
-    /// A merge key has something else than mappings.
     #[error("`<<` merges mappings: use an alias of a mapping, or a list of aliases")]
     MergeNotMapping,
     /// The value does not match its tag.

@@ -1,11 +1,11 @@
-//! The tree of a document as it is written: where each part stands and in which style.
+//! Syntax tree of a document: position and style of each node.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::{AsPathStep, PathStep, SourcePosition};
 
-/// A value as it is written.
+/// Node of the syntax tree.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub position: SourcePosition,
@@ -47,10 +47,8 @@ pub enum Scalar {
     Block,
 }
 
-/// A key with its value.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The key as text.
     pub key: String,
     /// Position of the key.
     pub position: SourcePosition,
@@ -81,7 +79,7 @@ impl Node {
         self.entries().iter().find(|entry| entry.key == key)
     }
 
-    /// All entries; none if it is no mapping.
+    /// Empty if it is not a mapping.
     pub fn entries(&self) -> &[Entry] {
         if let Content::Mapping { entries, .. } = &*self.content { entries } else { &[] }
     }

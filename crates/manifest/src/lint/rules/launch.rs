@@ -38,7 +38,7 @@ fn launcher_gpus(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// The option that asks for the most GPUs of this container, and for how many.
+/// Launcher option with the largest GPU count, and the count.
 fn told(pod: &Pod<'_>, container: &Container<'_>) -> Option<(&'static str, u64)> {
     let line = container.command_line();
     let words: Vec<_> = line.split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! The rules, in groups by the first digit of their ids: 0 GPUs, 1 placement, 2 the life of a job, 3 images and safety,
-//! 4 memory, 5 model servers, 6 scaling, 7 fields.
+//! Rules, grouped by the first digit of their ids: 0 GPUs, 1 placement, 2 job lifecycle, 3 images and security, 4
+//! memory, 5 model servers, 6 scaling, 7 fields and values.
 
 use super::Rule;
 

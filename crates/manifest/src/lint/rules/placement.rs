@@ -68,7 +68,7 @@ fn tolerates(toleration: &Value) -> bool {
 }
 
 fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
-    // A GPUWorkload's pods are positioned by a scheduler that adds what its nodes need.
+    // The agentaflow scheduler adds the tolerations of a GPUWorkload's pods.
     for pod in set.gpu_pods().filter(|pod| !pod.object.is(&["GPUWorkload"])) {
         if chooses_google(&pod) || pod.tolerations().iter().any(tolerates) {
             continue;

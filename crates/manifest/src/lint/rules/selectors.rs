@@ -47,8 +47,8 @@ pub(super) static AF106: Rule = rule! {
     check: instance_type,
 };
 
-/// Every label that pods choose nodes by: object, label, path of the entry or of the expression's `key`, the values
-/// with their paths.
+/// Every node label that pods select by: object, label, path of the entry or of the expression's `key`, and the
+/// values with their paths.
 fn each_label<'a>(
     set: &Set<'a>,
     mut look: impl FnMut(&Object<'a>, &'a str, &Path, Vec<(&'a str, Path)>),

@@ -133,7 +133,7 @@ fn no_probe(set: &Set<'_>, findings: &mut Findings<'_>) {
         for container in pod.containers() {
             let probed =
                 ["startupProbe", "readinessProbe"].iter().any(|key| container.at(&[key]).is_some());
-            // A port need not be named to be served.
+            // A server's port need not be declared.
             let serves = match list(container.value, &["ports"]) {
                 [] if is_model_server(&container) => "serves a model",
                 [] => continue,
