@@ -65,7 +65,7 @@ fn a_lost_gpu_has_a_fault() {
     let text = "0, GPU-1, NVIDIA A100-SXM4-40GB, 40960, [GPU is lost], [GPU is lost], \
         00000000:07:00.0, [GPU is lost], 535.1, [GPU is lost], [GPU is lost], [GPU is lost], 0, 0";
     let fault = rows(text).unwrap()[0].sample.fault.clone().unwrap();
-    assert!(fault.starts_with("nvidia-smi says: GPU is lost"), "{fault}");
+    assert!(fault.starts_with("nvidia-smi reports: GPU is lost"), "{fault}");
 }
 
 #[test]

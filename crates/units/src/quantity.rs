@@ -5,8 +5,9 @@ use thiserror::Error;
 /// Billionths, the finest step that Kubernetes keeps, in one unit.
 const NANOS: i128 = 1_000_000_000;
 
-/// Largest amount, in billionths. Larger input saturates here, so that sums of many amounts cannot overflow.
-const CEILING: i128 = 1 << 100;
+/// Largest amount, in billionths: whole units, so that a saturated amount is not a fraction. Larger input saturates
+/// here, and sums of many amounts cannot overflow.
+const CEILING: i128 = NANOS << 70;
 
 /// Mantissa from which further digits are dropped: eighteen digits are exact.
 const EIGHTEEN_DIGITS: i128 = 100_000_000_000_000_000;

@@ -91,14 +91,11 @@ fn invalid_catalogues_have_lines() {
     for (entry, words) in [
         (
             "{cloud: eks, name: x, gpu: zx81, gpus: 1, vcpus: 1, memory-gib: 1}",
-            "no GPU is called `zx81`",
+            "unknown GPU model `zx81`",
         ),
         ("{cloud: nvidia, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1}", "eks, gke or aks"),
-        ("{cloud: eks, name: x, gpu: t4, gpus: 0, vcpus: 1, memory-gib: 1}", "between 1 and 64"),
-        (
-            "{cloud: eks, name: x y, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1}",
-            "what the cloud calls it",
-        ),
+        ("{cloud: eks, name: x, gpu: t4, gpus: 0, vcpus: 1, memory-gib: 1}", "must be 1 to 64"),
+        ("{cloud: eks, name: x y, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1}", "the cloud's name"),
         ("{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 0}", "memory-gib"),
         (
             "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: -1}",
@@ -114,7 +111,7 @@ fn invalid_catalogues_have_lines() {
         ),
         (
             "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: 1}",
-            "needs its day",
+            "needs its date",
         ),
         ("{cloud: eks, name: x, colour: red}", "colour"),
         ("7", "line"),

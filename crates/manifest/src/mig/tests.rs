@@ -45,7 +45,7 @@ fn impossible_layouts_name_the_nearest_one() {
         ("h100", "1g.10gb=0", "1 × 1g.10gb"),
     ] {
         let said = said(gpu, asked);
-        assert!(said.ends_with(&format!("the nearest that it can is {nearest}")), "{said}");
+        assert!(said.ends_with(&format!("the nearest possible layout is {nearest}")), "{said}");
     }
 }
 

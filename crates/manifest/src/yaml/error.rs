@@ -24,9 +24,7 @@ pub enum Problem {
     #[error("it contains {count} documents instead of one; the second starts here")]
     Several { count: usize },
     #[error("it is a binary file: it contains the byte 0x{byte:02x}")]
-    Binary {
-        byte: u8,
-    },
+    Binary { byte: u8 },
     #[error("it is not UTF-8: invalid byte 0x{byte:02x}; save it as UTF-8")]
     NotUtf8 {
         /// First byte that is not UTF-8.

@@ -97,9 +97,9 @@ fn a_negative_number_is_refused_with_its_flag() {
         assert!(said.contains(&format!("for '{flag} <")), "{line}: {said}");
     }
     for (flags, words) in [
-        ("--timeout -5", "--timeout: `-5` is no time"),
-        ("--cpu -1", "--cpu: `-1` is no number of cores"),
-        ("--memory -1", "--memory: `-1` is no amount of memory"),
+        ("--timeout -5", "--timeout: `-5` is not a duration"),
+        ("--cpu -1", "--cpu: `-1` is not a number of cores"),
+        ("--memory -1", "--memory: `-1` is not an amount of memory"),
     ] {
         let said = refusal(&format!("job --name t --image i:1 {flags}"));
         assert!(said.starts_with(words), "{flags}: {said}");
@@ -134,7 +134,7 @@ fn a_job_ends_in_time_is_cleaned_up_and_says_so() {
     let made = make("job --task-id t --image i:1");
     let spec = &made.objects[0]["spec"];
     assert_eq!(spec["activeDeadlineSeconds"], 86_400);
-    assert!(made.notes.iter().any(|note| note.contains("stopped after 24h")), "{:?}", made.notes);
+    assert!(made.notes.iter().any(|note| note.contains("deadline of 24h")), "{:?}", made.notes);
     let made = make("job --task-id t --image i:1 --timeout 1h30m --ttl none --backoff-limit 0");
     let spec = &made.objects[0]["spec"];
     assert_eq!((&spec["activeDeadlineSeconds"], &spec["backoffLimit"]), (&json!(5400), &json!(0)));
@@ -196,7 +196,7 @@ fn replicas_share_a_claim_only_where_it_can_be_shared() {
     let made = make(&format!("{line} --access-mode rwo"));
     assert_eq!(made.objects[1]["spec"]["accessModes"], json!(["ReadWriteOnce"]));
     assert!(
-        made.notes.iter().any(|note| note.contains("ReadWriteMany frees them")),
+        made.notes.iter().any(|note| note.contains("ReadWriteMany allows several nodes")),
         "{:?}",
         made.notes
     );
@@ -205,13 +205,16 @@ fn replicas_share_a_claim_only_where_it_can_be_shared() {
 #[test]
 fn invalid_flags_have_a_suggestion() {
     for (line, words) in [
-        ("job --image i:1", "--name: say what it is called"),
-        ("job --name t", "--image: say which image"),
-        ("job --name Ä --image i:1", "--name: `Ä` is no name"),
-        ("job --task-id t --image i:1 --memory lots", "--memory: `lots` is no amount of memory"),
+        ("job --image i:1", "--name: a name is required"),
+        ("job --name t", "--image: an image is required"),
+        ("job --name Ä --image i:1", "--name: `Ä` is not a name"),
+        (
+            "job --task-id t --image i:1 --memory lots",
+            "--memory: `lots` is not an amount of memory",
+        ),
         (
             "job --task-id t --image i:1 --memory 8Gi --memory-request 9Gi",
-            "--memory-request: the request is more",
+            "--memory-request: the request exceeds",
         ),
         (
             "job --task-id t --image Train:v1",
@@ -221,19 +224,19 @@ fn invalid_flags_have_a_suggestion() {
             "scaler --cloud karpenter --image a:b:c",
             "--image: `a:b:c` is not an image: use a form such as",
         ),
-        ("job --task-id t --image i:1 --cpu 0", "--cpu: `0` is no number of cores"),
-        ("job --task-id t --image i:1 --cpu 100000", "--cpu: `100000` is more than the 4096 cores"),
+        ("job --task-id t --image i:1 --cpu 0", "--cpu: `0` is not a number of cores"),
+        ("job --task-id t --image i:1 --cpu 100000", "--cpu: `100000` is more than 4096 cores"),
         (
             "job --task-id t --image i:1 --memory-request 1",
             "--memory-request: `1` is less than a MiB",
         ),
         (
             "job --task-id t --image i:1 --memory 2Gi --shm 3Gi",
-            "--shm: it counts against the limit",
+            "--shm: counts against the memory limit",
         ),
-        ("job --task-id t --image i:1 --timeout soon", "--timeout: `soon` is no time"),
+        ("job --task-id t --image i:1 --timeout soon", "--timeout: `soon` is not a duration"),
         ("job --task-id t --image i:1 --env 1A=x", "--env: `1A` is not a variable name"),
-        ("job --task-id t --image i:1 --label a/b/c=x", "--label: `a/b/c=x` is no label"),
+        ("job --task-id t --image i:1 --label a/b/c=x", "--label: `a/b/c=x` is not a label"),
         (
             "job --task-id t --image i:1 --mount a:/x --mount b:/x",
             "--mount: the volume `b` or the path `/x`",
@@ -242,14 +245,14 @@ fn invalid_flags_have_a_suggestion() {
         ("job --task-id t --image i:1 --mig 9g.9gb", "--mig: no GPU has the profile `9g.9gb`"),
         ("job --task-id t --image i:1 --gpus 65", "--gpus: 65 is not between 1 and 64"),
         ("pod --name p --image i:1 --annotation b%=x", "--annotation: "),
-        ("deployment --name d --image i:1 --health up", "--health: `up` is no path"),
+        ("deployment --name d --image i:1 --health up", "--health: `up` is not a path"),
         ("deployment --name d --image i:1 --port 0", "--port: "),
-        ("deployment --name 1d --image i:1 --service", "--name: with --service"),
-        ("model-server --name d --image i:1 --cache-size x", "--cache-size: `x` is no amount"),
+        ("deployment --name 1d --image i:1 --service", "--name: must start with a letter"),
+        ("model-server --name d --image i:1 --cache-size x", "--cache-size: `x` is not an amount"),
         ("model-server --name d --image i:1 --cache-path /dev/shm", "--cache-path: `/dev/shm` is"),
         (
             "model-server --name d --image i:1 --cache-path /models --model-cache c",
-            "--cache-path: `/models` is mounted already",
+            "--cache-path: `/models` is already mounted",
         ),
         (
             "pod --name p --image i:1 --gpu t4 --gpu-memory-over 40000",
@@ -262,22 +265,25 @@ fn invalid_flags_have_a_suggestion() {
         ("pvc --name c --size 0Gi", "--size: "),
         ("pvc --name c --storage-class A", "--storage-class: `A`"),
         ("workload --name w --image i:1 --priority 11", "--priority: must be 0 to 10"),
-        ("workload --name w --image i:1 --gpu-memory 8589934592", "--gpu-memory: it is in MiB"),
-        ("hpa --target d --min 0", "--min: an autoscaler of this kind keeps one pod"),
+        ("workload --name w --image i:1 --gpu-memory 8589934592", "--gpu-memory: must be in MiB"),
+        ("hpa --target d --min 0", "--min: a HorizontalPodAutoscaler keeps one pod"),
         ("hpa --target d --min 5 --max 4", "--min: 5 is more than the maximum, 4"),
-        ("hpa --target d --value none", "--value: `none` is no amount"),
-        ("hpa", "--target: say which deployment"),
-        ("keda --target d --min 0", "--query: with --min 0 it must count waiting work"),
-        ("keda --target d --prometheus here", "--prometheus: write it like http"),
-        ("keda --target d --prometheus http://", "--prometheus: write it like http"),
-        ("keda --target d --prometheus https://:9090", "--prometheus: write it like http"),
-        ("scaler", "--cloud: nodes are added by eks, gke, aks or karpenter"),
+        ("hpa --target d --value none", "--value: `none` is not a quantity"),
+        ("hpa", "--target: the deployment to scale is required"),
+        ("keda --target d --min 0", "--query: with --min 0 the query must count pending requests"),
+        ("keda --target d --prometheus here", "--prometheus: use a form such as http"),
+        ("keda --target d --prometheus http://", "--prometheus: use a form such as http"),
+        ("keda --target d --prometheus https://:9090", "--prometheus: use a form such as http"),
+        ("scaler", "--cloud: required: eks, gke, aks or karpenter"),
         ("scaler --cloud eks", "--cluster: required for this cloud"),
         ("scaler --cloud aks --cluster c", "--resource-group: required for this cloud"),
-        ("scaler --cloud gke --cluster=--all --location x", "--cluster: `--all` is no name"),
-        ("scaler --cloud karpenter --up '0 9 * *'", "--up: `0 9 * *` is no schedule"),
+        (
+            "scaler --cloud gke --cluster=--all --location x",
+            "--cluster: `--all` is not a valid cloud resource name",
+        ),
+        ("scaler --cloud karpenter --up '0 9 * *'", "--up: `0 9 * *` is not a schedule"),
         ("scaler --cloud karpenter --down-to 5", "--down-to: 5 is not less than the 5"),
-        ("nodepool", "--gpu: say which GPU"),
+        ("nodepool", "--gpu: the GPU model is required"),
         ("nodepool --gpu a100 --cloud gke", "--cloud: Karpenter does not run on gke"),
         ("nodepool --gpu a30", "--gpu: no eks machine of the catalogue has the GPU A30"),
     ] {

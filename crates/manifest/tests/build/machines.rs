@@ -82,11 +82,11 @@ fn slices_come_from_a_gpu_that_has_them() {
     );
     for (flags, words) in [
         ("--gpu h100 --mig 1g.5gb", "--mig: an H100-80 has no profile `1g.5gb`: use 1g.10gb"),
-        ("--gpu t4 --mig 1g.5gb", "--mig: `t4` cannot be cut into MIG slices"),
+        ("--gpu t4 --mig 1g.5gb", "--mig: no MIG geometry is known for `t4`"),
         ("--product NVIDIA-H100-PCIe --mig 1g.5gb", "--mig: an H100-80 has no profile `1g.5gb`"),
         (
             "--instance-type p4de.24xlarge --mig 1g.5gb",
-            "--mig: an A100-80 has no profile `1g.5gb`: it has",
+            "--mig: an A100-80 has no profile `1g.5gb`: use",
         ),
         (
             "--cloud eks --gpu a100 --mig 3g.20gb --gpus 20",
@@ -148,7 +148,7 @@ fn unused_gpus_of_machines_are_noted() {
         let notes = make(line).notes;
         notes
             .into_iter()
-            .filter(|note| note.contains("stay free") || note.contains("one node"))
+            .filter(|note| note.contains("stay available") || note.contains("one node"))
             .collect::<Vec<_>>()
     };
     for (line, words) in [

@@ -21,11 +21,11 @@ fn node_counts_of_clouds_have_notes() {
         make(&format!("scaler --cluster ml --time-zone UTC {flags}")).notes.join("; ")
     };
     let region = notes("--cloud gke --location us-central1");
-    assert!(region.contains("for each zone") && region.contains("undo it"), "{region}");
+    assert!(region.contains("per zone") && region.contains("revert the change"), "{region}");
     let zone = notes("--cloud gke --location us-central1-a");
-    assert!(!zone.contains("for each zone"), "{zone}");
+    assert!(!zone.contains("per zone"), "{zone}");
     let azure = notes("--cloud aks --resource-group rg");
-    assert!(azure.contains("`az` refuses"), "{azure}");
+    assert!(azure.contains("`az` cannot scale"), "{azure}");
     assert!(!notes("--cloud eks --location us-east-1").contains("autoscaler"));
 }
 
@@ -191,8 +191,8 @@ fn karpenter_pools_scale_on_a_schedule() {
         ("karpenter --gpu a100 --nodes 0", "--nodes: must be 1 to 10000"),
         ("karpenter --gpu a30", "--gpu: no eks machine of the catalogue has the GPU A30"),
         ("karpenter --gpu t4 --instance-type p4d.24xlarge", "--instance-type: `p4d.24xlarge` has"),
-        ("gke --cluster c --location l --gpu a100", "--gpu: it is for karpenter"),
-        ("eks --cluster c --location l --instance-type x", "--instance-type: it is for karpenter"),
+        ("gke --cluster c --location l --gpu a100", "--gpu: only for karpenter"),
+        ("eks --cluster c --location l --instance-type x", "--instance-type: only for karpenter"),
     ] {
         let said = refusal(&format!("scaler --cloud {flags}"));
         assert!(said.starts_with(words), "{flags}: {said}");
@@ -230,8 +230,8 @@ fn gpu_limits_are_noted_in_machines() {
     for (line, words) in [
         (
             "scaler --cloud karpenter --instance-type p4d.24xlarge --nodes 12",
-            "--nodes 12 counts GPUs: 1 × p4d.24xlarge with 8, and 4 of these GPUs never come, because machines \
-             are whole; 12 such machines have 96",
+            "--nodes 12 counts GPUs: 1 × p4d.24xlarge with 8; 4 of these GPUs are never used, because machines \
+             are rented whole; 12 such machines have 96",
         ),
         (
             "scaler --cloud karpenter --gpu a100 --nodes 24 --down-to 8",
@@ -239,7 +239,7 @@ fn gpu_limits_are_noted_in_machines() {
         ),
         (
             "nodepool --gpu a100 --max-gpus 12",
-            "--max-gpus 12 counts GPUs: 1 × p4d.24xlarge with 8, and 4 of these GPUs never come",
+            "--max-gpus 12 counts GPUs: 1 × p4d.24xlarge with 8; 4 of these GPUs are never used",
         ),
     ] {
         let notes = make(line).notes;

@@ -56,7 +56,7 @@ fn shares_are_explained() {
         ("time-slicing", "`nvidia.com/gpu: 1` means 1/4 of a GPU: pods take turns"),
         (
             "time-slicing --mps --rename",
-            "`nvidia.com/gpu.shared: 1` means 1/4 of a GPU: each pod may use 1/4",
+            "`nvidia.com/gpu.shared: 1` means 1/4 of a GPU: each pod can use 1/4",
         ),
         ("time-slicing --mps", "a pod that requests two shares is rejected"),
         (
@@ -80,7 +80,7 @@ fn shares_are_explained() {
 #[test]
 fn strict_sharing_has_no_note_about_two_shares() {
     let told =
-        |line: &str| make(line).notes.iter().any(|note| note.contains("--strict refuses them"));
+        |line: &str| make(line).notes.iter().any(|note| note.contains("--strict rejects them"));
     assert!(told("time-slicing") && told("time-slicing --mig 1g.5gb"));
     assert!(!told("time-slicing --strict") && !told("time-slicing --mig 1g.5gb --strict"));
 }
@@ -96,10 +96,10 @@ fn a_part_that_cannot_be_is_refused() {
             "mig-config --gpu h200 --slices 1g.5gb=1",
             "--slices: an H200-141 has no profile `1g.5gb`: use 1g.18gb",
         ),
-        ("mig-config --gpu t4 --slices 1g.5gb=1", "--gpu: `t4` cannot be cut into MIG slices"),
-        ("mig-config --gpu a100", "--slices: say into what"),
-        ("mig-config --gpu a100 --slices 1g.5gb=many", "--slices: `many` is no number"),
-        ("mig-config --slices 1g.5gb=1", "--gpu: say which GPU"),
+        ("mig-config --gpu t4 --slices 1g.5gb=1", "--gpu: no MIG geometry is known for `t4`"),
+        ("mig-config --gpu a100", "--slices: the slices are required"),
+        ("mig-config --gpu a100 --slices 1g.5gb=many", "--slices: `many` is not a number"),
+        ("mig-config --slices 1g.5gb=1", "--gpu: the GPU model is required"),
         ("mig-config --gpu a100 --slices 1g.5gb=1 --layout all-disabled", "--layout: "),
         ("time-slicing --replicas 1", "--replicas: 1 is not between 2 and 48"),
         (
@@ -132,7 +132,7 @@ fn a_slice_is_explained_for_the_gpu_that_is_meant() {
 fn several_slices_have_a_note_about_cuda() {
     let said = |flags: &str| {
         let notes = make(&format!("pod --name p --image i:1 --gpu a100 {flags}")).notes;
-        notes.iter().any(|note| note.starts_with("CUDA gives a process one slice"))
+        notes.iter().any(|note| note.starts_with("a CUDA process can use only one slice"))
     };
     assert!(said("--mig 1g.5gb --gpus 3"));
     assert!(!said("--mig 1g.5gb") && !said("--gpus 3"));

@@ -95,7 +95,7 @@ fn work_for_several_machines_is_a_gang_and_no_job() {
     assert_eq!(workload["spec"]["gangSize"], gang);
     assert_eq!(workload["spec"]["gpuRequirements"]["gpuCount"], 8);
     let said = sized("job --name train --image train:v1", text).unwrap_err();
-    assert!(said.starts_with("--detect: it takes "), "{said}");
+    assert!(said.starts_with("--detect: needs "), "{said}");
     assert!(said.contains("use `generate workload`"), "{said}");
 }
 
@@ -112,7 +112,7 @@ fn every_type_that_work_is_sized_for_is_one_that_can_be_generated() {
 #[test]
 fn recipes_without_pods_have_no_size() {
     let said = sized("pvc --name models", "model training").unwrap_err();
-    assert!(said.starts_with("--detect: only what runs work has a size"), "{said}");
+    assert!(said.starts_with("--detect: only recipes with pods have a size"), "{said}");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn on_a_cloud_the_cheapest_of_its_machines_that_holds_the_work_is_chosen() {
 fn missing_machines_of_a_cloud_name_the_flag() {
     let line = "job --name train --image train:v1 --cloud gke";
     let said = sized(line, "Serve Llama-3 8B in bf16 on an L40S GPU").unwrap_err();
-    assert!(said.starts_with("--detect: it takes 1 × l40s, and nothing of gke"), "{said}");
+    assert!(said.starts_with("--detect: needs 1 × l40s, but no machine of gke"), "{said}");
     let said = sized(&format!("{line} --memory 9000Gi"), "Serve Llama-3 8B in bf16").unwrap_err();
     assert!(said.starts_with("--memory: "), "{said}");
 }

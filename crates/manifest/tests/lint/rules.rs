@@ -261,17 +261,17 @@ fn a_slice_that_the_chosen_gpu_does_not_have_is_found() {
         ),
         (
             "nodeSelector: {karpenter.k8s.aws/instance-gpu-name: t4}".to_owned(),
-            "`t4` cannot be cut",
+            "no MIG geometry is known for `t4`",
         ),
         (
             "nodeSelector: {node.kubernetes.io/instance-type: g4dn.xlarge}".to_owned(),
-            "`t4` cannot be cut",
+            "no MIG geometry is known for `t4`",
         ),
         (affinity(&term("NVIDIA-H100-PCIe, NVIDIA-H200")), "an H100-80 has no profile `1g.5gb`"),
     ] {
         let said = on(&choice);
         assert!(said.starts_with(words), "{choice}: {said}");
-        assert!(said.contains("leaves the pod no other GPU"), "{said}");
+        assert!(said.contains("allows no other GPU"), "{said}");
     }
     for choice in [
         "nodeSelector: {accelerator: nvidia-tesla-a100}".to_owned(),
