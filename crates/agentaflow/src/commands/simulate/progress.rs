@@ -1,23 +1,24 @@
 //! Progress bar on stderr, if it is a terminal.
 
-use agentaflow_sim::Progress;
-use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
 
-/// Workloads between two redraws.
-const REDRAW_STEP: u64 = 64;
+use agentaflow_sim::Progress;
+
+/// Shortest time between two redraws.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Width of the bar in characters.
+const WIDTH: u64 = 30;
 
 pub(super) struct Bar {
-    bar: ProgressBar,
     runs: usize,
+    is_visible: bool,
 }
 
 impl Bar {
     pub(super) fn new(runs: usize) -> Self {
-        let bar = ProgressBar::new(1);
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:30} {percent:>3} % {msg}") {
-            bar.set_style(style.progress_chars("█▌░"));
-        }
-        Self { bar, runs }
+        Self { runs, is_visible: std::io::stderr().is_terminal() }
     }
 
     /// Resets the bar for the next run and returns its progress callback.
@@ -26,24 +27,54 @@ impl Bar {
         strategy: &str,
         done: usize,
         total: usize,
-    ) -> impl FnMut(Progress) {
-        let bar = self.bar.clone();
-        // Each call may redraw: set the numbers before the name. A length of 0 would count as complete.
-        bar.set_length(total.max(1) as u64);
-        bar.set_position(0);
-        bar.set_prefix(format!("[{}/{}] {strategy:<16}", done + 1, self.runs));
-        let mut drawn = 0;
+    ) -> impl FnMut(Progress) + use<> {
+        let prefix = format!("[{}/{}] {strategy:<16}", done + 1, self.runs);
+        let is_visible = self.is_visible;
+        let mut drawn = Instant::now();
+        if is_visible {
+            print(&line(&prefix, 0, total as u64));
+        }
         move |progress: Progress| {
-            if progress.done < drawn + REDRAW_STEP && progress.done != progress.total {
-                return;
+            let is_due = drawn.elapsed() >= REDRAW_INTERVAL || progress.done == progress.total;
+            if is_visible && is_due {
+                drawn = Instant::now();
+                print(&line(&prefix, progress.done, progress.total));
             }
-            drawn = progress.done;
-            bar.set_length(progress.total);
-            bar.set_position(progress.done);
         }
     }
 
     pub(super) fn finish(&self) {
-        self.bar.finish_and_clear();
+        if self.is_visible {
+            print("");
+        }
+    }
+}
+
+fn line(prefix: &str, done: u64, total: u64) -> String {
+    let total = total.max(1);
+    let filled = (done.min(total) * WIDTH / total) as usize;
+    let bar = "█".repeat(filled) + &"░".repeat(WIDTH as usize - filled);
+    format!("{prefix} {bar} {:>3} %", done.min(total) * 100 / total)
+}
+
+/// Replaces the last line of the terminal.
+fn print(line: &str) {
+    let mut stderr = std::io::stderr().lock();
+    // A closed terminal must not stop the simulation.
+    let _ = write!(stderr, "\r\x1b[2K{line}").and_then(|()| stderr.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line;
+
+    #[test]
+    fn the_bar_grows_with_the_progress_and_never_beyond_its_width() {
+        assert_eq!(
+            line("[1/2] pack", 1, 2),
+            format!("[1/2] pack {}{}  50 %", "█".repeat(15), "░".repeat(15))
+        );
+        assert_eq!(line("x", 0, 0), format!("x {}   0 %", "░".repeat(30)));
+        assert_eq!(line("x", 5, 4), format!("x {} 100 %", "█".repeat(30)));
     }
 }
