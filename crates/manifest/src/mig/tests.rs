@@ -102,7 +102,7 @@ fn slices_are_counted_in_gpus() {
         ("a100-80", "1g.10gb", 7, Ok(1)),
         ("a30", "1g.6gb", 5, Ok(2)),
         ("h100", "1g.5gb", 1, Err("an H100-80 has no profile `1g.5gb`: use 1g.10gb")),
-        ("t4", "1g.5gb", 1, Err("`t4` cannot be cut")),
+        ("t4", "1g.5gb", 1, Err("no MIG geometry is known for `t4`")),
     ] {
         let gpus = Slices { profile, count }.gpus(gpu_named(gpu).unwrap());
         match (gpus, expected) {

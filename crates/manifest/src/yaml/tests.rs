@@ -76,10 +76,10 @@ fn ambiguous_scalars_are_noted() {
             .map(|n| format!("{}: {}", n.position.line, n.ambiguity))
             .collect()
     };
-    assert!(ambiguous("a: 1\nb: yes\n")[0].starts_with("2: `yes` is text here"));
-    assert!(ambiguous("mode: 0755\n")[0].contains("octal number, 493"));
+    assert!(ambiguous("a: 1\nb: yes\n")[0].starts_with("2: `yes` is text in YAML 1.2"));
+    assert!(ambiguous("mode: 0755\n")[0].contains("octal number 493"));
     assert!(ambiguous("big: 99999999999999999999\n")[0].contains("kept as text"));
-    assert!(ambiguous("some: 1_000\n")[0].contains("a number for some other tools"));
+    assert!(ambiguous("some: 1_000\n")[0].contains("a number for other tools"));
     assert_eq!(ambiguous("a: \"yes\"\nb: 'no'\non: push\nc: 0\nd: yesterday\n"), [""; 0]);
 }
 
@@ -151,23 +151,20 @@ fn errors_have_lines() {
         (b" \n\n", "it is empty"),
         (b"# only this\n---\n", "it contains only comments and separators"),
         (b"a: \x00", "line 1, column 4: it is a binary file: it contains the byte 0x00"),
-        (b"\x7fELF\x02\x01\x00\xff", "line 1, column 5: it is not text but binary"),
-        (b"a: 1\nb: \xff\n", "line 2, column 4: it is not UTF-8 text: the byte 0xff"),
+        (b"\x7fELF\x02\x01\x00\xff", "line 1, column 5: it is a binary file"),
+        (b"a: 1\nb: \xff\n", "line 2, column 4: it is not UTF-8: invalid byte 0xff"),
         (b"\xff\xfea\x00", "it is UTF-16; save it as UTF-8"),
         (b"a:\n\tb: 1\n", "line 2, column 1: a tab cannot indent YAML; use spaces"),
         (b"a:\n  b: 1\n\tc: 1\n", "line 3, column 1: a tab cannot indent YAML"),
-        (
-            b"a: 1\nb: 2\na: 3\n",
-            "line 3, column 1: the key `a` is here for the second time; the first is in line 1",
-        ),
-        (b"a: *b\n", "line 1, column 4: `*b` refers to an anchor that is not defined above"),
-        (b"a: &a [*a]\n", "line 1, column 8: this alias refers to what it stands in"),
+        (b"a: 1\nb: 2\na: 3\n", "line 3, column 1: duplicate key `a`; the first is in line 1"),
+        (b"a: *b\n", "line 1, column 4: `*b` refers to an undefined anchor"),
+        (b"a: &a [*a]\n", "line 1, column 8: this alias refers to a node that contains it"),
         (b"[a]: 1\n", "line 1, column 1: a key must be plain text"),
         (b"image: {{ .Values.image }}\n", "line 1, column 9: a key must be plain text"),
         (b"<<: 3\n", "line 1, column 5: `<<` merges mappings"),
         (b"a: !!int x\n", "`x` does not match its tag int"),
-        (b"a: \"b\n", "is a quote opened and never closed?"),
-        (b"a: b: c\n", "line 1, column 5: a `:` cannot stand here"),
+        (b"a: \"b\n", "unclosed quote?"),
+        (b"a: b: c\n", "line 1, column 5: unexpected `:`"),
         (b"a: [1, 2\n", "unclosed `[`"),
     ];
     for (bytes, said) in table {
@@ -196,11 +193,11 @@ fn limits_bound_length_depth_and_expansion() {
         let before = vec![format!("*a{}", step - 1); 9].join(", ");
         let _ = writeln!(bomb, "a{step}: &a{step} [{before}]");
     }
-    assert!(refused(bomb.as_bytes()).contains("with its aliases written out it has more than"));
+    assert!(refused(bomb.as_bytes()).contains("with expanded aliases it has more than"));
 
     let long = "x".repeat(1_000_000);
     let bomb = format!("a: &a {long}\nb: [{}]\n", vec!["*a"; 100].join(", "));
-    assert!(refused(bomb.as_bytes()).contains("more than 67108864 bytes long"));
+    assert!(refused(bomb.as_bytes()).contains("more than 67108864 bytes"));
 }
 
 #[test]
