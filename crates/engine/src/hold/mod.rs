@@ -1,4 +1,4 @@
-//! Holds: room on nodes kept for one pending workload, either the head's reservation or the room that
+//! Holds: room on nodes reserved for one pending workload, either the head's reservation or the room that
 //! preemption victims leave.
 //!
 //! Open `holds.rs` first. `reserve.rs` computes the earliest start of the head, `preempt.rs` chooses victims,

@@ -105,7 +105,7 @@ impl TestDriver {
                 return;
             }
         }
-        panic!("the engine asks to be asked again, for ever");
+        panic!("the engine does not settle");
     }
 
     pub fn confirm_all(&mut self) {

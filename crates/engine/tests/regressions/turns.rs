@@ -97,7 +97,10 @@ fn a_head_without_quota_does_not_block_other_workloads() {
     submit(&mut engine, whole("fourth", 1));
     engine.decide(NOW);
     tell(&mut engine, Event::Finished("second".into()));
-    assert!(starts(&mut engine, "fourth"), "room is kept for one that its queue cannot pay for");
+    assert!(
+        starts(&mut engine, "fourth"),
+        "a reservation for a workload over quota blocks another one"
+    );
 }
 
 #[test]
@@ -226,7 +229,7 @@ fn without_backfill_two_heads_do_not_block_each_other() {
     engine.decide(NOW);
     for id in ["first", "ours", "theirs"] {
         if engine.workload(&id.into()).is_some_and(|view| view.tasks.is_empty()) {
-            assert!(starts(&mut engine, id), "{id} waits for ever");
+            assert!(starts(&mut engine, id), "{id} never starts");
         }
         tell(&mut engine, Event::Finished(id.into()));
     }

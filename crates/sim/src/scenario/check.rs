@@ -23,7 +23,7 @@ impl ScenarioNames {
         let most = MAX_NODE_GPUS;
         if u64::from(nodes.gpus) > most {
             return Err(format!(
-                "`gpus` is {}; a node has at most {most}, use `count` for more nodes",
+                "`gpus` is {}; a node has at most {most}; use `count` for more nodes",
                 nodes.gpus
             ));
         }

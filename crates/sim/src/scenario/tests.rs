@@ -112,7 +112,7 @@ fn invalid_parts_are_rejected_by_name() {
         ),
         (
             "jobs: [{ name: a, duration: 1h, priority: 11 }]",
-            "the scenario: job `a`: a priority is 0 to 10, not 11",
+            "the scenario: job `a`: a priority must be 0 to 10, got 11",
         ),
         (
             "jobs: [{ name: a, duration: 1h, tasks: 0 }]",
@@ -120,7 +120,7 @@ fn invalid_parts_are_rejected_by_name() {
         ),
         (
             "nodes: [{ name: a, gpus: 1, mig_gpus: 2 }]",
-            "the scenario: node `a`: `mig_gpus` is 2, more than the 1 GPUs it has",
+            "the scenario: node `a`: `mig_gpus` is 2, more than its 1 GPUs",
         ),
         (
             "nodes: [{ name: a, count: 2000000 }]",
@@ -141,8 +141,8 @@ fn an_oversized_cluster_is_rejected_before_expansion() {
     let table = [
         (
             "nodes: [{ name: a, gpus: 4000000000 }]",
-            "the scenario: node `a`: `gpus` is 4000000000; a node has at most 64, so describe more \
-             nodes with `count`",
+            "the scenario: node `a`: `gpus` is 4000000000; a node has at most 64; use `count` for \
+             more nodes",
         ),
         (
             "nodes: [{ name: a, count: 100000, gpus: 8 }, { name: b, count: 4000, gpus: 64 }]",
@@ -169,7 +169,7 @@ fn names_are_unique_and_queues_exist() {
         ),
         (
             "queues: [{ name: q, parent: p }, { name: p }]",
-            "the scenario: queue `q`: its parent `p` is not defined; list parents first",
+            "the scenario: queue `q`: parent `p` is not defined; list parents first",
         ),
         (
             "jobs: [{ name: j-0, duration: 1s }, { name: j, count: 2, duration: 1s, at: 1h }]",
@@ -177,7 +177,7 @@ fn names_are_unique_and_queues_exist() {
         ),
         (
             "jobs: [{ name: j, queue: missing, duration: 1s }]",
-            "the scenario: job `j`: its queue `missing` is not among the `queues`",
+            "the scenario: job `j`: queue `missing` is not defined in `queues`",
         ),
     ];
     for (text, expected) in table {

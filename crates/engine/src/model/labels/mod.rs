@@ -185,7 +185,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Things with commas between them.
+/// A comma-separated list.
 struct List<'a, T>(&'a [T]);
 
 impl<T: fmt::Display> fmt::Display for List<'_, T> {

@@ -44,7 +44,7 @@ fn inventory() -> Vec<NodeShape> {
     vec![node(0, 8, 10), node(1, 2, 5), node(2, 4, 1)]
 }
 
-/// Which idle GPU a class can use on a node, straight from the definition.
+/// Idle GPU that a class can use on a node, by the definition.
 fn usable(class: &DemandClass, node: &NodeView<'_>) -> i64 {
     let enough: Vec<i64> =
         node.left.iter().filter(|&&l| l >= class.milli).map(|&l| i64::from(l)).collect();
