@@ -188,7 +188,7 @@ fn parts(target: &str) -> (&str, Option<&str>) {
     target.split_once('/').map_or((target, None), |(node, gpu)| (node, Some(gpu)))
 }
 
-/// True if a drain evicts the pod: it has GPUs, and no DaemonSet would recreate it on the node.
+/// True if a drain evicts the pod: it has GPUs, and no `DaemonSet` would recreate it on the node.
 fn is_to_go(pod: &Pod) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
     let daemon =

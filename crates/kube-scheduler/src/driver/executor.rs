@@ -110,10 +110,10 @@ impl Executor {
                 shared.enqueue(StatusWrite::WorkloadStatus(workload, uid, status));
             }
             Action::WriteQueueStatus { queue, status } => {
-                shared.enqueue(StatusWrite::QueueStatus(queue, status))
+                shared.enqueue(StatusWrite::QueueStatus(queue, status));
             }
-            Action::WriteCondition { pod, condition: why } => {
-                shared.enqueue(StatusWrite::PodCondition(pod, why))
+            Action::WriteCondition { pod, condition } => {
+                shared.enqueue(StatusWrite::PodCondition(pod, condition));
             }
             Action::RecordEvent(event) => shared.enqueue(StatusWrite::Event(event)),
             Action::Bind(bind) => {

@@ -226,7 +226,7 @@ impl Leader {
         let sources = watch::Sources { client: &self.client, server: &self.server, served };
         sources.watch_all(namespace, config, &sender, &watching);
         drop(sender);
-        let mut changes = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(BATCH);
         let mut wake = Instant::now() + self.options.interval;
         let mut metrics = Periodic::new(METRICS_INTERVAL);
         let mut snapshot = Periodic::new(SNAPSHOT_INTERVAL);
@@ -236,7 +236,7 @@ impl Leader {
                 biased;
                 () = stop.cancelled() => break false,
                 () = self.leadership.over.cancelled() => break true,
-                count = updates.recv_many(&mut changes, BATCH) => if count == 0 { break true },
+                count = updates.recv_many(&mut batch, BATCH) => if count == 0 { break true },
                 Some(result) = self.results.recv() => {
                     state.action_finished(self.clock.now(), result);
                     changed = true;
@@ -253,8 +253,8 @@ impl Leader {
                 let Ok(query) = queries.try_recv() else { break };
                 query.answer(&state);
             }
-            changed |= !changes.is_empty();
-            for update in changes.drain(..) {
+            changed |= !batch.is_empty();
+            for update in batch.drain(..) {
                 self.apply_update(&mut state, update);
             }
             while let Ok(result) = self.results.try_recv() {

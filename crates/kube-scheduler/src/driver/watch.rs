@@ -302,7 +302,7 @@ async fn next<K: Send>(
         match event {
             Ok(event) => return Some(event),
             Err(error) => {
-                tracing::warn!(kind, error = %describe_error(&error), "watch interrupted")
+                tracing::warn!(kind, error = %describe_error(&error), "watch interrupted");
             }
         }
     }

@@ -124,7 +124,7 @@ impl ClusterState {
         Some(BoundPod { key: key.clone(), pod, node: node.clone(), request })
     }
 
-    /// Whether pods of a gang are pending that existed before the others started: the last leader did not bind them.
+    /// Whether pods of a gang are pending that existed before the bound ones started: the last leader did not bind them.
     fn is_split(&self, membership: &Membership, bound: &[BoundPod]) -> bool {
         let started = bound.iter().filter_map(|member| member.pod.status.start_time.as_ref());
         let started = started.map(|time| engine_time(time.0)).min();

@@ -46,7 +46,7 @@ pub struct WorkloadExplanation {
     pub reason: Option<String>,
     /// Sentences: reason, position and expected start, alternatives that would start now.
     pub lines: Vec<String>,
-    /// Nodes that came closest, and what each lacks.
+    /// Closest nodes with their shortfall.
     pub closest: Vec<(String, String)>,
     /// Nodes of its tasks.
     pub nodes: Vec<String>,

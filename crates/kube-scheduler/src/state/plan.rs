@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::ClusterState;
 use super::action::{Action, Bind, Key, PodRef};
 use super::explain::PendingReason;
+use super::gang_table::Gang;
 use super::pod_entry::{BindingState, PendingBinding, PodState, is_terminating};
 use super::work_queue::WorkItem;
 use crate::controller::EventType;
@@ -94,7 +95,7 @@ impl ClusterState {
         let entry = self.pods.get(key)?;
         let pod = entry.pod.as_ref()?;
         let node_entry = self.nodes.get(node);
-        let is_gang = self.gangs.get(workload).is_some_and(|gang| gang.is_multi_pod());
+        let is_gang = self.gangs.get(workload).is_some_and(Gang::is_multi_pod);
         let labels = node_entry.and_then(|node| node.labels());
         let claims = self.volumes.bind_claims(&entry.claims, is_gang, node, labels)?;
         let mut annotations = self.lookup().inherited_annotations(pod);

@@ -16,7 +16,7 @@ use super::gang_table::GangTable;
 use super::names_of;
 use super::parked::Parked;
 
-/// The engine's queue above all others.
+/// The root of the engine's queue tree.
 const ROOT: &str = "root";
 
 /// In `spec.namespaces`: every namespace.
@@ -288,7 +288,7 @@ fn set_ready(
 
 fn engine_queue(name: &str, spec: &GpuQueueSpec) -> Result<EngineQueue, String> {
     if name == ROOT {
-        return Err("`root` is the name of the queue above all others; choose another".to_owned());
+        return Err("`root` is the name of the root queue; choose another".to_owned());
     }
     Ok(EngineQueue {
         parent: QueueId::from(spec.parent.as_deref().unwrap_or(ROOT)),
