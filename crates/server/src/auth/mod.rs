@@ -28,7 +28,7 @@ pub use keys::{NewKey, create_key, list_keys, revoke_key, rotate_key, show_key};
 pub use limiter::{Limiter, address_key};
 pub use passwords::{PASSWORD_LENGTH, Passwords};
 pub use sessions::{Opened, end_session, end_session_named, open_session, refresh, use_link};
-pub use tokens::{Minted, digest, mint, new_secret};
+pub use tokens::{Minted, digest, mint, new_secret, sha256_hex};
 
 /// The name of the key in the file `admin-token`.
 pub const ADMIN_TOKEN: &str = "admin-token";

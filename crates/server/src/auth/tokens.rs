@@ -1,7 +1,10 @@
 //! Random secrets, and the hashes under which they are kept.
 
+use std::fmt::Write as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
 
 use agentaflow_api::units::{Secret, Stamp};
 
@@ -44,7 +47,16 @@ pub fn mint(kind: CredentialKind, name: &str) -> Result<Minted, ApiError> {
 
 /// The hash under which a secret is kept. The secret is random and long, so a fast hash is enough.
 pub fn digest(secret: &str) -> String {
-    blake3::hash(secret.as_bytes()).to_hex().to_string()
+    sha256_hex(secret.as_bytes())
+}
+
+/// SHA-256 in hexadecimal.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a string never fails.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// How secrets of this kind begin.

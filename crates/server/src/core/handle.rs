@@ -58,7 +58,7 @@ pub enum NodeRef {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
     pub key: String,
-    /// blake3 of the body, in hexadecimal.
+    /// SHA-256 of the body, in hexadecimal.
     pub body: String,
 }
 

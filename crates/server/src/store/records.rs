@@ -65,7 +65,7 @@ pub enum CredentialKind {
 pub struct CredentialRow {
     pub id: i64,
     pub kind: CredentialKind,
-    /// blake3 of the secret, in hexadecimal; unique.
+    /// SHA-256 of the secret, in hexadecimal; unique.
     pub hash: String,
     /// First characters of the secret, for lists.
     pub prefix: String,
@@ -278,7 +278,7 @@ pub struct QueueRow {
 pub struct IdempotencyRow {
     pub user_id: UserId,
     pub key: String,
-    /// blake3 of the body, in hexadecimal.
+    /// SHA-256 of the body, in hexadecimal.
     pub body: String,
     pub job_id: JobId,
     pub at: Stamp,

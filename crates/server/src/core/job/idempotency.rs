@@ -21,7 +21,7 @@ struct Key {
 /// Submission that used a key.
 #[derive(Debug)]
 pub(crate) struct Submission {
-    /// blake3 of the body, in hexadecimal.
+    /// SHA-256 of the body, in hexadecimal.
     pub(crate) body: String,
     pub(crate) job: JobId,
     at: Instant,

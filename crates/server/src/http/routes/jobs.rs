@@ -15,6 +15,7 @@ use agentaflow_api::lenient;
 use agentaflow_api::units::Secret;
 
 use crate::api_error::ApiError;
+use crate::auth::sha256_hex;
 use crate::core::{Caller, Idempotency};
 use crate::http::app::App;
 use crate::http::check::{check_job, check_status_update, idempotency_key, job_runtime};
@@ -230,7 +231,7 @@ fn idempotency(
     let mut bytes = serde_json::to_vec(job)
         .map_err(|_| ApiError::malformed("the job cannot be written as JSON again"))?;
     bytes.extend_from_slice(place.as_bytes());
-    Ok(Some(Idempotency { key, body: blake3::hash(&bytes).to_hex().to_string() }))
+    Ok(Some(Idempotency { key, body: sha256_hex(&bytes) }))
 }
 
 fn answer((job, new): (Job, bool)) -> (StatusCode, Answer<Job>) {
