@@ -237,7 +237,7 @@ impl Columns {
 
 fn state(theme: Theme, job: &Job) -> (String, Style) {
     if job.cancel_requested && !job.status.is_final() {
-        return ("cancelling".to_owned(), theme.warn());
+        return ("stopping".to_owned(), theme.warn());
     }
     let style = match job.status {
         JobStatus::Running => theme.good(),
