@@ -101,7 +101,7 @@ fn detected_requirements_are_applied_and_explained() {
     assert!(manifest.contains("accelerator: nvidia-a100-80gb"), "{manifest}");
     assert!(manifest.contains("nvidia.com/gpu: \"4\""), "{manifest}");
     assert!(said.starts_with("note: ML workload (inference), "), "{said}");
-    for part in ["2 × a100-80gb, ", "weights: 70B × 2 bytes", "note: --gpus 4 goes before 2"] {
+    for part in ["2 × a100-80gb, ", "weights: 70B × 2 bytes", "note: --gpus 4 overrides 2"] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
     std::fs::write(folder.join("requirements.txt"), "torch\ntransformers\n").unwrap();
@@ -171,15 +171,23 @@ fn invalid_options_are_reported_on_one_line() {
                 contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {}}]}";
     std::fs::write(folder.join("dead.yaml"), dead).unwrap();
     for (line, code, words) in [
-        ("generate job --name train", 2, "error: --image: say which image to run"),
+        ("generate job --name train", 2, "error: --image: an image is required"),
         (
             "generate pod --name p --image i:1 --gpus 0",
             2,
             "error: --gpus: 0 is not between 1 and 64",
         ),
-        ("generate pvc --name c --size -5Gi", 2, "error: --size: `-5Gi` is no amount of memory"),
+        (
+            "generate pvc --name c --size -5Gi",
+            2,
+            "error: --size: `-5Gi` is not an amount of memory",
+        ),
         ("generate pod --name p --image i:1 --gpus -1", 2, "invalid value '-1' for '--gpus"),
-        ("generate pod --name p --image i:1 --gpus 0.5", 2, "a part of one is a MIG slice (--mig"),
+        (
+            "generate pod --name p --image i:1 --gpus 0.5",
+            2,
+            "for a part of a GPU use a MIG slice (--mig",
+        ),
         (
             "generate pvc --name c --apply --kubeconfig dead.yaml",
             5,
@@ -215,7 +223,7 @@ fn invalid_options_are_reported_on_one_line() {
         (
             "generate mig-config --gpu a100 --slices 3g.20gb=3",
             2,
-            "the nearest that it can is 2 × 3g.20gb",
+            "the nearest possible layout is 2 × 3g.20gb",
         ),
         ("generate everything", 2, "unrecognized subcommand 'everything'"),
     ] {

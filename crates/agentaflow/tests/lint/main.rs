@@ -182,10 +182,10 @@ fn an_operand_without_an_object_is_an_error() {
     fs::write(folder.join("good.yaml"), CLEAN).unwrap();
     let table = [
         ("-", "", "-: error AF000 nothing came through the pipe"),
-        ("-", "# later\n", "-: error AF000 there is nothing in it but comments"),
+        ("-", "# later\n", "-: error AF000 it contains only comments"),
         ("-", "image: x:latest\n", "-: error AF000 no Kubernetes object"),
         ("values.yaml good.yaml", "", "values.yaml: error AF000 no Kubernetes object"),
-        ("comments.yaml", "", "comments.yaml: error AF000 there is nothing in it but comments"),
+        ("comments.yaml", "", "comments.yaml: error AF000 it contains only comments"),
     ];
     for (line, input, said) in table {
         let (code, out, errors) = check(&folder, line, input);
@@ -309,7 +309,7 @@ fn machines_of_ones_own_count_as_well() {
     let (code, said, _) = check(&folder, "pod.yaml", "");
     assert_eq!((code, said.contains("AF108")), (0, false), "{said}");
     let (code, said, _) = check(&folder, "pod.yaml --catalogue own.yaml", "");
-    assert_eq!((code, said.contains("a own-type leaves")), (1, true), "{said}");
+    assert_eq!((code, said.contains("but a own-type has")), (1, true), "{said}");
     let (code, _, said) = check(&folder, "pod.yaml --machine own-type", "");
     assert_eq!(code, 2, "{said}");
     assert!(said.contains("unknown machine type `own-type`"), "{said}");
