@@ -1,4 +1,4 @@
-//! Reading what real clients send: `24576.0` for an integer, `null` for absent.
+//! Lenient deserialisation for existing clients: `24576.0` for an integer, `null` for absent.
 
 use serde::{Deserialize, Deserializer, de};
 use std::fmt;

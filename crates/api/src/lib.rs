@@ -1,9 +1,10 @@
-//! What goes over the wire: the types of the REST API, and a client for it.
+//! Types of the REST API and a client.
 //!
-//! Everything here is plain data. What a caller may send and what it means is checked once, where it
-//! enters the server; these types only say which shapes exist. Clients of this API send floats for
-//! integers, nulls for absent fields and fields nobody knows, so reading is lenient ([`lenient`]) and
-//! writing is exact.
+//! These types are plain data; the server validates them once, where a request enters. Existing clients send floats for
+//! integers, nulls for absent fields and unknown fields, so reading is lenient ([`lenient`]) and writing is exact.
+//!
+//! Programs decide on enums: [`error::ErrorCode`], [`end::EndReason`], [`pending::PendingReason`], [`event::EventKind`].
+//! Messages are text for people and may change with any release.
 
 pub mod account;
 pub mod agent;

@@ -1,4 +1,4 @@
-//! One call: put together, sent, and its answer read.
+//! A call: request, response and errors.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::{ClientError, shown};
 use crate::error::{ErrorBody, ErrorCode};
 use crate::units::Secret;
 
-/// How long an ordinary call may take unless it says otherwise.
+/// Default timeout of a call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much of a refusal is read.
+/// Maximum size of an error body.
 const REFUSAL_LIMIT: usize = 64 << 10;
 
-/// A call that is being put together.
+/// A request under construction.
 #[derive(Debug)]
 pub struct Call {
     http: reqwest::Client,
@@ -42,7 +42,6 @@ impl Call {
         Self { http, method, url, token, headers: Vec::new(), body: None, timeout: TIMEOUT }
     }
 
-    /// Where it goes.
     pub fn url(&self) -> &Url {
         &self.url
     }
@@ -54,7 +53,7 @@ impl Call {
         self
     }
 
-    /// Adds a parameter to the query, if there is one.
+    /// Adds an optional parameter to the query.
     #[must_use]
     pub fn maybe(self, name: &str, value: Option<impl Display>) -> Self {
         match value {
@@ -70,7 +69,7 @@ impl Call {
         self
     }
 
-    /// Sends this as JSON.
+    /// Sets a JSON body.
     #[must_use]
     pub fn body(mut self, body: &impl Serialize) -> Self {
         // Our own types always can be written as JSON; should one not, the server refuses the empty body.
@@ -78,21 +77,21 @@ impl Call {
         self
     }
 
-    /// How long it may take, until the answer is complete or, for a stream, has begun.
+    /// Timeout until the response is complete or, for a stream, begins.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sends it and reads the answer as JSON.
+    /// Sends the request and parses the JSON response.
     pub async fn json<T: DeserializeOwned>(self) -> Result<T, ClientError> {
         let url = self.url.clone();
         let bytes = self.answer().await?;
         serde_json::from_slice(&bytes).map_err(|error| garbled(&url, &error))
     }
 
-    /// The same, with what a header of the answer says.
+    /// Sends the request; returns the body and the value of a response header.
     pub async fn json_and<T: DeserializeOwned>(
         self,
         header: &str,
@@ -107,12 +106,12 @@ impl Call {
         Ok((read, value))
     }
 
-    /// Sends it and reads the answer as text.
+    /// Sends the request and returns the response as text.
     pub async fn text(self) -> Result<String, ClientError> {
         Ok(String::from_utf8_lossy(&self.answer().await?).into_owned())
     }
 
-    /// Sends it; the answer has nothing to say.
+    /// Sends the request and discards the response.
     pub async fn nothing(self) -> Result<(), ClientError> {
         self.answer().await.map(drop)
     }
@@ -161,21 +160,21 @@ impl Call {
     }
 }
 
-/// An answer that is not the JSON it should be. What stands there may be secret, so only the place is told.
+/// A response with unexpected JSON. The body may hold secrets, so the error only gives the position.
 fn garbled(url: &Url, error: &serde_json::Error) -> ClientError {
     let (line, column) = (error.line(), error.column());
     let cause = format!("the JSON is not as expected at line {line}, column {column}");
     ClientError::Garbled { url: shown(url), cause }
 }
 
-/// The header for a token; none if the token cannot stand in one.
+/// `Authorization` header of a token; none for a token with invalid characters.
 fn bearer(token: &Secret) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose().trim())).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// Reads a refusal, or words one where the answer is not ours.
+/// Reads an error body, or makes one for a response without one.
 async fn refused(response: Response) -> ClientError {
     let status = response.status();
     let url = response.url().clone();

@@ -33,10 +33,10 @@ use crate::units::Secret;
 pub use call::Call;
 pub use stream::{Bytes, Lines};
 
-/// How long a connection may take to come about.
+/// Timeout for a new connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One server, as one caller sees it.
+/// A client of one server with one token.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -44,47 +44,44 @@ pub struct Client {
     token: Option<Secret>,
 }
 
-/// Why a call did not succeed.
+/// Error of a call.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The address of the server cannot be one.
+    /// The address of the server is not valid.
     #[error(
         "`{address}` is not the address of a server: {problem}; write it like `http://127.0.0.1:8000`"
     )]
     Address {
-        /// What was given.
+        /// Address as given.
         address: String,
-        /// What is wrong with it.
         problem: String,
     },
     /// The server did not answer, or the connection broke.
     #[error("cannot reach {url}: {cause}")]
     Unreachable {
-        /// What was called, without its query.
+        /// URL without its query.
         url: String,
-        /// What happened.
+        /// Innermost cause.
         cause: String,
     },
-    /// The server said no.
+    /// The server returned an error.
     #[error("{}", body.detail)]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// What it said.
         body: ErrorBody,
     },
-    /// The answer is not what this API says.
+    /// The response is not one of this API.
     #[error("{url} answered with something that is not from an agentaflow server: {cause}")]
     Garbled {
-        /// What was called, without its query.
+        /// URL without its query.
         url: String,
-        /// What is wrong with the answer.
         cause: String,
     },
 }
 
 impl ClientError {
-    /// The HTTP status, where there was an answer.
+    /// HTTP status, where the server answered.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
@@ -100,7 +97,7 @@ impl ClientError {
         }
     }
 
-    /// The same call may succeed later without any change: no answer, too many requests, a server in trouble.
+    /// Whether a retry of the same call may succeed: no response, rate limit, or server error.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Garbled { .. } => true,
@@ -109,7 +106,6 @@ impl ClientError {
         }
     }
 
-    /// A connection that failed, in words.
     fn unreachable(url: &Url, error: &reqwest::Error) -> Self {
         Self::Unreachable { url: shown(url), cause: cause_of(error) }
     }
@@ -128,13 +124,13 @@ impl Client {
         Ok(Self { http, base, token })
     }
 
-    /// The same server, as another caller.
+    /// The same server with another token.
     #[must_use]
     pub fn with_token(&self, token: Secret) -> Self {
         Self { http: self.http.clone(), base: self.base.clone(), token: Some(token) }
     }
 
-    /// The server's address.
+    /// Address of the server.
     pub fn base(&self) -> &Url {
         &self.base
     }
@@ -169,7 +165,7 @@ impl Client {
     }
 }
 
-/// Text as one part of a path, so that a `/` in a name does not lead elsewhere.
+/// Escapes a path segment, so that a `/` in a name stays within it.
 pub fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -184,7 +180,7 @@ pub fn segment(text: &str) -> String {
 
 const NO_SCHEME: &str = "it must begin with `http://` or `https://`";
 
-/// Reads and tidies the address of a server.
+/// Parses and normalises the address of a server.
 fn parse_base(address: &str) -> Result<Url, ClientError> {
     let wrong = |problem: String| ClientError::Address { address: hide_password(address), problem };
     let mut url: Url = address.trim().parse().map_err(|error: url::ParseError| {
@@ -207,7 +203,7 @@ fn parse_base(address: &str) -> Result<Url, ClientError> {
     Ok(url)
 }
 
-/// An address that may hold a password, fit to be shown.
+/// An address with its password hidden.
 fn hide_password(address: &str) -> String {
     match (address.find("://"), address.rfind('@')) {
         (Some(scheme), Some(at)) if at > scheme => {
@@ -250,14 +246,14 @@ pub fn install_crypto() {
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
-/// A URL without its query, which may be long or private.
+/// A URL without its query, which may hold secrets.
 fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.to_string().trim_end_matches('/').to_owned()
 }
 
-/// The innermost cause, which is the one that helps: `Connection refused`.
+/// Innermost cause, such as `Connection refused`.
 fn cause_of(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();

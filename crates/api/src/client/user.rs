@@ -1,4 +1,4 @@
-//! The calls of people: jobs, nodes, events, and why a job waits.
+//! Calls of users: jobs, nodes, events, explanations.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{BASE, PAGE_MOST};
 pub struct LogQuery {
     /// Go on until the job is over.
     pub follow: bool,
-    /// Only so many lines from the end.
+    /// Number of lines from the end.
     pub tail: Option<u64>,
     /// The task; the first when absent.
     pub task: Option<u32>,
@@ -28,9 +28,9 @@ pub struct LogQuery {
 pub struct JobQuery {
     /// Only with one of these; empty means all.
     pub status: Vec<JobStatus>,
-    /// Leave out so many.
+    /// Number of rows to skip.
     pub skip: Option<u64>,
-    /// At most so many.
+    /// Maximum number of rows.
     pub limit: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// What would happen to a job.
+    /// Forecast for a job that is not submitted.
     pub async fn what_if(&self, job: &JobCreate) -> Result<Explanation, ClientError> {
         self.post(&format!("{BASE}/jobs/what-if")).body(job).json().await
     }
@@ -128,18 +128,18 @@ impl Client {
             .await
     }
 
-    /// What happened to a job, oldest first, after the event of that number.
+    /// Events of a job after this sequence number, oldest first.
     pub async fn job_events(&self, id: i64, after: i64) -> Result<Vec<Event>, ClientError> {
         let call = self.get(&format!("{BASE}/jobs/{id}/events"));
         call.query("after", after).query("limit", 1000).json().await
     }
 
-    /// What happened last to all that the caller sees, oldest first.
+    /// Latest events visible to the caller, oldest first.
     pub async fn past_events(&self) -> Result<Vec<Event>, ClientError> {
         self.get("/events/past").query("limit", 1000).json().await
     }
 
-    /// What happens from now on, or from after the event of that number; of one job only, if asked.
+    /// Stream of events after this sequence number or from now on, optionally of one job.
     pub async fn events(
         &self,
         after: Option<i64>,
