@@ -37,7 +37,7 @@ impl BackoffPolicy {
     }
 
     pub fn start(self) -> Backoff {
-        Backoff { policy: self, delays: self.delays() }
+        Backoff { policy: self, delays: self.builder().build() }
     }
 
     /// Delay after `failures` earlier failures, without jitter: `first` for 0.
@@ -53,7 +53,8 @@ impl BackoffPolicy {
         last.unwrap_or(self.first)
     }
 
-    fn delays(self) -> ExponentialBackoff {
+    /// Builder for libraries that take one, such as the watcher of `kube`.
+    pub fn builder(self) -> ExponentialBuilder {
         // Jitter of `backon` adds up to the same length again.
         let share = if self.jitter { 2 } else { 1 };
         let builder = ExponentialBuilder::new()
@@ -61,7 +62,7 @@ impl BackoffPolicy {
             .with_max_delay(self.longest / share)
             .with_factor(self.factor)
             .without_max_times();
-        if self.jitter { builder.with_jitter().build() } else { builder.build() }
+        if self.jitter { builder.with_jitter() } else { builder }
     }
 }
 
@@ -86,7 +87,7 @@ impl Backoff {
 
     /// Starts again with the first delay, after a success.
     pub fn reset(&mut self) {
-        self.delays = self.policy.delays();
+        self.delays = self.policy.builder().build();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Main loop: sample, report and write every interval. Failures do not end it.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::{names, slim};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,8 +25,8 @@ use super::serve::{self, Liveness};
 use super::watch::{self, Watch};
 use super::{MonitorError, usage};
 
-/// The first wait after a failed write; it doubles up to the interval.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// First delay after a failed write; grows up to the interval.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
 
 /// Timeout of `once` for the API server.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -85,7 +86,8 @@ pub async fn run(
     if monitor.settings.once {
         return monitor.once().await;
     }
-    let (mut next, mut wait) = (Instant::now(), None);
+    let mut next = Instant::now();
+    let mut backoff = BackoffPolicy::new(FIRST_RETRY, monitor.settings.interval).start();
     let mut retry: Option<Instant> = None;
     loop {
         tokio::select! {
@@ -105,15 +107,18 @@ pub async fn run(
         if due {
             next = (next + interval).max(now);
         }
-        (retry, wait) = match done {
-            Ok(()) => (None, None),
+        retry = match done {
+            Ok(()) => {
+                backoff.reset();
+                None
+            }
             Err(error) => {
                 monitor.failed(&error);
-                let pause = wait.map_or(FIRST_WAIT, |last: Duration| last * 2).min(interval);
+                let delay = backoff.next_delay();
                 if !seen {
-                    next = now + pause;
+                    next = now + delay;
                 }
-                (Some(now + pause), Some(pause))
+                Some(now + delay)
             }
         };
     }

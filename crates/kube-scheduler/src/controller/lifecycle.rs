@@ -1,9 +1,11 @@
 //! Backoffs of pod creation, and messages about start and end of a workload.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::crd::{BackOff, WorkloadPhase};
 use agentaflow_kube_core::pod_end::{clip, ended_at, story};
 use jiff::{SignedDuration, Timestamp, Unit};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::time::Duration;
 
 use super::task_pod::TaskPod;
 use super::task_table::{TaskSlot, TaskTable};
@@ -133,9 +135,10 @@ fn subject(task: u32, tasks: usize) -> String {
     if tasks == 1 { "The workload".to_owned() } else { format!("Task {task}") }
 }
 
-fn doubled(seconds: i64, times: u32) -> SignedDuration {
-    // 2^9 seconds exceed the longest backoff.
-    SignedDuration::from_secs(seconds << times.min(9)).min(LONGEST)
+fn doubled(seconds: u64, times: u32) -> SignedDuration {
+    let first = Duration::from_secs(seconds);
+    let delay = BackoffPolicy::new(first, LONGEST.unsigned_abs()).delay(times);
+    SignedDuration::try_from(delay).unwrap_or(LONGEST)
 }
 
 fn later(now: Timestamp, wait: SignedDuration) -> Time {

@@ -1,5 +1,6 @@
 //! Optional APIs that the cluster serves.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::names;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -32,8 +33,9 @@ pub(crate) const PLUGIN_GROUPS: &str = "podgroups";
 pub(crate) const NATIVE_GROUPS: &str = "native podgroups";
 pub(crate) const PLUGINS: &str = "/apis/scheduling.x-k8s.io/v1alpha1";
 pub(crate) const NATIVE: &str = "/apis/scheduling.k8s.io/v1alpha2";
-/// Longest pause between two attempts.
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Delays between two attempts.
+const DISCOVERY_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// Discovers optional APIs; retries until the API server answers: pods of a gang must not count as single pods only because the
 /// API server was overloaded.
@@ -42,17 +44,16 @@ pub(crate) async fn discover(
     leadership: &Leadership,
     stop: &CancellationToken,
 ) -> ServedApis {
-    let mut pause = Duration::from_millis(500);
+    let mut backoff = DISCOVERY_RETRIES.start();
     while leadership.is_open() && !stop.is_cancelled() {
         match try_discover(server).await {
             Ok(answer) => return answer,
             Err(error) => tracing::warn!(%error, "cannot discover optional APIs"),
         }
         tokio::select! {
-            () = leadership.pause(pause) => {}
+            () = leadership.sleep(backoff.next_delay()) => {}
             () = stop.cancelled() => {}
         }
-        pause = (pause * 2).min(MAX_PAUSE);
     }
     ServedApis::default()
 }

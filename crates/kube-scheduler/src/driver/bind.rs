@@ -1,5 +1,6 @@
 //! Binds a pod: its claims first, then the pod with every annotation that a new leader needs after a crash.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use agentaflow_kube_core::translate::{self, SELECTED_NODE};
 use serde::Deserialize;
@@ -15,14 +16,16 @@ use crate::state::{Bind, BindResult, ClaimAction, Key};
 /// Time for which a binding is retried while the API server is overloaded or does not answer. A failed binding deletes the
 /// bound pods of its gang, and the upgrade of an API server takes this long.
 const BINDING_TIMEOUT: Duration = Duration::from_secs(30);
-/// First and longest pause between two attempts.
-const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3)];
+/// Delays between two attempts.
+const BIND_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(100), Duration::from_secs(3)).with_factor(3.0);
 /// Attempts to write a claim that other clients change concurrently.
 const CLAIM_ATTEMPTS: u32 = 5;
 /// Time in which claims must be bound.
 const CLAIM_TIMEOUT: Duration = Duration::from_mins(10);
-/// First and longest pause between two polls of claims.
-const POLL_PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+/// Delays between two polls of claims.
+const CLAIM_POLLS: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(500), Duration::from_secs(5)).with_factor(1.5);
 
 /// Binds a pod; `permit` is a permit that the caller holds already. A request without a response is resolved by reading the
 /// pod, never assumed.
@@ -32,7 +35,7 @@ pub(crate) async fn pod(
     permit: Option<SemaphorePermit<'_>>,
     bind: &Bind,
 ) -> BindResult {
-    bind_with_retries(server, permits, permit, bind, RETRY_PAUSES).await
+    bind_with_retries(server, permits, permit, bind, BIND_RETRIES).await
 }
 
 async fn bind_with_retries(
@@ -40,7 +43,7 @@ async fn bind_with_retries(
     permits: WritePermits<'_>,
     mut permit: Option<SemaphorePermit<'_>>,
     bind: &Bind,
-    [mut pause, longest]: [Duration; 2],
+    retries: BackoffPolicy,
 ) -> BindResult {
     let Key { namespace, name } = &bind.pod.key;
     let path = format!("{}/binding", core(namespace, "pods", name));
@@ -59,6 +62,7 @@ async fn bind_with_retries(
     let mut why = String::new();
     let deadline = Instant::now() + BINDING_TIMEOUT;
     let mut may_retry = true;
+    let mut backoff = retries.start();
     // Until then a request without a response may still take effect.
     let mut in_doubt_until = Instant::now();
     loop {
@@ -88,8 +92,7 @@ async fn bind_with_retries(
             return result;
         }
         drop(held);
-        permits.leadership.pause(pause).await;
-        pause = (pause * 3).min(longest);
+        permits.leadership.sleep(backoff.next_delay()).await;
     }
 }
 
@@ -154,7 +157,7 @@ pub(crate) async fn claims(
     }
     drop(permit);
     let deadline = Instant::now() + CLAIM_TIMEOUT;
-    let [mut pause, longest] = POLL_PAUSES;
+    let mut backoff = CLAIM_POLLS.start();
     loop {
         if !leadership.is_open() {
             return Err(over());
@@ -173,8 +176,7 @@ pub(crate) async fn claims(
             );
             return Err(BindResult::Refused(why));
         }
-        leadership.pause(pause).await;
-        pause = (pause * 3 / 2).min(longest);
+        leadership.sleep(backoff.next_delay()).await;
     }
 }
 

@@ -66,7 +66,7 @@ impl Leadership {
     }
 
     /// Sleeps; returns early when leadership ends.
-    pub(crate) async fn pause(&self, length: Duration) {
+    pub(crate) async fn sleep(&self, length: Duration) {
         tokio::select! {
             () = tokio::time::sleep(length) => {}
             () = self.closing.cancelled() => {}

@@ -1,5 +1,6 @@
 //! Annotations of a pod's owners: a Job, a Deployment, a `PyTorchJob`.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim;
 use serde::Deserialize;
@@ -12,9 +13,10 @@ use crate::state::Owner;
 
 /// Owners read above a pod: `ReplicaSet`, Deployment, and one more.
 const MAX_LEVELS: usize = 3;
-/// Pauses before the retries of a read without a response.
-const PAUSES: [Duration; 3] =
-    [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
+/// Delays before the retries of a read without a response.
+const READ_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(500), Duration::from_secs(2));
+const MAX_RETRIES: usize = 3;
 
 #[derive(Deserialize)]
 struct ApiResourceList {
@@ -62,7 +64,7 @@ async fn read_with_retries(
     leadership: &Leadership,
     owner: &Owner,
 ) -> Result<Option<slim::Owner>, Failure> {
-    let mut pauses = PAUSES.into_iter();
+    let mut delays = READ_RETRIES.start().take(MAX_RETRIES);
     loop {
         match read(server, owner).await {
             Ok(found) => return Ok(found),
@@ -71,8 +73,8 @@ async fn read_with_retries(
                 if !error.is_retryable() {
                     return Ok(None);
                 }
-                let Some(pause) = pauses.next() else { return Err(error) };
-                leadership.pause(pause).await;
+                let Some(delay) = delays.next() else { return Err(error) };
+                leadership.sleep(delay).await;
                 if !leadership.is_open() {
                     return Err(error);
                 }

@@ -3,10 +3,10 @@
 //! The client's watcher lists once, watches, and lists again after an interruption or an expired resource version (410), with
 //! backoff. A second list does not report deletions, so that each watch remembers names.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::slim;
 use futures_util::StreamExt;
 use kube::api::Api;
-use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -140,8 +140,7 @@ impl WatchSpawner {
         let settings = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let (updates, stop) = (self.updates.clone(), self.stop.clone());
         tokio::spawn(async move {
-            let mut stream =
-                watcher(api, settings).backoff(WatchBackoff(WatchBackoff::FIRST)).boxed();
+            let mut stream = watcher(api, settings).backoff(watch_backoff()).boxed();
             let mut found = false;
             while let Some(event) = next(&mut stream, &stop, "configmaps").await {
                 let pending = match event {
@@ -227,7 +226,7 @@ async fn watch_kind<K>(
 {
     // A dead connection is noticed after a minute.
     let settings = watcher::Config::default().page_size(500).timeout(60);
-    let mut stream = watcher(api, settings).backoff(WatchBackoff(WatchBackoff::FIRST)).boxed();
+    let mut stream = watcher(api, settings).backoff(watch_backoff()).boxed();
     let mut known: HashSet<Key> = HashSet::new();
     let mut listing: HashSet<Key> = HashSet::new();
     while let Some(event) = next(&mut stream, &stop, kind).await {
@@ -265,27 +264,12 @@ async fn watch_kind<K>(
     }
 }
 
-/// Backoff after errors. It stays short: a leader must not decide on stale state for long.
-struct WatchBackoff(Duration);
+/// Short delays: a leader must not decide for long with outdated state.
+const WATCH_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(250), Duration::from_secs(2));
 
-impl WatchBackoff {
-    const FIRST: Duration = Duration::from_millis(250);
-    const LONGEST: Duration = Duration::from_secs(2);
-}
-
-impl Iterator for WatchBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let longer = (self.0 * 2).min(Self::LONGEST);
-        Some(std::mem::replace(&mut self.0, longer))
-    }
-}
-
-impl Backoff for WatchBackoff {
-    fn reset(&mut self) {
-        self.0 = Self::FIRST;
-    }
+fn watch_backoff() -> watcher::ExponentialBackoff {
+    WATCH_RETRIES.builder().into()
 }
 
 /// The next event; errors are logged, and the stream backs off.

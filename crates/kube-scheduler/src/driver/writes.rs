@@ -1,5 +1,6 @@
 //! Writes except bindings. Each is idempotent and names the uid of its object.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::Pod;
@@ -11,6 +12,11 @@ use super::api::{ApiServer, Failure, Ignored, core, ours};
 use super::lease::Leadership;
 use crate::state::{ActionResult, Key, PendingCondition, PodRef};
 
+const EVICTION_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(500), Duration::from_secs(10));
+/// Delays between attempts of any other write.
+const WRITE_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Time for which an eviction is retried against a disruption budget.
 const EVICTION_TIMEOUT: Duration = Duration::from_mins(5);
 /// Time for which a pod creation is retried.
@@ -122,7 +128,7 @@ pub(crate) async fn evict(
         "deleteOptions": { "preconditions": { "uid": pod.uid } },
     });
     let deadline = Instant::now() + EVICTION_TIMEOUT;
-    let mut pause = Duration::from_millis(500);
+    let mut backoff = EVICTION_RETRIES.start();
     loop {
         if !leadership.is_open() {
             return None;
@@ -134,8 +140,7 @@ pub(crate) async fn evict(
             Err(error) if is_eviction_retryable(&error) && Instant::now() < deadline => {}
             Err(error) => return Some(error.to_string()),
         }
-        leadership.pause(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(10));
+        leadership.sleep(backoff.next_delay()).await;
     }
 }
 
@@ -267,7 +272,7 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,
 {
-    let mut pause = Duration::from_millis(100);
+    let mut backoff = WRITE_RETRIES.start();
     loop {
         let permit = permits.acquire().await;
         // Waiting for the permit may have taken long.
@@ -284,8 +289,7 @@ where
             }
             answer => return answer,
         }
-        leadership.pause(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(5));
+        leadership.sleep(backoff.next_delay()).await;
     }
 }
 

@@ -1,9 +1,11 @@
 //! Disruption budgets, refused evictions, and deletions that the API server has not confirmed.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_engine::{BudgetId, Event, Span, Time};
 use agentaflow_kube_core::slim::DisruptionBudget;
 use agentaflow_kube_core::translate;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::action::{Action, Key};
 use super::engine_link::EngineLink;
@@ -12,10 +14,9 @@ use super::key_of;
 use super::pod_entry::{is_finished, is_terminating};
 use super::pod_index::PodIndex;
 
-/// First pause after a refused eviction.
-const FIRST_BACKOFF: Span = Span::minutes(1);
-/// The pause doubles this many times at most.
-const MAX_DOUBLINGS: u32 = 6;
+/// Delays after refused evictions.
+const EVICTION_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_mins(1), Duration::from_mins(64));
 
 /// Milliseconds after which a requested deletion or creation is requested again: the API server may have refused it.
 pub(super) const RETRY_AFTER: u64 = 30_000;
@@ -151,9 +152,9 @@ impl Evictions {
     /// Protects a pod whose eviction was refused by a budget of its own, for twice as long after each refusal.
     pub(super) fn back_off(&mut self, pod: &Key, engine: &mut EngineLink) {
         let backoff = self.backoffs.entry(pod.clone()).or_default();
-        let pause = Span(FIRST_BACKOFF.0 << backoff.refusals.min(MAX_DOUBLINGS));
+        let delay = Span(EVICTION_RETRIES.delay(backoff.refusals).as_millis() as u64);
         backoff.refusals += 1;
-        backoff.until = Some(engine.now().after(pause));
+        backoff.until = Some(engine.now().after(delay));
         engine.send(Event::BudgetUpdated { id: backoff_budget(pod), allowed: 0 });
     }
 

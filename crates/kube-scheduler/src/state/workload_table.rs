@@ -1,10 +1,12 @@
 //! `GPUWorkload` objects: creation and deletion of their pods, and their status. The engine places the pods.
 
+use agentaflow_backoff::BackoffPolicy;
 use agentaflow_engine::Time;
 use agentaflow_kube_core::crd::GpuWorkloadSpec;
 use agentaflow_kube_core::slim::{Pod, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::action::{Action, EventRecord, Key, ObjectRef, PodRef};
 use super::evictions::RETRY_AFTER;
@@ -12,12 +14,10 @@ use super::key_of;
 use super::pod_entry::engine_time;
 use crate::controller::{self, EventType, Finalizer, Reconciled, SchedulerView};
 
-/// Milliseconds after which a written status that the watch has not reported is written again.
-const STATUS_ECHO: u64 = 5_000;
-
-/// The pause doubles with each repeated write, up to five minutes: a schema of another version may lack a field, and then no
-/// status ever comes back as it was written.
-const MAX_DOUBLINGS: u32 = 6;
+/// Delays before a written status that the watch has not reported is written again. A schema of another version may lack
+/// a field, and then no status ever comes back as it was written.
+const STATUS_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_secs(5), Duration::from_secs(320));
 
 #[derive(Debug, Default)]
 pub(super) struct WorkloadTable {
@@ -48,7 +48,8 @@ impl WorkloadEntry {
     /// Time at which a status write that the watch has not reported is repeated.
     fn echo_due(&self) -> Option<Time> {
         let written = self.status_written.filter(|_| self.status_differs);
-        written.map(|at| Time(at.0 + (STATUS_ECHO << self.repeats)))
+        let delay = STATUS_RETRIES.delay(self.repeats).as_millis() as u64;
+        written.map(|at| Time(at.0 + delay))
     }
 
     fn uid(&self) -> Arc<str> {
@@ -226,7 +227,7 @@ impl WorkloadEntry {
         let overdue = self.echo_due().is_some_and(|due| due <= now);
         self.repeats = match result.status {
             Some(_) => 0,
-            None => (self.repeats + u32::from(overdue)).min(MAX_DOUBLINGS),
+            None => self.repeats.saturating_add(u32::from(overdue)),
         };
         let status = result.status.or_else(|| overdue.then(|| self.object.status.clone()));
         if let Some(status) = status {

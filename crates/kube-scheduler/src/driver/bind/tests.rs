@@ -37,7 +37,8 @@ fn busy(times: usize) -> ApiServer {
 async fn a_binding_waits_for_an_api_server_that_is_too_busy() {
     let (leadership, permits) = (Leadership::new(Instant::now()), Semaphore::new(1));
     let permits = WritePermits { leadership: &leadership, permits: &permits };
-    let found = bind_with_retries(&busy(9), permits, None, &bind(), [Duration::ZERO; 2]).await;
+    let retries = BackoffPolicy::new(Duration::ZERO, Duration::ZERO);
+    let found = bind_with_retries(&busy(9), permits, None, &bind(), retries).await;
     assert_eq!(found, BindResult::Bound);
 }
 
