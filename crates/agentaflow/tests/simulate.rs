@@ -308,7 +308,7 @@ jobs:
 ";
     std::fs::write(folder.join("notes.yaml"), scenario).unwrap();
     let all = output(&folder, "simulate notes.yaml");
-    assert!(all.contains("`huge-0` and 2 more were never placed: 0/1 nodes fit, even"), "{all}");
+    assert!(all.contains("`huge-0` and 2 more were never placed: 0/1 nodes fit even"), "{all}");
     assert!(!all.contains("Cut off"), "{all}");
     let cut = output(&folder, "simulate notes.yaml --until 1.2");
     let line = "Cut off by --until: 1 running, 1 pending, 1 not yet arrived.";

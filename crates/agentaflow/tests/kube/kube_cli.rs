@@ -121,7 +121,7 @@ async fn a_job_lives_its_life_from_the_command_line() {
     assert_eq!(me.says(&["jobs"]), "", "what is not a job is said on stderr");
 
     let told = me.says(&["what-if", "--gpus", "2", IMAGE]);
-    check(&told, &[&format!("it would start now on {node}"), "2 × NVIDIA-A100", "$5.00 an hour"]);
+    check(&told, &[&format!("Would start now on {node}"), "2 × NVIDIA-A100", "$5.00 an hour"]);
     let line =
         ["submit", "--name", "train", "--gpus", "2", "--memory", "8G", IMAGE, "--", "python"];
     assert_eq!(me.says(&line), "train\n");
@@ -149,7 +149,7 @@ async fn a_job_lives_its_life_from_the_command_line() {
     check(&me.says(&["status"]), &["1 running, 1 pending", &node]);
 
     let told = me.says(&["explain", "next-one"]);
-    check(&told, &["0/1 nodes fit", "lacks 1 free GPU (most free 0)", "place 1 of 1", &node]);
+    check(&told, &["0/1 nodes fit", "lacks 1 free GPU (most free 0)", "Position 1 of 1", &node]);
     check(&me.says(&["explain", "train"]), &[&format!("runs on {node}"), "$5.00 an hour"]);
     let told = me.says(&["what-if", "--gpus", "1", IMAGE]);
     check(&told, &["0/1 nodes fit", "$2.50 an hour"]);
@@ -198,7 +198,7 @@ async fn a_failed_job_is_explained_with_its_remedy() {
         ("missing", 127, "exit code 127", "the command exists in the image"),
     ] {
         in_phase(&share, name, "Failed").await;
-        check(&me.says(&["explain", name]), &["it is over (failed)", words, remedy]);
+        check(&me.says(&["explain", name]), &["Failed: ", words, remedy]);
         let job = me.json(&["status", name, "-o", "json"]);
         assert_eq!((&job["status"], &job["exit_code"]), (&json!("failed"), &json!(code)));
     }
@@ -227,8 +227,8 @@ async fn the_scheduler_is_queried_through_the_api_server() {
         if told.contains("could not") { Err(told) } else { Ok(()) }
     })
     .await;
-    check(&me.says(&["explain", "vast"]), &["even when empty", "start not known"]);
-    check(&me.says(&["what-if", "--gpus", "1", IMAGE]), &["it would start now", "$2.50 an hour"]);
+    check(&me.says(&["explain", "vast"]), &["even when empty", "Start time unknown"]);
+    check(&me.says(&["what-if", "--gpus", "1", IMAGE]), &["Would start now", "$2.50 an hour"]);
     let metrics = cluster(&share, None).await.metrics().await.expect("metrics");
     check(&metrics, &["agentaflow_gpu_total", "agentaflow_workloads_pending"]);
 }

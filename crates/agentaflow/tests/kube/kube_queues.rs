@@ -148,7 +148,7 @@ async fn guaranteed_quota_is_reclaimed_from_borrowers() {
     // The youngest pods are preempted first, with the reason.
     let why = "whose queue takes back what it is guaranteed";
     let told = event(&share, "GPUWorkload", "borrows-3", "Preempted", why).await;
-    assert!(told.starts_with(&format!("stopped for `{}/own-", share.namespace)), "{told}");
+    assert!(told.starts_with(&format!("Preempted by `{}/own-", share.namespace)), "{told}");
     event(&share, "GPUWorkload", "own-0", "Preempting", "/borrows-").await;
     plan("own-2", "owner").create(&share).await;
     waits_because(&share, "own-2", "NoRoom").await;
