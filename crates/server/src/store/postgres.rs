@@ -15,6 +15,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use url::Url;
 
+use agentaflow_backoff::BackoffPolicy;
+
 use super::database::{Backend, Database, Slot, failed};
 use super::driver::{Driver, explain_migration, migrator};
 use super::read::{Cause, Cells};
@@ -28,6 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Interval of checks of the lock's connection.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// Attempts to take the lock at start, and the delays between them.
+const LOCK_ATTEMPTS: u32 = 5;
+const LOCK_RETRY: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(200), Duration::from_millis(200));
 
 /// Opens a PostgreSQL database by its `postgres://…` address.
 pub async fn open_postgres(url: &str) -> Result<Arc<dyn Store>, StoreError> {
@@ -121,11 +128,12 @@ impl Guard {
     /// that a quick restart retries.
     async fn take_soon(&self) -> Result<bool, Cause> {
         let mut state = self.state.lock().await;
-        for _ in 0..5 {
+        let mut backoff = LOCK_RETRY.start();
+        for _ in 0..LOCK_ATTEMPTS {
             if state.take(&self.options).await? {
                 return Ok(true);
             }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            backoff.sleep().await;
         }
         Ok(false)
     }
