@@ -193,9 +193,9 @@ async fn a_failed_job_is_explained_with_its_remedy() {
         WorkloadPlan::new(&share, name, &pods).create(&share).await;
     }
     for (name, code, words, remedy) in [
-        ("wrong", 2, "exit code 2", "look at its logs"),
-        ("killed", 137, "SIGKILL", "look at its events"),
-        ("missing", 127, "exit code 127", "the command exists in the image"),
+        ("wrong", 2, "code 2", "Check the logs"),
+        ("killed", 137, "SIGKILL", "Check the events"),
+        ("missing", 127, "code 127", "the command exists in the image"),
     ] {
         in_phase(&share, name, "Failed").await;
         check(&me.says(&["explain", name]), &["Failed: ", words, remedy]);
