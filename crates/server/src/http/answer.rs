@@ -1,4 +1,4 @@
-//! How answers are written: errors, lists, CSV, pages.
+//! Responses: errors, lists, CSV and HTML pages.
 
 use axum::Json;
 use axum::body::Body;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::api_error::ApiError;
 use crate::store::StoreError;
 
-/// How many there are in all, in lists that show a part.
+/// Header with the total number of entries of a paged list.
 pub(crate) const TOTAL: HeaderName = HeaderName::from_static("x-total-count");
 
 impl IntoResponse for ApiError {
@@ -30,12 +30,12 @@ impl IntoResponse for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        tracing::error!(error = &error as &dyn std::error::Error, "the store failed");
+        tracing::error!(error = &error as &dyn std::error::Error, "Store failed");
         Self::unavailable("the database does not answer now; try again in a moment")
     }
 }
 
-/// A part of a list, with the number of all.
+/// Page of a list with the total number of entries.
 #[derive(Debug)]
 pub(crate) struct Listed<T> {
     pub(crate) rows: Vec<T>,
@@ -43,7 +43,7 @@ pub(crate) struct Listed<T> {
 }
 
 impl<T> Listed<T> {
-    /// The part that was asked for, of a list that is all there.
+    /// Page of a list that is completely in memory.
     pub(crate) fn page(all: Vec<T>, (skip, limit): (u64, u64)) -> Self {
         let total = all.len() as u64;
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
@@ -59,13 +59,13 @@ impl<T: Serialize> IntoResponse for Listed<T> {
     }
 }
 
-/// Plain text from a stream or a buffer.
+/// Plain-text response from a stream or a buffer.
 pub(crate) fn text(body: impl Into<Body>) -> Response {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     ([(header::CONTENT_TYPE, kind)], body.into()).into_response()
 }
 
-/// A page of ours. It may use its own style and nothing else from anywhere.
+/// HTML response. Its policy permits the inline style and no other resource.
 pub(crate) fn page(html: String) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
@@ -75,7 +75,7 @@ pub(crate) fn page(html: String) -> Response {
     (headers, html).into_response()
 }
 
-/// A table for spreadsheets.
+/// CSV response.
 pub(crate) fn csv(name: &str, rows: &[Vec<String>]) -> Response {
     let mut text = String::new();
     for row in rows {
@@ -95,7 +95,7 @@ pub(crate) fn csv(name: &str, rows: &[Vec<String>]) -> Response {
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; \
                            base-uri 'none'; frame-ancestors 'none'";
 
-/// A cell as CSV wants it. A spreadsheet must not take a name for a formula, so those get an apostrophe.
+/// Escapes a CSV cell. A cell that a spreadsheet would read as a formula gets an apostrophe.
 fn quoted(cell: &str) -> String {
     let number = cell.parse::<f64>().is_ok();
     let risky = !number && cell.starts_with(['=', '+', '-', '@', '\t', '\r']);

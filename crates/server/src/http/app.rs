@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! Shared state of the handlers.
 
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -15,36 +15,32 @@ use crate::core::Core;
 use crate::logs::LogStore;
 use crate::settings::Settings;
 
-/// The server as its handlers see it. Cheap to clone.
+/// Handle of the server for its handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct App(Arc<Parts>);
 
-/// The address that a request came from.
+/// Client address of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
-/// What every handler can reach.
+/// Shared state of all handlers.
 #[derive(Debug)]
 pub struct Parts {
-    /// The way to the core.
     pub core: Core,
     /// Output of jobs.
     pub logs: Arc<LogStore>,
-    /// Who is calling.
     pub auth: Auth,
-    /// How the server is set up.
     pub settings: Arc<Settings>,
-    /// What the server is called.
+    /// Names and addresses of the server.
     pub site: Site,
-    /// What its cookies are called.
     pub cookies: CookieNames,
-    /// Ends all streams.
+    /// Cancelled when the server stops; ends all streams.
     pub stopping: CancellationToken,
-    /// When the server was started.
+    /// Start time of the server.
     pub started: Stamp,
-    /// Streams that each account holds open.
+    /// Open streams of each account.
     pub(crate) streams: Streams,
-    /// Bounds what lists of jobs take.
+    /// Bounds the memory of job lists.
     pub(crate) pages: Pages,
 }
 
@@ -63,7 +59,7 @@ impl std::fmt::Debug for App {
 }
 
 impl App {
-    /// For a server that listens at `site`.
+    /// State of a server with the names and addresses in `site`.
     pub fn new(
         core: Core,
         logs: Arc<LogStore>,

@@ -1,4 +1,4 @@
-//! The readable page of the API, made from the OpenAPI document.
+//! Human-readable page of the API, generated from the OpenAPI document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,11 +9,10 @@ use serde_json::Value;
 use super::html::{document, escaped, prose};
 use super::openapi;
 
-/// How deep objects within objects are shown.
+/// Maximum depth of nested objects.
 const DEPTH: usize = 3;
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
-/// The page.
 pub(crate) fn page() -> &'static str {
     static PAGE: OnceLock<String> = OnceLock::new();
     PAGE.get_or_init(|| render(&serde_json::from_str(openapi::json()).unwrap_or_default()))
@@ -149,7 +148,7 @@ fn answers(api: &Value, operation: &Value) -> String {
     out
 }
 
-/// The fields of a shape as a table; nothing for shapes without fields.
+/// Fields of a schema as a table; empty for schemas without fields.
 fn fields(api: &Value, schema: &Value, depth: usize) -> String {
     let rows = properties(api, schema, depth);
     if rows.is_empty() {
@@ -168,7 +167,7 @@ fn fields(api: &Value, schema: &Value, depth: usize) -> String {
     out + "</table>"
 }
 
-/// Names and shapes of the fields of a shape, through references, lists and shapes made of several.
+/// Names and schemas of the fields of a schema, with references, lists and compositions resolved.
 fn properties<'a>(api: &'a Value, schema: &'a Value, depth: usize) -> Vec<(&'a str, &'a Value)> {
     let Some(depth) = depth.checked_sub(1) else { return Vec::new() };
     let schema = resolved(api, schema);
@@ -187,7 +186,7 @@ fn resolved<'a>(api: &'a Value, schema: &'a Value) -> &'a Value {
     name.map_or(schema, |name| &api["components"]["schemas"][name])
 }
 
-/// What a field is, in a word or two.
+/// Short type name of a field.
 fn kind(api: &Value, schema: &Value) -> String {
     let choices = schema["oneOf"].as_array().or(schema["anyOf"].as_array());
     if let Some(one) = choices.and_then(|all| all.iter().find(|one| one["type"] != "null")) {
@@ -243,7 +242,7 @@ trait Variables {
 }
 
 impl Variables for String {
-    /// `$node_id` as shells write it: `$NODE_ID`.
+    /// Writes `$node_id` in shell style: `$NODE_ID`.
     fn to_uppercase_variables(&self) -> String {
         let parts: Vec<_> = self
             .split('/')

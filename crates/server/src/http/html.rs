@@ -1,6 +1,6 @@
-//! The little HTML that our own pages need.
+//! HTML helpers for the server's own pages.
 
-/// The style of all pages.
+/// Style sheet of all pages.
 pub(crate) const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--mark:#2563eb}\
 body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}\
@@ -13,7 +13,7 @@ summary{cursor:pointer}summary code{font-weight:600}.way{color:var(--mark);displ
 .soft{opacity:.7}.note{border-left:4px solid #d97706;padding:.4rem .8rem;background:var(--soft)}\
 a{color:var(--mark)}";
 
-/// A whole page.
+/// Complete HTML document.
 pub(crate) fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -23,7 +23,7 @@ pub(crate) fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// Text as HTML shows it.
+/// Escapes text for HTML.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -39,7 +39,7 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// Text with `code` in backticks as HTML shows it.
+/// Escapes text for HTML and renders backticks as code.
 pub(crate) fn prose(text: &str) -> String {
     let parts = escaped(text);
     let mut out = String::with_capacity(parts.len());

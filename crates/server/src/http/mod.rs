@@ -1,7 +1,7 @@
-//! The HTTP side: which paths there are, who may use them, and what may be sent.
+//! The HTTP layer: routes, authentication and validation.
 //!
-//! A request goes through `who.rs` (who is it?), `read.rs` (is it well-formed?) and `check/` (can it be meant?)
-//! before anything is asked of the core. Handlers are thin.
+//! A request passes through `who.rs` (authentication), `read.rs` (parsing) and `check/` (validation) before it reaches
+//! the core. Handlers are thin.
 
 mod answer;
 mod app;
@@ -35,12 +35,12 @@ use routes::{agents, auth, billing, events, jobs, keys, link, logs, nodes, queue
 
 pub use app::{App, Parts, Peer};
 
-/// The OpenAPI document as JSON: pretty, in a stable order, with a line break at its end.
+/// OpenAPI document as pretty-printed JSON, in a stable order, with a newline at its end.
 pub fn openapi_json() -> String {
     openapi::json().to_owned()
 }
 
-/// Everything the server answers to. A slash at the end of a path is optional.
+/// All routes of the server. A slash at the end of a path is optional.
 pub fn service(app: App) -> NormalizePath<Router> {
     let (router, _) = described_router().split_for_parts();
     let router = router
@@ -55,7 +55,7 @@ pub fn service(app: App) -> NormalizePath<Router> {
     NormalizePath::trim_trailing_slash(router)
 }
 
-/// The OpenAPI document as the handlers describe it.
+/// OpenAPI document derived from the handlers.
 fn described() -> utoipa::openapi::OpenApi {
     described_router().split_for_parts().1
 }
@@ -123,17 +123,17 @@ fn other_routes() -> OpenApiRouter<App> {
         .routes(routes!(system::version))
 }
 
-/// Headers that every answer has: nothing is guessed, framed, or kept by caches.
+/// Adds the headers of every response: no content sniffing, no framing, no caching.
 async fn finish(request: Request, next: Next) -> Response {
-    // Without the query: the code of a one-time link stands there.
+    // Without the query, which may hold the code of a one-time link.
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = next.run(request).await;
-    tracing::debug!(%method, path, status = response.status().as_u16(), "answered");
+    tracing::debug!(%method, path, status = response.status().as_u16(), "Request answered");
     let headers = response.headers_mut();
     let always = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
-        // Not `no-referrer`: browsers would then hide the origin of our own forms from us.
+        // Not `no-referrer`: browsers would then hide the origin of the server's own forms.
         (header::REFERRER_POLICY, "same-origin"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
@@ -146,9 +146,9 @@ async fn finish(request: Request, next: Next) -> Response {
     response
 }
 
-/// A bug in a handler: the caller gets an answer, the others go on.
+/// Response after a panic in a handler; other requests continue.
 fn panicked(_: Box<dyn std::any::Any + Send + 'static>) -> Response {
-    tracing::error!("a handler panicked");
+    tracing::error!("Handler panicked");
     ApiError::new(500, ErrorCode::Internal, "Internal error; see the log of the server")
         .into_response()
 }

@@ -1,4 +1,4 @@
-//! The OpenAPI document: made from the handlers, completed with what all of them share.
+//! The OpenAPI document: derived from the handlers, completed with the parts that they share.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -48,7 +48,7 @@ const SCHEMES: [(&str, &str); 3] = [
     ("worker", "The `api_key` in the answer to a registration."),
 ];
 
-/// The document as JSON, in a stable order.
+/// Document as JSON, in a stable order.
 pub(crate) fn json() -> &'static str {
     static JSON: OnceLock<String> = OnceLock::new();
     JSON.get_or_init(|| {
@@ -59,8 +59,8 @@ pub(crate) fn json() -> &'static str {
     })
 }
 
-/// Sorted, whatever order maps have in this build, and without the defaults that say nothing: `null`, and
-/// whole objects of nulls.
+/// Sorts keys, independent of the map order of this build, and removes defaults without information: `null`, and
+/// objects of nulls.
 fn tidied(value: Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -75,7 +75,7 @@ fn tidied(value: Value) -> Value {
     }
 }
 
-/// A default value of an object, in contrast to the response of that name.
+/// Returns true for a default value of an object, as opposed to a response named `default`.
 fn is_object_of_defaults(value: &Value) -> bool {
     value.is_object() && value.get("description").is_none()
 }
@@ -116,7 +116,7 @@ fn complete(mut api: OpenApi) -> OpenApi {
     api
 }
 
-/// `get_gpu_workers_nodes_node_id`: unique, as the names of our functions are not.
+/// Operation id such as `get_gpu_workers_nodes_node_id`: unique, unlike the names of the handlers.
 fn operation_id(method: &str, path: &str) -> String {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")

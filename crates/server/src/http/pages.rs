@@ -1,5 +1,5 @@
-//! Lists of jobs. A job may hold megabytes, so a page ends early when it grows large, few pages are put together at
-//! the same time, and few large ones are on their way at the same time.
+//! Lists of jobs, in bounded memory. A job may hold megabytes, so a page ends early when it grows large, few pages are
+//! built at the same time, and few large pages are sent at the same time.
 
 use std::sync::Arc;
 
@@ -19,20 +19,20 @@ use crate::api_error::ApiError;
 use crate::core::{Core, PendingReasons};
 use crate::store::JobFilter;
 
-/// The `before` of the next page, where there may be one.
+/// Header with the `before` of the next page, if there may be one.
 pub(crate) const NEXT: HeaderName = HeaderName::from_static("x-next-before");
-/// Pages that are put together at the same time; others wait.
+/// Pages built at the same time; further requests wait.
 const AT_ONCE: usize = 2;
-/// Rows that are read at a time: so many at most are held besides the page itself.
+/// Rows read at a time, held in addition to the page.
 const ROWS: u64 = 32;
 /// Pages beyond this size are large.
 const LARGE: usize = 1 << 20;
-/// Large pages that are on their way at the same time.
+/// Large pages sent at the same time.
 const LARGE_AT_ONCE: usize = 16;
-/// Bytes that are handed to the connection at a time.
+/// Bytes passed to the connection at a time.
 const PIECE: usize = 64 << 10;
 
-/// Bounds the memory that lists of jobs take.
+/// Bounds the memory of job lists.
 #[derive(Debug)]
 pub(crate) struct Pages {
     making: Semaphore,
@@ -51,12 +51,12 @@ pub(crate) struct JobPage {
     json: Vec<u8>,
     total: u64,
     next: Option<JobId>,
-    /// Held until the last byte is gone.
+    /// Held until the last byte is sent.
     sending: Option<OwnedSemaphorePermit>,
 }
 
 impl Pages {
-    /// The page that was asked for, or its beginning if it is large.
+    /// Requested page, or its beginning if the page is large.
     pub(crate) async fn jobs(&self, core: &Core, filter: JobFilter) -> Result<JobPage, ApiError> {
         let stopping = |_| ApiError::unavailable("the server is stopping");
         let _making = self.making.acquire().await.map_err(stopping)?;
@@ -75,7 +75,7 @@ impl Pages {
     }
 }
 
-/// Reads jobs until there are enough, or enough bytes of them.
+/// Reads jobs up to the requested number or `most` bytes.
 async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, ApiError> {
     let store = core.store();
     let mut page = JobPage { json: b"[".to_vec(), total: 0, next: None, sending: None };
@@ -109,7 +109,7 @@ impl JobPage {
             self.json.push(b',');
         }
         serde_json::to_writer(&mut self.json, job).map_err(|error| {
-            tracing::error!(%error, job = job.id, "a job cannot be written as JSON");
+            tracing::error!(%error, job = job.id, "Cannot serialize a job");
             ApiError::unavailable("a job of the list cannot be shown")
         })?;
         self.next = Some(JobId(job.id));
@@ -138,7 +138,7 @@ impl IntoResponse for JobPage {
     }
 }
 
-/// A body that gives its place back when it is gone.
+/// Body that releases its permit when it is dropped.
 fn sent_in_pieces(json: Bytes, place: OwnedSemaphorePermit) -> Body {
     let pieces = futures_util::stream::unfold((json, place), |(mut json, place)| async move {
         let piece = json.split_to(json.len().min(PIECE));

@@ -1,33 +1,33 @@
-//! Parameters of queries, as the OpenAPI document shows them. Read by hand, in words that help; see `read.rs`.
+//! Query parameters for the OpenAPI document. `read.rs` parses them by hand, for better error messages.
 #![allow(dead_code, reason = "these types only describe")]
 
 use utoipa::IntoParams;
 
 use agentaflow_api::units::Stamp;
 
-/// A part of a list.
+/// Page of a list.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Paging {
-    /// Leave out so many; 0 when absent.
+    /// Number of rows to skip; default 0.
     skip: Option<u64>,
-    /// At most so many; 100 when absent, at most 1000.
+    /// Maximum number of rows; default 100, at most 1000.
     limit: Option<u64>,
 }
 
-/// Which nodes.
+/// Filter of a list of nodes.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct NodeList {
     /// Only with this status: `pending`, `active`, `inactive`, `error`, `maintenance`.
     status: Option<String>,
-    /// Leave out so many; 0 when absent.
+    /// Number of rows to skip; default 0.
     skip: Option<u64>,
-    /// At most so many; 100 when absent, at most 1000.
+    /// Maximum number of rows; default 100, at most 1000.
     limit: Option<u64>,
 }
 
-/// Which jobs.
+/// Filter of a list of jobs.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct JobList {
@@ -35,77 +35,77 @@ pub(crate) struct JobList {
     status: Option<String>,
     /// Only of this queue.
     queue: Option<String>,
-    /// Only with this in the name, whatever the case.
+    /// Only with this text in the name; case does not matter.
     name: Option<String>,
     /// Only of this user (admins and viewers).
     user_id: Option<i64>,
     /// Only with a smaller number: the cursor for the next page, newest first.
     before: Option<i64>,
-    /// Leave out so many; 0 when absent.
+    /// Number of rows to skip; default 0.
     skip: Option<u64>,
-    /// At most so many; 100 when absent, at most 1000.
+    /// Maximum number of rows; default 100, at most 1000.
     limit: Option<u64>,
 }
 
-/// Which nodes have room.
+/// Required resources of a node.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Room {
-    /// MiB on one GPU.
+    /// GPU memory in MiB, on one GPU.
     gpu_memory_required: Option<u64>,
     /// CPU cores.
     cpu_cores_required: Option<f64>,
 }
 
-/// Which part of a log.
+/// Part of a log.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct LogPart {
-    /// Go on until the job is over and everything was sent, for an hour at most.
+    /// Continue until the job has ended and all output is sent, for at most one hour.
     follow: Option<bool>,
-    /// Only the last so many lines.
+    /// Number of lines from the end.
     tail: Option<u64>,
-    /// Begin at this byte; the answer's `X-Log-Offset` plus what was read resumes a cut stream.
+    /// Offset of the first byte. To resume a stream, add the bytes received to `X-Log-Offset`.
     offset: Option<u64>,
-    /// Of this task of a gang; 0 when absent.
+    /// Task of a gang; default 0.
     task: Option<u32>,
 }
 
-/// Which events.
+/// Filter of the events of a job.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventList {
     /// Only with a higher number: the cursor, oldest first.
     after: Option<i64>,
-    /// At most so many; 100 when absent, at most 1000.
+    /// Maximum number of rows; default 100, at most 1000.
     limit: Option<u64>,
 }
 
-/// Which events of all.
+/// Filter of the latest events.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventsPast {
     /// Only with a higher number.
     after: Option<i64>,
-    /// At most so many, the newest of them; 100 when absent, at most 1000.
+    /// Maximum number of rows, of which the newest are returned; default 100, at most 1000.
     limit: Option<u64>,
 }
 
-/// Which events to stream.
+/// Filter of a stream of events.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventStream {
-    /// Begin after this number; the header `Last-Event-ID` does the same. Absent: only what comes.
+    /// Start after this number, like the header `Last-Event-ID`. Default: new events only.
     after: Option<i64>,
     /// Only of this job.
     job_id: Option<i64>,
 }
 
-/// Which usage.
+/// Filter of usage.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UsageQuery {
-    /// What to sum up by: `user`, `queue`, `node`, `day` or `job`; `day` when absent.
+    /// Grouping: `user`, `queue`, `node`, `day` or `job`; default `day`.
     by: Option<String>,
     /// From this day or time on.
     from: Option<Stamp>,
@@ -113,11 +113,11 @@ pub(crate) struct UsageQuery {
     to: Option<Stamp>,
     /// Only of this user (admins and viewers).
     user_id: Option<i64>,
-    /// `csv` for a table, `json` when absent.
+    /// `csv` for a table; default `json`.
     format: Option<String>,
 }
 
-/// Which lines of the ledger.
+/// Filter of ledger entries.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct LedgerQuery {
@@ -131,32 +131,32 @@ pub(crate) struct LedgerQuery {
     user_id: Option<i64>,
     /// Only with a smaller number: the cursor for the next page, newest first.
     before: Option<i64>,
-    /// Leave out so many; 0 when absent.
+    /// Number of rows to skip; default 0.
     skip: Option<u64>,
-    /// At most so many; 100 when absent, at most 1000.
+    /// Maximum number of rows; default 100, at most 1000.
     limit: Option<u64>,
-    /// `csv` for a table of everything, `json` when absent.
+    /// `csv` for a table of all rows; default `json`.
     format: Option<String>,
 }
 
-/// Where an agent's stream goes on.
+/// Position in an agent's stream.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct StreamPlace {
-    /// The session of the last message seen.
+    /// Session of the last message received.
     session: Option<String>,
-    /// The number of the last message seen.
+    /// Number of the last message received.
     after: Option<u64>,
 }
 
-/// The same for one look.
+/// Position and wait of a poll.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PollPlace {
-    /// The session of the last message seen.
+    /// Session of the last message received.
     session: Option<String>,
-    /// The number of the last message seen.
+    /// Number of the last message received.
     after: Option<u64>,
-    /// Wait at most so long for news; 25000 when absent, at most 60000.
+    /// Maximum wait in milliseconds; default 25000, at most 60000.
     wait_ms: Option<u64>,
 }

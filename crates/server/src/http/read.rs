@@ -1,4 +1,4 @@
-//! How requests are read: bodies, query strings, paths. Nothing here trusts anything.
+//! Parsing of requests: bodies, query strings and paths. All input is untrusted.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use agentaflow_api::units::Stamp;
 use super::limits;
 use crate::api_error::ApiError;
 
-/// A body, unread but not too large.
+/// Raw body within its size limit.
 #[derive(Debug)]
 pub(crate) struct Raw(pub(crate) Bytes);
 
-/// A JSON object. Fields that nobody knows are ignored, as clients of the worker API rely on.
+/// JSON object. Unknown fields are ignored, because clients of the worker API rely on that.
 #[derive(Debug)]
 pub(crate) struct Sent<T>(pub(crate) T);
 
-/// A JSON object of which every field must be known: a limit that is mistyped must not be no limit.
+/// JSON object without unknown fields: a mistyped limit must not mean no limit.
 #[derive(Debug)]
 pub(crate) struct Exact<T>(pub(crate) T);
 
@@ -39,7 +39,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Serialize + Default> FromRequest<S> f
     }
 }
 
-/// What answers carry besides what can be set: who sends back what it got is not mistaken.
+/// Read-only fields of responses, accepted so that a client may send a response back.
 const READ_ONLY: [&str; 11] = [
     "id",
     "username",
@@ -54,7 +54,7 @@ const READ_ONLY: [&str; 11] = [
     "updated_at",
 ];
 
-/// Refuses fields that are not in `known`. What is an open map there is open here.
+/// Rejects fields that are not in `known`. An open map in `known` accepts any field.
 fn only_known(place: &str, given: &Value, known: &Value) -> Result<(), ApiError> {
     let (Value::Object(given), Value::Object(known)) = (given, known) else { return Ok(()) };
     if known.is_empty() {
@@ -91,7 +91,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
     }
 }
 
-/// The body of a request, if it is not larger than that.
+/// Reads the body of a request, up to `most` bytes.
 pub(crate) async fn body(request: Request, most: usize) -> Result<Bytes, ApiError> {
     let declared = request.headers().get("content-length");
     let declared = declared.and_then(|text| text.to_str().ok()?.parse::<u64>().ok());
@@ -111,12 +111,12 @@ pub(crate) async fn body(request: Request, most: usize) -> Result<Bytes, ApiErro
     })
 }
 
-/// Reads a JSON object. Text that is no JSON is malformed (400), JSON of another shape is invalid (422).
+/// Parses a JSON object. Text that is not JSON is malformed (400); JSON of another shape is invalid (422).
 pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     shape(json_object(bytes)?)
 }
 
-/// The same, where nothing at all will do.
+/// Like [`object`], but accepts an empty body.
 pub(crate) fn object_or_nothing<T: DeserializeOwned + Default>(
     bytes: &[u8],
 ) -> Result<T, ApiError> {
@@ -124,7 +124,7 @@ pub(crate) fn object_or_nothing<T: DeserializeOwned + Default>(
     if empty { Ok(T::default()) } else { object(bytes) }
 }
 
-/// Reads any JSON object.
+/// Parses any JSON object.
 pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, ApiError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(ApiError::malformed("the body is empty; this call needs a JSON object"));
@@ -152,7 +152,7 @@ pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, ApiError> {
     )))
 }
 
-/// Whether lists and objects are in each other more often than that. The reader itself stops at twice as many.
+/// Returns true if the value is nested deeper than `most` levels. The parser itself stops at twice that depth.
 pub(crate) fn deeper_than(value: &Value, most: usize) -> bool {
     let inner = |value| deeper_than(value, most - 1);
     match value {
@@ -163,14 +163,14 @@ pub(crate) fn deeper_than(value: &Value, most: usize) -> bool {
 }
 
 fn too_deep(field: Option<&String>) -> ApiError {
-    // A name that nobody chose with care is not repeated at any length.
+    // The error does not repeat an overlong field name.
     let field = field.filter(|name| name.len() <= limits::NAME).cloned();
     let what = field.as_ref().map_or_else(|| "the body".to_owned(), |name| format!("`{name}`"));
     let detail = format!("{what} nests lists and objects deeper than {} levels", limits::DEPTH);
     ApiError::invalid(field.unwrap_or_default(), detail)
 }
 
-/// Reads a value of this shape out of JSON.
+/// Converts JSON to a type.
 pub(crate) fn shape<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -179,7 +179,7 @@ pub(crate) fn shape<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     })
 }
 
-/// The parameters behind the question mark. Unknown ones are ignored, empty ones count as absent.
+/// Query parameters. Unknown parameters are ignored; empty ones count as absent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked(BTreeMap<String, String>);
 
@@ -192,20 +192,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 }
 
 impl Asked {
-    /// Reads a query string; of a repeated parameter the last counts.
+    /// Parses a query string; the last of repeated parameters counts.
     pub(crate) fn read(text: &str) -> Self {
         let pairs = url::form_urlencoded::parse(text.as_bytes());
         Self(pairs.into_owned().filter(|(_, value)| !value.is_empty()).collect())
     }
 
-    /// A text, if it is there.
+    /// Optional text.
     pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         super::check::plain(name, value, limits::QUERY_TEXT)?;
         Ok(Some(value))
     }
 
-    /// A whole number, if it is there; `4096.0` is one.
+    /// Optional whole number; `4096.0` is valid.
     pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let float = || {
@@ -219,7 +219,7 @@ impl Asked {
         })
     }
 
-    /// A decimal number of 0 or more in thousandths, if it is there.
+    /// Optional decimal number of at least 0, in thousandths.
     pub(crate) fn milli(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let number = value.parse().ok().filter(|value| (0.0..=1e9).contains(value));
@@ -229,17 +229,17 @@ impl Asked {
         })
     }
 
-    /// A switch; absent is off, and there without a value is on.
+    /// Flag: false if absent, true if present without a value.
     pub(crate) fn flag(&self, name: &str) -> Result<bool, ApiError> {
         match self.0.get(name).map(|value| value.to_ascii_lowercase()).as_deref() {
             None | Some("false" | "0" | "no") => Ok(false),
-            // `?follow` alone means it.
+            // `?follow` without a value.
             Some("" | "true" | "1" | "yes") => Ok(true),
             Some(_) => Err(ApiError::invalid(name, format!("`{name}` must be true or false"))),
         }
     }
 
-    /// A moment (`2026-11-15T06:43:29Z`) or the beginning of a day in UTC (`2026-11-15`).
+    /// Optional time (`2026-11-15T06:43:29Z`) or start of a day in UTC (`2026-11-15`).
     pub(crate) fn moment(&self, name: &str) -> Result<Option<Stamp>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let day =
@@ -263,13 +263,13 @@ impl Asked {
         Err(ApiError::invalid("limit", format!("`limit` must be 1 to {}", limits::PAGE_MOST)))
     }
 
-    /// A cursor, if it is there.
+    /// Optional cursor.
     pub(crate) fn cursor<Id: From<i64>>(&self, name: &str) -> Result<Option<Id>, ApiError> {
         Ok(self.whole(name)?.map(|value| Id::from(value as i64)))
     }
 }
 
-/// The parts of the path that are not fixed, by name.
+/// Variable segments of the path, by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Segments(Vec<(String, String)>);
 
@@ -284,14 +284,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Segments {
 }
 
 impl Segments {
-    /// A name in the path.
+    /// Segment as text.
     pub(crate) fn name(&self, name: &str) -> Result<&str, ApiError> {
         let value = self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value);
         super::check::plain(name, value, limits::NAME)?;
         Ok(value)
     }
 
-    /// A number in the path.
+    /// Segment as a number.
     pub(crate) fn number<Id: From<i64>>(&self, name: &str) -> Result<Id, ApiError> {
         let value = self.name(name)?;
         let number = value.parse().ok().filter(|number: &i64| *number > 0);
@@ -308,7 +308,7 @@ fn too_large(most: usize) -> ApiError {
         .limit(most as u64)
 }
 
-/// What serde says about a shape, in words, and without the value: it may be a secret at the wrong place.
+/// Message for a serde error, without the value, which may be a misplaced secret.
 fn wrong_shape(field: &str, said: &str) -> ApiError {
     let name = if field.is_empty() { "the body".to_owned() } else { format!("`{field}`") };
     let detail = if let Some((_, expected)) = said.split_once(", expected ") {

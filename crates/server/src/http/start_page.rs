@@ -1,4 +1,4 @@
-//! The start page: who one is, the machines, the latest jobs.
+//! Start page: the caller, the nodes and the latest jobs.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::html::{document, escaped};
 use crate::settings::Settings;
 use crate::store::UserRow;
 
-/// For those who are not logged in. `named` says whether the server was asked for by a name of its own.
+/// Page without a login. `named` is true if the request used a host name of this server.
 pub(crate) fn for_strangers(settings: &Settings, named: bool) -> String {
     let mut body = head(settings);
     if !named {
@@ -30,7 +30,7 @@ pub(crate) fn for_strangers(settings: &Settings, named: bool) -> String {
     document("agentaflow", &body)
 }
 
-/// For a user, with what the user may see.
+/// Page of a user, with the objects that the user may see.
 pub(crate) fn for_user(
     settings: &Settings,
     user: &UserRow,

@@ -1,4 +1,4 @@
-//! Streams that accounts hold open, counted: nobody can take all connections.
+//! Open streams, limited per account so that no account takes all connections.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,14 +8,14 @@ use agentaflow_api::ids::UserId;
 
 use crate::api_error::ApiError;
 
-/// Streams that one account may hold open at a time.
+/// Maximum number of open streams per account.
 const MOST: u32 = 200;
 
-/// How many streams each account holds open.
+/// Number of open streams of each account.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams(Arc<Mutex<FxHashMap<UserId, u32>>>);
 
-/// A stream that is counted until this is dropped.
+/// A counted stream; the count ends with the drop.
 #[derive(Debug)]
 pub(crate) struct Counted {
     streams: Streams,
@@ -23,7 +23,7 @@ pub(crate) struct Counted {
 }
 
 impl Streams {
-    /// Counts one more for this account.
+    /// Counts one more stream of an account.
     pub(crate) fn open(&self, user: UserId) -> Result<Counted, ApiError> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(user).or_default();

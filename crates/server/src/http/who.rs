@@ -1,4 +1,4 @@
-//! Who is calling, as an argument of handlers: a handler that takes an [`Admin`] cannot be reached by others.
+//! Authenticated callers as handler arguments: only admins reach a handler that takes an [`Admin`].
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::store::{Change, CredentialRow};
 #[derive(Clone, Debug)]
 pub(crate) struct User(pub(crate) Caller);
 
-/// A user who may change things: not a viewer.
+/// A user with write access: not a viewer.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer(pub(crate) Caller);
 
@@ -32,11 +32,11 @@ pub(crate) struct Writer(pub(crate) Caller);
 #[derive(Clone, Debug)]
 pub(crate) struct Admin(pub(crate) Caller);
 
-/// A machine with a key or a registration token.
+/// A node or agent with its key, or a registration token.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerAuth(pub(crate) Worker);
 
-/// A user or a machine.
+/// A user or a worker.
 #[derive(Clone, Debug)]
 pub(crate) enum Anyone {
     User(Caller),
@@ -128,23 +128,23 @@ impl FromRequestParts<App> for Anyone {
     }
 }
 
-/// Whether the caller sees what belongs to others.
+/// Returns true if the caller may see objects of other users.
 pub(crate) fn sees_all(caller: &Caller) -> bool {
     matches!(caller.user.role, Role::Admin | Role::Viewer)
 }
 
-/// The address that a request came from.
+/// Client address of a request.
 pub(crate) fn peer(extensions: &Extensions) -> IpAddr {
     extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0)
 }
 
-/// Who holds this token, if anybody: for tokens that do not come in a header.
+/// Holder of a token that does not come in a header.
 pub(crate) fn holder(app: &App, token: &str, now: Stamp) -> Result<Known, TokenProblem> {
     let token = presented(&app.auth.jwt, token);
     app.core.directory(|directory| known(directory, &token, now))
 }
 
-/// A stranger's try, which is counted by address.
+/// Counts a call without a valid token by address; returns the error to send.
 pub(crate) fn stranger(app: &App, address: IpAddr, refusal: ApiError) -> ApiError {
     match app.auth.strangers.take(address_key(address)) {
         Ok(()) => refusal,
@@ -154,7 +154,7 @@ pub(crate) fn stranger(app: &App, address: IpAddr, refusal: ApiError) -> ApiErro
     }
 }
 
-/// The token of the `Authorization` header.
+/// Token of the `Authorization` header.
 pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let wrong = || {
@@ -168,7 +168,7 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     if fits { Ok(Some(token)) } else { Err(wrong()) }
 }
 
-/// The value of a cookie of ours, after the checks that all use of cookies needs.
+/// Value of a cookie of this server, after the checks that every use of a cookie needs.
 pub(crate) fn browser_cookie<'a>(
     app: &App,
     headers: &'a HeaderMap,
@@ -205,7 +205,7 @@ fn find(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiError
     };
     let now = Stamp::now();
     let token = presented(&app.auth.jwt, token);
-    // A cookie holds a session and nothing else.
+    // A cookie may only hold a session.
     if by_cookie && !matches!(token, Presented::Session(_)) {
         return Err(needs(needed, TokenProblem::Unrecognised));
     }
@@ -231,7 +231,7 @@ fn within_rate(app: &App, user: UserId) -> Result<(), ApiError> {
         .map_err(|seconds| ApiError::too_many("Rate limit of this account exceeded", seconds))
 }
 
-/// Writes down that a key was used: later, and at most once a minute.
+/// Records the use of a key: asynchronously, and at most once a minute.
 pub(crate) fn note_use(app: &App, used: Option<(i64, Option<Stamp>)>, now: Stamp) {
     let Some((id, last)) = used else { return };
     if !app.auth.worth_noting(id, last, now) {
@@ -250,7 +250,7 @@ pub(crate) fn note_use(app: &App, used: Option<(i64, Option<Stamp>)>, now: Stamp
             Ok((change.into_iter().collect(), ()))
         }));
         if let Err(refusal) = noted.await {
-            tracing::debug!(%refusal, "the use of a key could not be written down");
+            tracing::debug!(%refusal, "Cannot record the use of a key");
         }
     });
 }

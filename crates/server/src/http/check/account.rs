@@ -7,7 +7,7 @@ use super::{Checked, at_most, few, lines, name, plain, refuse};
 use crate::auth::PASSWORD_LENGTH;
 use crate::http::limits;
 
-/// Whether a user can be made like that.
+/// Validates the creation of a user.
 pub fn check_user(user: &UserCreate) -> Checked {
     username(&user.username)?;
     email(user.email.as_ref())?;
@@ -17,7 +17,7 @@ pub fn check_user(user: &UserCreate) -> Checked {
     money("spending_limit", user.spending_limit, false)
 }
 
-/// Whether a change of a user can be meant.
+/// Validates a change of a user.
 pub fn check_user_update(update: &UserUpdate) -> Checked {
     email(update.email.as_ref())?;
     update.password.as_ref().map_or(Ok(()), |new| password("password", new))?;
@@ -26,14 +26,14 @@ pub fn check_user_update(update: &UserUpdate) -> Checked {
     money("spending_limit", update.spending_limit, true)
 }
 
-/// Whether somebody can sign up like that.
+/// Validates a sign-up.
 pub fn check_register(register: &Register) -> Checked {
     register.username.as_ref().map_or(Ok(()), |name| username(name))?;
     email(register.email.as_ref())?;
     password("password", &register.password)
 }
 
-/// Whether a key can be made like that.
+/// Validates the creation of a key.
 pub fn check_key(key: &ApiKeyCreate) -> Checked {
     plain("name", &key.name, 100)?;
     if key.name.trim().is_empty() {
@@ -49,7 +49,7 @@ pub fn check_key(key: &ApiKeyCreate) -> Checked {
     Ok(())
 }
 
-/// Whether this can be a password.
+/// Validates a password.
 pub fn password(field: &str, password: &Secret) -> Checked {
     lines(field, password.expose(), 4 * PASSWORD_LENGTH.end())?;
     let (least, most) = (PASSWORD_LENGTH.start(), PASSWORD_LENGTH.end());

@@ -1,4 +1,4 @@
-//! Jobs: each value alone, then what makes no sense together.
+//! Jobs: single fields, then combinations of fields.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::{Checked, anything, at_most, few, lines, name, object, plain, plain_o
 use crate::api_error::ApiError;
 use crate::http::limits;
 
-/// Names of variables that the server sets itself.
+/// Environment variables that the server sets.
 const OWN: [&str; 4] = ["JOB_ID", "JOB_DATA", "JOB_DATA_FILE", "AGENTAFLOW_OUTPUT"];
 
-/// How a job is to be run: as it says, otherwise in a container if it names an image.
+/// Runtime of a job: as requested, else a container if the job names an image.
 pub fn job_runtime(spec: &JobSpec) -> Runtime {
     match (spec.runtime, &spec.docker_image) {
         (Some(runtime), _) => runtime,
@@ -20,7 +20,7 @@ pub fn job_runtime(spec: &JobSpec) -> Runtime {
     }
 }
 
-/// Whether a job can be meant.
+/// Validates a submission.
 pub fn check_job(job: &JobCreate) -> Checked {
     let spec = &job.spec;
     texts(spec)?;
@@ -134,7 +134,7 @@ fn gpus(spec: &JobSpec) -> Checked {
     }
 }
 
-/// `1g.5gb`, `3g.20gb+me`: slices, memory, and what the driver adds.
+/// Validates a MIG profile such as `1g.5gb` or `3g.20gb+me`: slices, memory, and attributes of the driver.
 fn mig(profile: &str) -> Checked {
     let parts = profile.split_once("g.").and_then(|(slices, rest)| {
         let (memory, more) = rest.split_once("gb")?;
@@ -296,7 +296,7 @@ fn absolute(field: &str, path: &str) -> Checked {
     Ok(())
 }
 
-/// What cannot go together, whatever each says alone.
+/// Rejects combinations of fields that contradict each other.
 fn together(job: &JobCreate) -> Checked {
     let spec = &job.spec;
     if job_runtime(spec) == Runtime::Docker {
@@ -329,7 +329,7 @@ fn together(job: &JobCreate) -> Checked {
     Ok(())
 }
 
-/// Whether news of a job can be meant.
+/// Validates a status that a worker reports.
 pub fn check_status_update(job: i64, update: &JobStatusUpdate) -> Checked {
     if update.job_id.is_some_and(|id| id as i64 != job) {
         return refuse("job_id", "`job_id` in the body is another job than the one in the path");
@@ -363,7 +363,7 @@ pub fn check_status_update(job: i64, update: &JobStatusUpdate) -> Checked {
     update.output_data.as_ref().map_or(Ok(()), |data| anything("output_data", data))
 }
 
-/// A key that makes a repeated submission safe: 1 to 255 visible characters of ASCII.
+/// Validates an idempotency key: 1 to 255 visible ASCII characters.
 pub fn idempotency_key(value: &[u8]) -> Result<String, ApiError> {
     let fits = (1..=255).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
     let text = std::str::from_utf8(value).ok().filter(|_| fits);

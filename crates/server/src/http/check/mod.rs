@@ -1,5 +1,5 @@
-//! What values may be. Pure functions: a value in, nothing or a refusal with field and words out.
-//! The core relies on them.
+//! Validation of request values. Pure functions: they take a value and return nothing or an error with field and
+//! message. The core relies on these checks.
 
 mod account;
 mod job;
@@ -24,7 +24,7 @@ pub use report::mend_report;
 
 type Checked = Result<(), ApiError>;
 
-/// Text on one line: no control characters, not longer than that many bytes.
+/// Validates one line of text: no control characters, at most `most` bytes.
 pub(crate) fn plain(field: &str, text: &str, most: usize) -> Checked {
     sized(field, text, most)?;
     if text.chars().any(char::is_control) {
@@ -34,12 +34,12 @@ pub(crate) fn plain(field: &str, text: &str, most: usize) -> Checked {
     Ok(())
 }
 
-/// The same, if it is there.
+/// Like [`plain`], for an optional value.
 fn plain_option(field: &str, text: Option<&String>, most: usize) -> Checked {
     text.map_or(Ok(()), |text| plain(field, text, most))
 }
 
-/// Text of several lines: no NUL, which no program can be given.
+/// Validates text of several lines: no NUL, which no program can receive as an argument.
 fn lines(field: &str, text: &str, most: usize) -> Checked {
     sized(field, text, most)?;
     if text.contains('\0') {
@@ -57,7 +57,7 @@ fn sized(field: &str, text: &str, most: usize) -> Checked {
     Ok(())
 }
 
-/// A name that stands in paths and lists: letters, digits and `-_.`, beginning with a letter or digit.
+/// Validates a name for paths and lists: letters, digits and `-_.`, beginning with a letter or digit.
 fn name(field: &str, text: &str, most: usize) -> Checked {
     plain(field, text, most)?;
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -101,7 +101,7 @@ fn refuse(field: &str, detail: impl Into<String>) -> Checked {
     Err(ApiError::invalid(field, detail))
 }
 
-/// Anything that callers let us keep: without NUL, which PostgreSQL cannot keep.
+/// Validates free-form JSON: no NUL, which PostgreSQL cannot store.
 fn anything(field: &str, value: &Value) -> Checked {
     match value {
         Value::String(text) => lines(field, text, limits::BODY),

@@ -1,4 +1,4 @@
-//! Nodes and agents, as they describe themselves.
+//! Nodes and agents: registrations, heartbeats and changes.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use agentaflow_api::units::{Cores, Dollars};
 use super::{Checked, anything, at_most, few, name, object, plain, plain_option, refuse};
 use crate::http::limits;
 
-/// Whether a node can be like that.
+/// Validates the registration of a node.
 pub fn check_node(node: &NodeRegistration) -> Checked {
     plain("node_name", &node.node_name, limits::NAME)?;
     if node.node_name.trim().is_empty() {
@@ -67,7 +67,7 @@ fn endpoints(node: &NodeRegistration) -> Checked {
     plain_option("vnc_endpoint", node.vnc_endpoint.as_ref(), limits::PLACE)
 }
 
-/// An address that the server may be asked to call.
+/// Validates a URL that the server may call.
 fn web(field: &str, endpoint: Option<&String>) -> Checked {
     let Some(endpoint) = endpoint.filter(|text| !text.is_empty()) else { return Ok(()) };
     plain(field, endpoint, limits::PLACE)?;
@@ -175,7 +175,7 @@ fn price(field: &str, price: Option<Dollars>) -> Checked {
     Ok(())
 }
 
-/// Whether a sign of life can be meant. The node in the body, if any, is compared by the caller.
+/// Validates a heartbeat. The caller compares the node in the body, if any.
 pub fn check_heartbeat(beat: &Heartbeat) -> Checked {
     match &beat.node_id {
         None | Some(Value::Null | Value::Number(_)) => {}
@@ -190,7 +190,7 @@ pub fn check_heartbeat(beat: &Heartbeat) -> Checked {
     gpus(beat.gpu_instances.as_deref().unwrap_or_default())
 }
 
-/// Whether a change of a node can be meant.
+/// Validates a change of a node.
 pub fn check_node_update(update: &NodeUpdate) -> Checked {
     if update
         .status
@@ -214,10 +214,10 @@ pub fn check_node_update(update: &NodeUpdate) -> Checked {
     })
 }
 
-/// Whether an agent can be like that.
+/// Validates the registration of an agent.
 pub fn check_agent(agent: &AgentRegistration) -> Checked {
     name("agent_id", &agent.agent_id, limits::NAME)?;
-    // Agents are found by name or number in the same place, so a name must not be a number.
+    // Agents are looked up by name or number, so a name must not be a number.
     if agent.agent_id.bytes().all(|b| b.is_ascii_digit()) {
         return refuse("agent_id", "`agent_id` must not be a bare number");
     }
@@ -236,7 +236,7 @@ pub fn check_agent(agent: &AgentRegistration) -> Checked {
     object("capabilities", &agent.capabilities)
 }
 
-/// Whether a change of an agent can be meant.
+/// Validates a change of an agent.
 pub fn check_agent_update(update: &AgentUpdate) -> Checked {
     plain_option("agent_version", update.agent_version.as_ref(), limits::NAME)?;
     for (field, map) in [("config", &update.config), ("capabilities", &update.capabilities)] {

@@ -5,7 +5,7 @@ use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use super::{Checked, at_most, few, name, plain, refuse};
 use crate::http::limits;
 
-/// Whether a queue can be like that.
+/// Validates a queue.
 pub fn check_queue(queue: &QueueSpec) -> Checked {
     name("name", &queue.name, limits::NAME)?;
     if let Some(parent) = &queue.parent {

@@ -1,5 +1,5 @@
-//! Reports of agents. They are mended rather than refused: an agent would only send the same again, and what a
-//! job wrote is not its agent's fault.
+//! Reports of agents. Invalid values are repaired instead of rejected: the agent would only repeat the report, and the
+//! output of a job is not the agent's fault.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use agentaflow_api::link::{Ended, Report, TaskUpdate};
 use crate::http::limits;
 use crate::http::read::deeper_than;
 
-/// Makes a report one that can be kept: no NUL, nothing endless, no time beyond all sense.
+/// Repairs a report for storage: replaces NUL, truncates text, and limits amounts and times.
 pub fn mend_report(report: &mut Report) {
     match &mut report.update {
         TaskUpdate::Accepted | TaskUpdate::Running { .. } => {}

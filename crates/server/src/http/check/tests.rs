@@ -1,4 +1,4 @@
-//! Every check, as a table: a body as it comes in, and the field that is refused.
+//! Tables for every check: a request body, and the rejected field.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::http::read::shape;
 use crate::http::routes::jobs::read_job;
 
-/// The field that is refused; `ok` if none is.
+/// Rejected field; `ok` if none.
 fn verdict(result: Result<(), ApiError>) -> String {
     match result {
         Ok(()) => "ok".to_owned(),
@@ -28,14 +28,14 @@ fn job(body: &Value) -> String {
     verdict(read_job(body.to_string().as_bytes()).map(drop))
 }
 
-/// A sound job with some fields changed.
+/// Valid job with some fields changed.
 fn with(fields: &Value) -> Value {
     let mut job = json!({"docker_image": "pytorch/pytorch"});
     job.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     job
 }
 
-/// A sound process job with some fields changed.
+/// Valid process job with some fields changed.
 fn process(fields: &Value) -> Value {
     let mut job = json!({"runtime": "process", "command": ["true"]});
     job.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

@@ -1,4 +1,4 @@
-//! The programs that work for GPU servers.
+//! Agents: registration, lists and changes.
 
 use axum::Json as Answer;
 use axum::extract::{Request, State};
@@ -20,7 +20,7 @@ use crate::http::read::{Asked, Segments, Sent, body, object};
 use crate::http::routes::nodes::registration_token;
 use crate::http::who::{Anyone, bearer, holder, peer};
 
-/// Registers an agent, or the one of that name again: the answer holds a new `api_key`, and older streams end.
+/// Registers an agent, or the agent of that name again. The response contains a new `api_key`; older streams end.
 #[utoipa::path(post, path = "/gpu-workers/agents/register", tag = "agents", security(("registration" = [])),
     request_body(content = AgentRegistration, example = json!({"agent_id": "agent-1", "node_id": 1,
         "agent_version": "1.0.0", "capabilities": {"stream": true}})),
@@ -71,7 +71,7 @@ pub(crate) async fn show(
     app.core.agent(path.name("agent_id")?).map(Answer)
 }
 
-/// Changes an agent. Admins may, and the agent itself.
+/// Changes an agent; for admins and the agent itself.
 #[utoipa::path(put, path = "/gpu-workers/agents/{agent_id}", tag = "agents",
     security(("user" = []), ("worker" = [])),
     params(("agent_id" = String, Path, description = "Its name or number")),
@@ -98,7 +98,7 @@ pub(crate) async fn update(
     app.core.update_agent(name, update).await.map(Answer)
 }
 
-/// The number of the agent in the path, if the key is that agent's own.
+/// Number of the agent in the path, if the key belongs to that agent.
 pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<AgentId, ApiError> {
     let Worker::Agent { agent, .. } = *worker else {
         return Err(ApiError::forbidden(

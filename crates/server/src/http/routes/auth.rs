@@ -1,4 +1,4 @@
-//! Logging in and out.
+//! Login, logout, and the account of the caller.
 
 use axum::Json as Answer;
 use axum::extract::{Request, State};
@@ -23,12 +23,12 @@ use crate::http::read::{Asked, Exact, body, object, object_or_nothing};
 use crate::http::routes::users::shown;
 use crate::http::who::{User, bearer, browser_cookie, peer};
 
-/// Where the refresh cookie is sent.
+/// Path of the refresh cookie.
 const REFRESH_PATH: &str = "/auth";
-/// How long browsers keep the refresh cookie.
+/// Lifetime of the refresh cookie.
 const REFRESH_SECONDS: u64 = 30 * 24 * 3600;
 
-/// Signs up: with the code of an invitation, or where sign-up is open.
+/// Signs up a user: with the code of an invitation, or without one if sign-up is open.
 #[utoipa::path(post, path = "/auth/register", tag = "auth",
     request_body(content = Register, example = json!({"username": "ada", "password": "correct horse battery",
         "invite": "afi_…"})),
@@ -82,7 +82,7 @@ pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Re
     })
 }
 
-/// Uses up a refresh token for new tokens. One that is used twice ends its session.
+/// Exchanges a refresh token for new tokens. A second use of a token ends its session.
 #[utoipa::path(post, path = "/auth/refresh", tag = "auth",
     request_body(content = Refresh, example = json!({"refresh_token": "aff_…"})),
     responses((status = 200, description = "New tokens", body = Tokens)))]
@@ -146,14 +146,14 @@ pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<R
     Ok(response)
 }
 
-/// Who one is.
+/// Account of the caller.
 #[utoipa::path(get, path = "/auth/me", tag = "auth", security(("user" = [])),
     responses((status = 200, description = "The caller", body = Shown)))]
 pub(crate) async fn me(State(app): State<App>, User(caller): User) -> Answer<Shown> {
     Answer(shown(&app, &caller.user))
 }
 
-/// Changes one's own mail address or password. A new password ends all sessions.
+/// Changes the caller's mail address or password. A new password ends all sessions.
 #[utoipa::path(put, path = "/auth/me", tag = "auth", security(("user" = [])),
     request_body(content = UserUpdate, example = json!({"email": "ada@example.com"})),
     responses((status = 200, description = "The caller as it is now", body = Shown)))]
@@ -186,7 +186,7 @@ pub(crate) async fn update_me(
     Ok(Answer(shown(&app, &row)))
 }
 
-/// Uses up a one-time link: sets the cookies of a browser and sends it to the start page.
+/// Exchanges a one-time link: sets the cookies of a browser and leads to the start page.
 #[utoipa::path(get, path = "/auth/link", tag = "auth",
     params(("code" = String, Query, description = "The code of the link")),
     responses((status = 200, description = "A page that leads to the start page, logged in")))]
@@ -197,7 +197,7 @@ pub(crate) async fn link(
 ) -> Result<Response, ApiError> {
     slow_down(&app, &request)?;
     let headers = request.headers().clone();
-    // A look ahead by a mail scanner or a browser must not use the link up.
+    // A HEAD request of a mail scanner or a browser must not use up the link.
     if request.method() == Method::HEAD {
         return Ok(StatusCode::OK.into_response());
     }
@@ -206,13 +206,13 @@ pub(crate) async fn link(
         ApiError::unauthenticated("`code` is missing: open the whole link that the server printed")
     })?;
     let opened = app.core.write(use_link(code, app.auth.jwt.clone())?).await?;
-    // Not a redirect: when the link was opened from another page, browsers would not send strict cookies along.
+    // Not a redirect: after a link on another site, browsers would not send strict cookies with it.
     let onward = "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=\"0;url=/\"><title>agentaflow</title>\
                   <a href=/>agentaflow</a>";
     Ok(with_cookies(&app, &headers, &opened, page(onward.to_owned())))
 }
 
-/// Whether a page's form was sent. Pages of ours have no scripts that could send JSON.
+/// Returns true if the request is an HTML form. Pages of the server have no scripts that could send JSON.
 fn is_form(headers: &HeaderMap) -> bool {
     let kind = text(headers, &header::CONTENT_TYPE).unwrap_or_default();
     kind.starts_with("application/x-www-form-urlencoded")
@@ -230,13 +230,13 @@ fn login_form(bytes: &[u8]) -> Login {
     login
 }
 
-/// On to the start page.
+/// Redirect to the start page.
 fn to_start() -> Response {
     let to = [(header::LOCATION, HeaderValue::from_static("/"))];
     (StatusCode::SEE_OTHER, to).into_response()
 }
 
-/// Logins and the like are counted by address: nobody is known yet.
+/// Rate limit by address, for calls without an authenticated user.
 fn slow_down(app: &App, request: &Request) -> Result<(), ApiError> {
     let key = address_key(peer(request.extensions()));
     app.auth.logins.take(key).map_err(|seconds| {
@@ -248,7 +248,7 @@ async fn optional(request: Request) -> Result<Refresh, ApiError> {
     object_or_nothing(&body(request, limits::LOGIN).await?)
 }
 
-/// The user's number, if name and password are right. It takes as long for names that do not exist.
+/// Id of the user, if name and password match. Takes the same time for unknown names.
 async fn verified(app: &App, login: &Login) -> Result<UserId, ApiError> {
     let found = app.core.directory(|directory| {
         let user = directory.user_named(&login.username).filter(|user| user.active);
@@ -263,7 +263,7 @@ async fn verified(app: &App, login: &Login) -> Result<UserId, ApiError> {
     Err(ApiError::unauthenticated("the name or the password is wrong"))
 }
 
-/// Changing a password takes the old one, so that a borrowed browser or key is not enough.
+/// Verifies the old password, so that a borrowed browser or key cannot replace it.
 async fn old_password(
     app: &App,
     user: &crate::store::UserRow,

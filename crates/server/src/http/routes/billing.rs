@@ -1,4 +1,4 @@
-//! Money: what was used and what it cost.
+//! Billing: usage, cost and the ledger.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -16,10 +16,10 @@ use crate::http::read::Asked;
 use crate::http::who::{User, sees_all};
 use crate::store::{LedgerFilter, UsageBy};
 
-/// Lines of the ledger in one table at most.
+/// Maximum number of ledger entries in one table.
 const CSV_MOST: usize = 100_000;
 
-/// Use of the system, summed up: one's own; admins and viewers see all.
+/// Summed usage: the caller's own; admins and viewers see all users.
 #[utoipa::path(get, path = "/billing/usage", tag = "billing", security(("user" = [])), params(UsageQuery),
     responses((status = 200, description = "Usage, as JSON or CSV", body = [UsageRow])))]
 pub(crate) async fn usage(
@@ -44,7 +44,7 @@ pub(crate) async fn usage(
     Ok(if table { csv("usage", &usage_table(&rows)) } else { Answer(rows).into_response() })
 }
 
-/// The ledger, newest first: one's own lines; admins and viewers see all.
+/// Ledger, newest first: the caller's own entries; admins and viewers see all.
 #[utoipa::path(get, path = "/billing/ledger", tag = "billing", security(("user" = [])), params(LedgerQuery),
     responses((status = 200, description = "Lines, as JSON or CSV; the last `id` is the next `before`", body = [LedgerEntry])))]
 pub(crate) async fn ledger(
@@ -147,7 +147,7 @@ fn ledger_table(rows: &[LedgerEntry]) -> Vec<Vec<String>> {
     std::iter::once(head.map(str::to_owned).to_vec()).chain(lines).collect()
 }
 
-/// Exact, in dollars with six places: spreadsheets add these up.
+/// Exact amount in dollars with six decimals, because spreadsheets add up these values.
 fn dollars(micros: i64) -> String {
     let sign = if micros < 0 { "-" } else { "" };
     let micros = micros.unsigned_abs();

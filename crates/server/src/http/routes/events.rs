@@ -1,4 +1,4 @@
-//! What happened: as lists, and as it happens.
+//! Events: lists and streams.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,12 +26,12 @@ use crate::http::streams::Counted;
 use crate::http::who::{User, sees_all};
 use crate::store::EventFilter;
 
-/// A sign of life goes out when nothing else did for so long.
+/// Interval of keep-alive messages on a silent stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Streams end after this, so that who listens is checked again; clients come back by themselves.
+/// Maximum duration of a stream; the client reconnects and authenticates again.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// What happened to a job, oldest first.
+/// Events of a job, oldest first.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/events", tag = "jobs", security(("user" = [])),
     params(("job_id" = i64, Path, description = "Its number"), EventList),
     responses((status = 200, description = "Events; `seq` of the last is the next `after`", body = [Event])))]
@@ -48,7 +48,7 @@ pub(crate) async fn of_job(
     Ok(Answer(app.core.store().events(&filter).await?))
 }
 
-/// What happened last, oldest first: to own jobs; admins and viewers see everything.
+/// Latest events, oldest first: of the caller's own jobs; admins and viewers see all.
 #[utoipa::path(get, path = "/events/past", tag = "events", security(("user" = [])), params(EventsPast),
     responses((status = 200, description = "The newest events there are", body = [Event])))]
 pub(crate) async fn past(
@@ -67,8 +67,8 @@ pub(crate) async fn past(
     Ok(Answer(app.core.store().events(&filter).await?))
 }
 
-/// What happens, as server-sent events: own jobs; admins and viewers see everything. `id` is the number of the
-/// event, so a client that comes back misses nothing.
+/// Server-sent events of the caller's own jobs; admins and viewers see all. `id` is the number of the event, so that a
+/// client that reconnects misses no event.
 #[utoipa::path(get, path = "/events", tag = "events", security(("user" = [])),
     params(EventStream, ("Last-Event-ID" = Option<i64>, Header, description = "The last event that was seen")),
     responses((status = 200, description = "A stream of events", body = Event, content_type = "text/event-stream")))]
@@ -103,11 +103,11 @@ struct Follower {
     filter: EventFilter,
     live: Receiver<Arc<Event>>,
     waiting: VecDeque<Arc<Event>>,
-    /// Older events may be in the store that were not read yet.
+    /// True if the store may have older events that were not read yet.
     behind: bool,
 }
 
-/// Events after `after` from the store, then live ones; only live ones without it.
+/// Stored events after `after`, then live ones; without `after`, live ones only.
 fn follow(
     app: App,
     counted: Counted,
@@ -145,7 +145,7 @@ impl Follower {
             match self.live.recv().await {
                 Ok(event) if self.wants(&event) => self.waiting.push_back(event),
                 Ok(event) => self.filter.after = self.filter.after.max(event.seq),
-                // Too slow for the live channel: what was missed is in the store, after what was seen last.
+                // Too slow for the live channel: the store has the missed events.
                 Err(RecvError::Lagged(_)) => self.behind = self.filter.after > 0,
                 Err(RecvError::Closed) => return None,
             }

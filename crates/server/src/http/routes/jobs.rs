@@ -1,4 +1,4 @@
-//! Jobs: handed in, looked at, stopped.
+//! Jobs: submission, lists, explanations and cancellation.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -26,7 +26,7 @@ use crate::http::routes::nodes::node_ref;
 use crate::http::who::{Admin, User, WorkerAuth, Writer, sees_all};
 use crate::store::{JobFilter, JobRow};
 
-/// Hands in a job. With an `Idempotency-Key` header a repeated call returns the job of the first one.
+/// Submits a job. With an `Idempotency-Key` header, a repeated call returns the job of the first one.
 #[utoipa::path(post, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated call safe for 24 hours")),
     request_body(content = JobCreate, example = json!({"job_name": "AI Training Job",
@@ -46,7 +46,7 @@ pub(crate) async fn create(
     Ok(answer(app.core.submit(&caller, job, None, idempotency).await?))
 }
 
-/// Hands in a job for one node.
+/// Submits a job for one node.
 #[utoipa::path(post, path = "/gpu-workers/nodes/{node_id}/jobs", tag = "jobs", security(("user" = [])),
     params(("node_id" = String, Path, description = "`gpu-…` or the number"),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated call safe for 24 hours")),
@@ -67,7 +67,7 @@ pub(crate) async fn create_on_node(
     Ok(answer(app.core.submit(&caller, job, Some(node), idempotency).await?))
 }
 
-/// Jobs, newest first: own ones; admins and viewers see all.
+/// Jobs, newest first: the caller's own; admins and viewers see all.
 #[utoipa::path(get, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])), params(JobList),
     responses((status = 200, description = "Jobs; `X-Total-Count` says how many match. A page ends early at about \
         16 MiB. `X-Next-Before`, if it is there, is the `before` of the next page; without it this was the last",
@@ -93,7 +93,7 @@ pub(crate) async fn show(
     Ok(Answer(app.core.show_job(row)))
 }
 
-/// Stops a job: politely, then, after its grace, hard.
+/// Cancels a job: SIGTERM, then SIGKILL after the grace period.
 #[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/cancel", tag = "jobs", security(("user" = [])),
     params(("job_id" = i64, Path, description = "Its number")),
     responses((status = 200, description = "The job; it is over when its status says so", body = Job)))]
@@ -106,7 +106,7 @@ pub(crate) async fn cancel(
     app.core.cancel(&caller, row.id).await.map(Answer)
 }
 
-/// Ends a job as if it were done: it is stopped like a cancelled one, and counts as completed.
+/// Stops a job like a cancellation and marks it as completed.
 #[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/complete", tag = "jobs", security(("user" = [])),
     params(("job_id" = i64, Path, description = "Its number")),
     responses((status = 200, description = "The job; it is over when its status says so", body = Job)))]
@@ -119,7 +119,7 @@ pub(crate) async fn complete(
     app.core.complete(&caller, row.id).await.map(Answer)
 }
 
-/// Takes news of a job from its worker.
+/// Records the status of a job that its worker reports.
 #[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/status", tag = "jobs", security(("worker" = [])),
     params(("job_id" = i64, Path, description = "Its number")),
     request_body(content = JobStatusUpdate, example = json!({"job_id": 17, "status": "completed",
@@ -136,7 +136,7 @@ pub(crate) async fn status(
     app.core.job_status(job, update, worker).await.map(Answer)
 }
 
-/// Why a job waits, its place in the queue, and when it will start.
+/// Pending reason, queue position and expected start of a job.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/explain", tag = "jobs", security(("user" = [])),
     params(("job_id" = i64, Path, description = "Its number")),
     responses((status = 200, description = "The explanation", body = Explanation)))]
@@ -150,7 +150,7 @@ pub(crate) async fn explain(
     Ok(Answer(app.core.explain(row.id).await?))
 }
 
-/// What would happen to a job if it were handed in now. Nothing is.
+/// Forecast for a job that is not submitted.
 #[utoipa::path(post, path = "/gpu-workers/jobs/what-if", tag = "jobs", security(("user" = [])),
     request_body(content = JobCreate, example = json!({"docker_image": "pytorch/pytorch", "gpu_count": 4})),
     responses((status = 200, description = "The explanation", body = Explanation)))]
@@ -164,7 +164,7 @@ pub(crate) async fn what_if(
     app.core.what_if(&caller, job).map(Answer)
 }
 
-/// Plans are made while everybody else waits, so an account may ask for few of them.
+/// Limits the forecasts of an account, because the core is blocked while the engine plans.
 fn plan_at_ease(app: &App, caller: &Caller) -> Result<(), ApiError> {
     app.auth.plans.take(caller.user.id).map_err(|seconds| {
         ApiError::too_many("too many questions of what would happen; slow down a little", seconds)
@@ -178,7 +178,7 @@ pub(crate) async fn visible_job(app: &App, caller: &Caller, id: JobId) -> Result
     row.ok_or_else(|| ApiError::not_found(format!("you have no job with the number {id}")))
 }
 
-/// Reads and checks a job. Its two parts are read one by one, so that a wrong field can be named.
+/// Parses and validates a job. Its two parts are parsed one by one, so that the error can name the field.
 pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, ApiError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -190,11 +190,11 @@ pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, ApiError> {
     let value = json_object(body)?;
     let secrets: Secrets = shape(value.clone())?;
     let mut spec: JobSpec = shape(value)?;
-    // Clients of old send empty texts for what they do not have.
+    // Older clients send empty strings for absent values.
     for text in [&mut spec.docker_tag, &mut spec.docker_registry, &mut spec.docker_username] {
         text.take_if(|text| text.is_empty());
     }
-    // Nobody could call a job by such a name.
+    // A blank name cannot identify a job.
     spec.job_name.take_if(|name| name.trim().is_empty());
     let job = JobCreate {
         spec,
@@ -205,7 +205,7 @@ pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, ApiError> {
     Ok(job)
 }
 
-/// Whether the caller may run such a job.
+/// Rejects a job that the caller may not run.
 fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), ApiError> {
     let granted = caller.user.role == Role::Admin
         || caller.user.grants.iter().any(|grant| grant == Runtime::Process.as_str());
@@ -219,7 +219,7 @@ fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), ApiError> {
     )))
 }
 
-/// The key of the header with a hash of what was asked for: the job, and the node if it names one.
+/// Key of the header with a hash of the request: the job, and the node if the path names one.
 fn idempotency(
     headers: &HeaderMap,
     job: &JobCreate,
@@ -227,7 +227,7 @@ fn idempotency(
 ) -> Result<Option<Idempotency>, ApiError> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     let key = idempotency_key(key.as_bytes())?;
-    // The job as it was understood: `null` and absent, `1` and `1.0` are the same body.
+    // The parsed job: `null` and absent, `1` and `1.0` have the same hash.
     let mut bytes = serde_json::to_vec(job)
         .map_err(|_| ApiError::malformed("the job cannot be written as JSON again"))?;
     bytes.extend_from_slice(place.as_bytes());

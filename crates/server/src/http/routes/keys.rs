@@ -1,4 +1,4 @@
-//! Keys of users and registration tokens of machines.
+//! API keys of users and registration tokens of machines.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -22,7 +22,7 @@ use crate::http::who::{Admin, User};
 use crate::secrets::write_secret_file;
 use crate::store::CredentialKind;
 
-/// Makes a key for oneself. The answer holds it, once.
+/// Creates an API key for the caller. The response contains the key, once.
 #[utoipa::path(post, path = "/auth/api-keys", tag = "auth", security(("user" = [])),
     request_body(content = ApiKeyCreate, example = json!({"name": "laptop", "expires_in_days": 90})),
     responses((status = 201, description = "The key", body = ApiKey)))]
@@ -34,7 +34,7 @@ pub(crate) async fn create(
     make(&app, &caller, CredentialKind::ApiKey, new).await
 }
 
-/// One's own keys.
+/// API keys of the caller.
 #[utoipa::path(get, path = "/auth/api-keys", tag = "auth", security(("user" = [])), params(Paging),
     responses((status = 200, description = "Keys, without the keys themselves", body = [ApiKey])))]
 pub(crate) async fn list(
@@ -48,7 +48,7 @@ pub(crate) async fn list(
     Ok(Listed::page(keys, page))
 }
 
-/// Makes a key void. Admins may for all.
+/// Revokes an API key. Admins may revoke keys of all users.
 #[utoipa::path(delete, path = "/auth/api-keys/{id}", tag = "auth", security(("user" = [])),
     params(("id" = i64, Path, description = "The number of the key")),
     responses((status = 200, description = "The key, void", body = ApiKey)))]
@@ -61,7 +61,7 @@ pub(crate) async fn revoke(
     app.core.write(revoke_key(CredentialKind::ApiKey, id, owner(&caller))).await.map(Answer)
 }
 
-/// Gives a key a new secret; the old one is void at once. For `admin-token` the file is written too.
+/// Replaces the secret of a key; the old secret is no longer valid. For `admin-token`, the server also writes the file.
 #[utoipa::path(post, path = "/auth/api-keys/{id}/rotate", tag = "auth", security(("user" = [])),
     params(("id" = i64, Path, description = "The number of the key")),
     responses((status = 200, description = "The key with its new secret", body = ApiKey)))]
@@ -72,7 +72,7 @@ pub(crate) async fn rotate(
 ) -> Result<Answer<ApiKey>, ApiError> {
     let id = path.number("id")?;
     let in_file = is_in_file(&app, id);
-    // An admin who rotated others' keys would hold them: only the server's own is everybody's who is one.
+    // An admin who rotates the key of another user would obtain it; the server's own key belongs to all admins.
     let all = in_file && caller.user.role == Role::Admin;
     let owner = (!all).then_some(caller.user.id);
     let key = app.core.write(rotate_key(CredentialKind::ApiKey, id, owner)?).await?;
@@ -82,7 +82,7 @@ pub(crate) async fn rotate(
     Ok(Answer(key))
 }
 
-/// Makes a token with which machines register. The answer holds it, once.
+/// Creates a registration token for nodes and agents. The response contains the token, once.
 #[utoipa::path(post, path = "/registration-tokens", tag = "registration tokens", security(("user" = [])),
     request_body(content = ApiKeyCreate, example = json!({"name": "rack 7", "expires_in_days": 30})),
     responses((status = 201, description = "The token", body = ApiKey)))]
@@ -108,7 +108,7 @@ pub(crate) async fn list_tokens(
     Ok(Listed::page(tokens, page))
 }
 
-/// Makes a registration token void. Machines that registered with it stay.
+/// Revokes a registration token. Nodes and agents that registered with it stay.
 #[utoipa::path(delete, path = "/registration-tokens/{id}", tag = "registration tokens", security(("user" = [])),
     params(("id" = i64, Path, description = "The number of the token")),
     responses((status = 200, description = "The token, void", body = ApiKey)))]
@@ -143,23 +143,24 @@ async fn make(
     Ok((StatusCode::CREATED, Answer(key)))
 }
 
-/// Admins reach everybody's keys, others their own.
+/// Owner filter of the caller; none for admins, who may access the keys of all users.
 fn owner(caller: &Caller) -> Option<UserId> {
     (caller.user.role != Role::Admin).then_some(caller.user.id)
 }
 
-/// Whether this is the key in the file `admin-token`. Nobody else can give a key that name.
+/// Returns true for the key in the file `admin-token`. No other key can have that name.
 fn is_in_file(app: &App, id: i64) -> bool {
     app.core.directory(|directory| {
         directory.credentials.get(&id).is_some_and(|row| row.name == ADMIN_TOKEN)
     })
 }
 
-/// The key is rotated whether or not the file can be written: the caller has it, and the next start mends the file.
+/// Writes the rotated key to its file. A failure is only logged: the caller has the key, and the next start repairs the
+/// file.
 fn write_file(app: &App, name: &str, secret: &str) {
     let path = app.settings.data_dir.join(name);
     if let Err(error) = write_secret_file(&path, format!("{secret}\n").as_bytes()) {
         tracing::error!(error = &error as &dyn std::error::Error, path = %path.display(),
-            "the rotated key could not be written to its file");
+            "Cannot write the rotated key to its file");
     }
 }

@@ -1,4 +1,4 @@
-//! Between server and agents: the stream of work, and the reports that come back.
+//! Agent link: the message stream, and the reports of agents.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ use crate::http::routes::logs::last_words;
 use crate::http::who::WorkerAuth;
 use crate::logs::LogError;
 
-/// A sign of life goes out when nothing else did for so long.
+/// Interval of pings on a silent stream.
 const PING: Duration = Duration::from_secs(5);
-/// The longest that one look for news waits.
+/// Maximum wait of a poll, in milliseconds.
 const WAIT_MOST: u64 = 60_000;
 
-/// Holds a stream of work open: one JSON object a line, an empty line as a ping.
+/// Message stream of an agent: one JSON object per line, an empty line as a ping.
 #[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}/stream", tag = "agent link",
     security(("worker" = [])), params(("agent_id" = String, Path, description = "Its name or number"), StreamPlace),
     responses((status = 200, description = "Messages, one a line", body = Framed, content_type = "application/x-ndjson")))]
@@ -58,7 +58,7 @@ pub(crate) async fn stream(
         };
         Some((Ok::<_, Infallible>(line), items))
     });
-    // The first ping tells the agent that the stream is open, through any proxy that waits for a body.
+    // The first ping confirms the open stream, even through a proxy that waits for a body.
     let hello = futures_util::stream::iter([Ok(Bytes::from_static(b"\n"))]);
     let lines = hello.chain(lines).take_until(app.stopping.clone().cancelled_owned());
     let kind = HeaderValue::from_static("application/x-ndjson");
@@ -89,7 +89,7 @@ pub(crate) async fn poll(
     }
 }
 
-/// Takes news of tasks and pieces of their output. Output is written before the news is looked at.
+/// Accepts task updates and log chunks. Logs are stored before the updates are applied.
 #[utoipa::path(post, path = "/gpu-workers/agents/{agent_id}/report", tag = "agent link",
     security(("worker" = [])), params(("agent_id" = String, Path, description = "Its name or number")),
     request_body = ReportBatch, responses((status = 200, description = "What counts", body = ReportReply)))]
@@ -111,7 +111,7 @@ pub(crate) async fn report(
     Ok(Answer(ReportReply { log_have, ..reply }))
 }
 
-/// Adds to the news of a failure what was written last, which is there by now.
+/// Adds the last output of a failed task to its update; the output is stored by now.
 async fn add_last_words(app: &App, agent: AgentId, report: &mut Report) {
     let Report { key, update: TaskUpdate::Ended(ended) } = report else { return };
     let failed = ended.stopped.is_none() && ended.exit_code.is_some_and(|code| code != 0);
@@ -120,7 +120,7 @@ async fn add_last_words(app: &App, agent: AgentId, report: &mut Report) {
     }
 }
 
-/// Reads a batch at once: it can be large, so no detour is made for better words.
+/// Parses a batch in one pass: a batch can be large, so a detailed error message costs too much.
 fn read_batch(bytes: &[u8]) -> Result<ReportBatch, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let batch: Result<ReportBatch, _> = serde_path_to_error::deserialize(&mut reader);
@@ -157,7 +157,7 @@ async fn write_logs(
         let end = if app.core.owns(agent, piece.key) {
             write_piece(app, &piece, &bytes).await?.unwrap_or(beyond)
         } else {
-            // Of another agent, or replaced: nobody will ask for it, so it is dropped and the sender goes on.
+            // Logs of another agent's task or a replaced task are dropped, and the sender continues.
             beyond
         };
         have.retain(|(key, _)| *key != piece.key);
@@ -166,13 +166,13 @@ async fn write_logs(
     Ok(have)
 }
 
-/// How much of the try is there now; none if a later try has begun.
+/// Stored bytes of the attempt; none if a later attempt has begun.
 async fn write_piece(app: &App, piece: &LogPiece, bytes: &[u8]) -> Result<Option<u64>, ApiError> {
     match app.logs.append(piece.key, piece.offset, bytes).await {
         Ok(end) => Ok(Some(end)),
         Err(LogError::Stale) => Ok(None),
         Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "a log could not be written");
+            tracing::error!(error = &error as &dyn std::error::Error, "Cannot write a log");
             Err(ApiError::unavailable("the output could not be written; send it again later"))
         }
     }

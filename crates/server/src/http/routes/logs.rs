@@ -1,4 +1,4 @@
-//! What jobs write, from any place on, and as they write it.
+//! Output of jobs: reads from any offset, and streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,28 +26,28 @@ use crate::http::streams::Counted;
 use crate::http::who::User;
 use crate::logs::LogError;
 
-/// Where the first byte of the answer stands in the log.
+/// Header with the offset of the first byte of the response.
 const OFFSET: HeaderName = HeaderName::from_static("x-log-offset");
-/// Bytes sent at once.
+/// Bytes sent at a time.
 const PIECE: usize = 256 << 10;
-/// A follower that heard nothing looks by itself after so long.
+/// Interval at which a follower reads without a notification.
 const LOOK: Duration = Duration::from_secs(2);
-/// Followers are sent away after this, so that who reads is checked again; clients come back with `offset`.
+/// Maximum duration of a stream; the client reconnects with `offset` and authenticates again.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// Lines and bytes of a failed job's output that are looked at for what killed it.
+/// Lines and bytes at the end of a failed job's output that are searched for the cause.
 const LAST_WORDS: u64 = 50;
 const LAST_BYTES: usize = 32 << 10;
 
-/// The end of what a task wrote.
+/// Last output of a task.
 pub(crate) async fn last_words(app: &App, job: JobId, task: u32) -> String {
     let from = app.logs.tail(job, task, LAST_WORDS).await.unwrap_or(0);
     let output = app.logs.read(job, task, from, LAST_BYTES).await.unwrap_or_default().bytes;
     String::from_utf8_lossy(&output).into_owned()
 }
 
-/// The output of a job, all tries one after the other. With `follow` it goes on until the job is over and
-/// everything was sent, but ends after an hour; a stream that ended early goes on with `offset`.
+/// Output of a job, all attempts in order. With `follow`, the stream continues until the job has ended and all output
+/// is sent, for at most one hour; `offset` resumes it.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/logs", tag = "jobs", security(("user" = [])),
     params(("job_id" = i64, Path, description = "Its number"), LogPart),
     responses((status = 200, description = "The output; `X-Log-Offset` says where its first byte stands",
@@ -97,9 +97,9 @@ struct Reader {
     task: u32,
     offset: u64,
     follow: bool,
-    /// The job is over, so nothing is written any more.
+    /// True if the job has ended and writes no more output.
     over: bool,
-    /// When a follower is sent away.
+    /// End of the stream of a follower.
     until: Instant,
     log: watch::Receiver<u64>,
     events: broadcast::Receiver<Arc<Event>>,
@@ -112,7 +112,7 @@ impl Reader {
             match reader.next().await {
                 Ok(Some(piece)) => Some((Ok(piece), Some(reader))),
                 Ok(None) => None,
-                // The connection is cut in the middle, so that the client knows that something is missing.
+                // An aborted connection shows the client that output is missing.
                 Err(error) => Some((Err(error), None)),
             }
         })
@@ -130,7 +130,7 @@ impl Reader {
                 self.offset += piece.bytes.len() as u64;
                 return Ok(Some(Bytes::from(piece.bytes)));
             }
-            // What was over before it was read has been read to its end.
+            // The job had ended before this read, so all output is read.
             if over || !self.follow {
                 return Ok(None);
             }
@@ -138,7 +138,7 @@ impl Reader {
         }
     }
 
-    /// Until something was written, or the job changed.
+    /// Waits until output was written or the job changed.
     async fn wait(&mut self) {
         let changed = tokio::select! {
             _ = self.log.changed() => false,
@@ -151,7 +151,7 @@ impl Reader {
     }
 }
 
-/// Until something happens to this job, or something may have been missed.
+/// Waits for an event of this job, or until an event may have been missed.
 async fn of_job(events: &mut broadcast::Receiver<Arc<Event>>, job: JobId) {
     loop {
         match events.recv().await {
@@ -164,7 +164,7 @@ async fn of_job(events: &mut broadcast::Receiver<Arc<Event>>, job: JobId) {
 }
 
 fn failed(error: &LogError) -> ApiError {
-    tracing::error!(error = error as &dyn std::error::Error, "a log could not be read");
+    tracing::error!(error = error as &dyn std::error::Error, "Cannot read a log");
     ApiError::unavailable("the log cannot be read now; try again")
 }
 

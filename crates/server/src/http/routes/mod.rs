@@ -1,4 +1,4 @@
-//! The handlers, one file for each kind of thing.
+//! Handlers, one module per resource.
 
 pub(crate) mod agents;
 pub(crate) mod auth;

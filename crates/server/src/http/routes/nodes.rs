@@ -1,4 +1,4 @@
-//! GPU servers.
+//! Nodes: registration, heartbeats, statistics and changes.
 
 use axum::Json as Answer;
 use axum::extract::{Request, State};
@@ -25,7 +25,7 @@ use crate::http::who::{
     Admin, User, WorkerAuth, bearer, holder, needs, note_use, peer, stranger, wrong_kind,
 };
 
-/// Registers a GPU server, or updates the one of that name. The answer holds its `api_key`, once.
+/// Registers a node, or updates the node of that name. The response contains its `api_key`, once.
 #[utoipa::path(post, path = "/gpu-workers/nodes/register", tag = "nodes", security(("registration" = [])),
     request_body(content = NodeRegistration, example = json!({"node_name": "gpu-server-1", "gpu_count": 2,
         "gpu_type": "RTX 4090", "gpu_memory_total": 49152, "cpu_cores": 16, "memory_total": 32768})),
@@ -36,7 +36,7 @@ pub(crate) async fn register(
 ) -> Result<Answer<Node>, ApiError> {
     let address = peer(request.extensions());
     let headers = request.headers().clone();
-    // A stranger's body is not read before the header was looked at, unless it may hold the token itself.
+    // Verifies the header before reading the body; without a token in the header, the body may hold it.
     let early = registration_token(&app, &headers, None, address);
     let bytes = match &early {
         Err(refusal) if refusal.status == 403 || refusal.status == 429 => {
@@ -56,7 +56,7 @@ pub(crate) async fn register(
     app.core.register_node(node, address).await.map(Answer)
 }
 
-/// GPU servers, by number.
+/// Nodes, by number.
 #[utoipa::path(get, path = "/gpu-workers/nodes", tag = "nodes", security(("user" = [])), params(NodeList),
     responses((status = 200, description = "Nodes; `X-Total-Count` says how many there are", body = [Node])))]
 pub(crate) async fn list(
@@ -71,7 +71,7 @@ pub(crate) async fn list(
     Ok(Listed::page(nodes, page))
 }
 
-/// One GPU server.
+/// One node.
 #[utoipa::path(get, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
     params(("node_id" = String, Path, description = "`gpu-…` or the number")),
     responses((status = 200, description = "The node", body = Node)))]
@@ -83,7 +83,7 @@ pub(crate) async fn show(
     app.core.node(&node_ref(&path)?).map(Answer)
 }
 
-/// Changes a GPU server: closes or opens it for work, empties it, sets its prices.
+/// Changes a node: cordons, uncordons or drains it, or sets its prices.
 #[utoipa::path(put, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
     params(("node_id" = String, Path, description = "`gpu-…` or the number")),
     request_body(content = NodeUpdate, example = json!({"status": "maintenance", "drain": true})),
@@ -98,7 +98,7 @@ pub(crate) async fn update(
     app.core.update_node(&node_ref(&path)?, update).await.map(Answer)
 }
 
-/// Removes a GPU server; refused while it has live jobs.
+/// Deletes a node; fails while the node has live jobs.
 #[utoipa::path(delete, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
     params(("node_id" = String, Path, description = "`gpu-…` or the number")),
     responses((status = 200, description = "The node as it was", body = Node)))]
@@ -110,7 +110,7 @@ pub(crate) async fn delete(
     app.core.delete_node(&node_ref(&path)?).await.map(Answer)
 }
 
-/// Sign of life of a GPU server.
+/// Records a heartbeat of a node.
 #[utoipa::path(post, path = "/gpu-workers/nodes/{node_id}/heartbeat", tag = "nodes", security(("worker" = [])),
     params(("node_id" = String, Path, description = "`gpu-…` or the number")),
     request_body(content = Heartbeat, example = json!({"gpu_memory_available": 20000, "cpu_cores_available": 14,
@@ -129,7 +129,7 @@ pub(crate) async fn heartbeat(
     app.core.heartbeat(&node, beat).map(Answer)
 }
 
-/// A GPU server in numbers.
+/// Statistics of a node.
 #[utoipa::path(get, path = "/gpu-workers/nodes/{node_id}/stats", tag = "nodes", security(("user" = [])),
     params(("node_id" = String, Path, description = "`gpu-…` or the number")),
     responses((status = 200, description = "Its numbers", body = NodeStats)))]
@@ -159,7 +159,7 @@ pub(crate) async fn stats(
     }))
 }
 
-/// GPU servers on which a task of this size would fit now.
+/// Nodes on which a task of this size fits now.
 #[utoipa::path(get, path = "/gpu-workers/available-nodes", tag = "nodes", security(("user" = [])), params(Room),
     responses((status = 200, description = "Which, and how many", body = AvailableNodes)))]
 pub(crate) async fn available(
@@ -174,7 +174,7 @@ pub(crate) async fn available(
     Ok(Answer(AvailableNodes { available_nodes, nodes }))
 }
 
-/// The node that the path names.
+/// Node that the path names.
 pub(crate) fn node_ref(path: &Segments) -> Result<NodeRef, ApiError> {
     let text = path.name("node_id")?;
     let number = text.parse().ok().filter(|number: &i64| *number > 0);
@@ -182,7 +182,7 @@ pub(crate) fn node_ref(path: &Segments) -> Result<NodeRef, ApiError> {
         .map_or_else(|| NodeRef::Name(text.to_owned()), |number| NodeRef::Number(NodeId(number))))
 }
 
-/// Whether this machine may speak for that node. A registration token may for all.
+/// Rejects a worker that may not act for this node. A registration token may act for all nodes.
 fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), ApiError> {
     let (Worker::Node(own) | Worker::Agent { node: own, .. }) = worker else { return Ok(()) };
     let asked = match node {
@@ -195,7 +195,7 @@ fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), ApiError> {
     Err(ApiError::forbidden("this key belongs to another node than the one in the path"))
 }
 
-/// Whether the node in the body, if there is one, is the one in the path.
+/// Rejects a body that names another node than the path.
 fn same_node(app: &App, node: &NodeRef, said: Option<&Value>) -> Result<(), ApiError> {
     let said = match said {
         None | Some(Value::Null) => return Ok(()),
@@ -219,7 +219,7 @@ fn same_node(app: &App, node: &NodeRef, said: Option<&Value>) -> Result<(), ApiE
     ))
 }
 
-/// Whether somebody may register: with a registration token in the header or, for clients that cannot, in the body.
+/// Verifies the registration token: in the header or, for clients that cannot send a header, in the body.
 pub(crate) fn registration_token(
     app: &App,
     headers: &HeaderMap,

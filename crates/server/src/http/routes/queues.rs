@@ -1,4 +1,4 @@
-//! Queues: shares of the cluster.
+//! Queues: quotas of the cluster.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -25,7 +25,7 @@ pub(crate) async fn list(
     Ok(Listed::page(app.core.queues(), query.page()?))
 }
 
-/// Makes a queue.
+/// Creates a queue.
 #[utoipa::path(post, path = "/queues", tag = "queues", security(("user" = [])),
     request_body(content = QueueSpec, example = json!({"name": "research", "guaranteed": {"gpus": 4},
         "limit": {"gpus": 8}})),
@@ -56,7 +56,7 @@ pub(crate) async fn show(
         .ok_or_else(|| ApiError::not_found(format!("there is no queue `{name}`")))
 }
 
-/// Makes or replaces a queue.
+/// Creates or replaces a queue.
 #[utoipa::path(put, path = "/queues/{name}", tag = "queues", security(("user" = [])),
     params(("name" = String, Path, description = "Its name")),
     request_body(content = QueueSpec, example = json!({"weight": 200, "limit": {"gpus": 16}})),
@@ -79,7 +79,7 @@ pub(crate) async fn put(
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(queue)))
 }
 
-/// Removes a queue; refused while it has jobs or children.
+/// Deletes a queue; fails while the queue has jobs or child queues.
 #[utoipa::path(delete, path = "/queues/{name}", tag = "queues", security(("user" = [])),
     params(("name" = String, Path, description = "Its name")),
     responses((status = 204, description = "It is gone")))]

@@ -1,4 +1,4 @@
-//! The server itself: is it well, what is it, what does it offer.
+//! The server itself: health, version, strategy and documentation.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -20,45 +20,45 @@ use crate::http::who::{Admin, User, browser_cookie, holder, sees_all};
 use crate::http::{docs, openapi, start_page};
 use crate::store::JobFilter;
 
-/// How the server is.
+/// Health of the server.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Alive {
-    /// `ok`.
+    /// Always `ok`.
     status: &'static str,
 }
 
-/// What the server is.
+/// Name and version of the server.
 #[derive(Debug, Serialize, ToSchema)]
 #[allow(clippy::struct_field_names, reason = "the names are the API's")]
 pub(crate) struct Version {
     /// Always `agentaflow`.
     name: &'static str,
-    /// Its version.
+    /// Version of the server.
     version: &'static str,
-    /// When it was started.
+    /// Start time of the server.
     started_at: Stamp,
-    /// What time it is there, so that others can compare their clocks.
+    /// Time of the server's clock, for comparison with other clocks.
     time: Stamp,
-    /// What its users should know, such as that GPUs are simulated.
+    /// Notice for users, for example about simulated GPUs.
     notice: Option<String>,
 }
 
-/// How GPUs are chosen for jobs.
+/// Scheduling strategy, which selects the GPUs of a job.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub(crate) struct StrategyChoice {
-    /// Its name, such as `least_utilized`.
+    /// Name, such as `least_utilized`.
     strategy: String,
 }
 
-/// Whether the server is alive.
+/// Liveness probe.
 #[utoipa::path(get, path = "/healthz", tag = "server",
     responses((status = 200, description = "It is", body = Alive)))]
 pub(crate) async fn healthz() -> Answer<Alive> {
     Answer(Alive { status: "ok" })
 }
 
-/// Whether the server can keep its promises: its database answers.
+/// Readiness probe: the database answers.
 #[utoipa::path(get, path = "/readyz", tag = "server",
     responses((status = 200, description = "It can", body = Alive)))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Alive>, ApiError> {
@@ -69,7 +69,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Alive>, ApiE
     Ok(Answer(Alive { status: "ok" }))
 }
 
-/// What the server is.
+/// Name and version of the server.
 #[utoipa::path(get, path = "/version", tag = "server",
     responses((status = 200, description = "Name and version", body = Version)))]
 pub(crate) async fn version(State(app): State<App>) -> Answer<Version> {
@@ -82,14 +82,14 @@ pub(crate) async fn version(State(app): State<App>) -> Answer<Version> {
     })
 }
 
-/// How GPUs are chosen for jobs.
+/// Scheduling strategy of the cluster.
 #[utoipa::path(get, path = "/strategy", tag = "server", security(("user" = [])),
     responses((status = 200, description = "The strategy", body = StrategyChoice)))]
 pub(crate) async fn strategy(State(app): State<App>, _: User) -> Answer<StrategyChoice> {
     Answer(StrategyChoice { strategy: app.core.strategy().to_owned() })
 }
 
-/// Changes how GPUs are chosen for jobs from now on.
+/// Sets the scheduling strategy for all later placements.
 #[utoipa::path(put, path = "/strategy", tag = "server", security(("user" = [])),
     request_body(content = StrategyChoice, example = json!({"strategy": "best_fit"})),
     responses((status = 200, description = "The strategy", body = StrategyChoice)))]
@@ -108,14 +108,14 @@ pub(crate) async fn set_strategy(
     Ok(Answer(StrategyChoice { strategy: (*name).to_owned() }))
 }
 
-/// What became of the secrets.
+/// Result of a rotation of the secret key.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Resealed {
-    /// Jobs whose secrets were sealed with the new key.
+    /// Number of jobs whose secrets were resealed with the new key.
     resealed: usize,
 }
 
-/// Makes a new key for secrets and seals all that are kept with it; older keys only open from then on.
+/// Creates a new key for secrets and reseals all secrets with it; older keys only decrypt from then on.
 #[utoipa::path(post, path = "/secret-key/rotate", tag = "server", security(("user" = [])),
     responses((status = 200, description = "How many secrets were sealed anew", body = Resealed)))]
 pub(crate) async fn rotate_secret_key(
@@ -131,7 +131,7 @@ pub(crate) async fn openapi_json() -> Response {
     ([(header::CONTENT_TYPE, kind)], openapi::json()).into_response()
 }
 
-/// The OpenAPI document, readable.
+/// Human-readable page of the OpenAPI document.
 pub(crate) async fn docs_page() -> Response {
     page(docs::page().to_owned())
 }
@@ -148,7 +148,7 @@ pub(crate) async fn start(
         _ => None,
     });
     let Some(user) = user else {
-        // Strangers learn nothing that the address does not tell, whatever name they used.
+        // Without a login, the page reveals nothing beyond the address, under any host name.
         let named = check_host(&app.site, host).is_ok();
         return Ok(page(start_page::for_strangers(&app.settings, named)));
     };
@@ -162,12 +162,12 @@ pub(crate) async fn start(
     Ok(page(start_page::for_user(&app.settings, &caller.user, &app.core.nodes(), &jobs)))
 }
 
-/// A path that leads nowhere.
+/// Response for an unknown path.
 pub(crate) async fn nowhere() -> ApiError {
     ApiError::not_found("Path not found; GET /docs lists all paths").about(ResourceKind::Path, None)
 }
 
-/// A wrong method: the router adds which ones are right.
+/// Response for a wrong method; the router adds the permitted methods.
 pub(crate) async fn wrong_method(method: Method) -> Response {
     let message = format!("{method} is not supported here; the Allow header lists the methods");
     ApiError::new(400, ErrorCode::MethodNotAllowed, message).into_response()

@@ -1,4 +1,4 @@
-//! People, as admins see them.
+//! Users, for admins.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -19,7 +19,7 @@ use crate::http::read::{Asked, Exact, Segments};
 use crate::http::who::Admin;
 use crate::store::UserRow;
 
-/// Makes a user. Without a password the answer holds a code with which the user signs up at `/auth/register`.
+/// Creates a user. Without a password, the response contains a code with which the user signs up at `/auth/register`.
 #[utoipa::path(post, path = "/users", tag = "users", security(("user" = [])),
     request_body(content = UserCreate, example = json!({"username": "ada", "role": "user", "grants": ["process"]})),
     responses((status = 201, description = "The user", body = Shown)))]
@@ -112,7 +112,7 @@ pub(crate) async fn update(
     Ok(Answer(shown(&app, &row)))
 }
 
-/// Switches a user off: nothing of theirs logs in any more. Jobs and bills stay.
+/// Deactivates a user: logins, keys and sessions are no longer valid. Jobs and ledger entries stay.
 #[utoipa::path(delete, path = "/users/{id}", tag = "users", security(("user" = [])),
     params(("id" = i64, Path, description = "The number")),
     responses((status = 200, description = "The user as it is now", body = Shown)))]
@@ -126,7 +126,7 @@ pub(crate) async fn delete(
     Ok(Answer(shown(&app, &row)))
 }
 
-/// Pays money in for a user, or takes it back when the amount is negative.
+/// Books a credit for a user, or a withdrawal if the amount is negative.
 #[utoipa::path(post, path = "/users/{id}/credit", tag = "users", security(("user" = [])),
     params(("id" = i64, Path, description = "The number")),
     request_body(content = Credit, example = json!({"amount": 100, "note": "November"})),
@@ -150,7 +150,7 @@ pub(crate) async fn credit(
     Ok(Answer(shown(&app, &row)))
 }
 
-/// A user as the API shows one.
+/// Converts a stored user for the API.
 pub(crate) fn shown(app: &App, row: &UserRow) -> Shown {
     show_user(row, app.core.account(row.id))
 }
