@@ -1,4 +1,4 @@
-//! Errors that the API returns: a status, a code and details for programs, a message for people.
+//! Errors that the API returns: an HTTP status, a code and details for programs, and a human-readable message.
 
 use agentaflow_api::error::{
     Credential, ErrorBody, ErrorCode, ErrorDetails, ResourceKind, ResourceRef, TokenProblem,
@@ -13,7 +13,7 @@ pub struct ApiError {
     pub status: u16,
     pub code: ErrorCode,
     pub details: Box<ErrorDetails>,
-    /// Message for people; no code reads it.
+    /// Human-readable message; no code depends on it.
     pub message: String,
 }
 

@@ -100,7 +100,7 @@ impl Directory {
         (found.revoked_at.is_none() && !ended).then_some(found)
     }
 
-    /// Whether this session of the user is valid at `now`.
+    /// Returns true if this session of the user is valid at `now`.
     pub fn session_lives(&self, session: &str, user: UserId, now: Stamp) -> bool {
         let row = self.sessions.get(session).and_then(|id| self.credentials.get(id));
         row.is_some_and(|row| {

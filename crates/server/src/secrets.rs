@@ -26,14 +26,14 @@ pub enum SecretError {
     /// Other users can read the file.
     #[error(
         "others may read the secret file {path} (mode {mode:03o}); run `chmod 600 {path}`, \
-         and replace the secret if somebody may have seen it",
+         and replace the secret if another user may have read it",
         path = path.display()
     )]
     Exposed { path: PathBuf, mode: u32 },
     /// The file belongs to another user, who can read and change it.
     #[error(
         "the secret file {path} belongs to the user with the number {owner}, not to the one that runs this \
-         ({us}); run `chown {us} {path}`, and replace the secret if somebody may have seen it",
+         ({us}); run `chown {us} {path}`, and replace the secret if another user may have read it",
         path = path.display()
     )]
     NotOurs {
@@ -285,7 +285,7 @@ impl Keyring {
         Ok(0)
     }
 
-    /// Whether a text is sealed with the current key.
+    /// Returns true if a text is sealed with the current key.
     pub fn is_current(&self, sealed: &str) -> bool {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         parts(sealed).is_ok_and(|(name, _)| keys.first().is_some_and(|key| key.name == name))

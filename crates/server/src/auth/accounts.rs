@@ -1,4 +1,4 @@
-//! Users: made, invited, changed, switched off.
+//! Users: creation, invitation, change and deactivation.
 
 use agentaflow_api::account::{Role, User};
 use agentaflow_api::error::ErrorCode;
@@ -12,10 +12,10 @@ use crate::core::{AccountSummary, DirectoryWrite};
 use crate::directory::Directory;
 use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 
-/// How long an invitation counts.
+/// Validity of an invitation.
 const INVITE_MS: i64 = 7 * 24 * 3600 * 1000;
 
-/// What changes about a user; what is absent stays.
+/// Changes to a user; absent fields stay.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "the fields of `UserRow`")]
 pub struct UserPatch {
@@ -30,7 +30,7 @@ pub struct UserPatch {
     pub prepaid: Option<bool>,
 }
 
-/// Makes a user; without a password an invitation, whose code is in the answer.
+/// Creates a user. Without a password, creates an invitation and returns its code.
 pub fn create_user(user: UserRow) -> Result<DirectoryWrite<(UserRow, Option<Secret>)>, ApiError> {
     let invite = match &user.password_hash {
         Some(_) => None,
@@ -56,7 +56,7 @@ pub fn create_user(user: UserRow) -> Result<DirectoryWrite<(UserRow, Option<Secr
     }))
 }
 
-/// Signs up: with the code of an invitation, or as a new user where sign-up is open.
+/// Signs a user up: with the code of an invitation, or as a new user if sign-up is open.
 pub fn register(
     username: Option<String>,
     email: Option<String>,
@@ -102,7 +102,7 @@ pub fn update_user(id: UserId, patch: UserPatch) -> DirectoryWrite<UserRow> {
             user.session_epoch = user.session_epoch.wrapping_add(1);
             changes = end_all(directory, id);
         }
-        // Who has the code of an invitation must not set a password after somebody did.
+        // The code of an invitation must not set a password once the user has one.
         if patch.password_hash.is_some() {
             changes.extend(end_invites(directory, id));
         }
@@ -113,12 +113,12 @@ pub fn update_user(id: UserId, patch: UserPatch) -> DirectoryWrite<UserRow> {
     })
 }
 
-/// Switches a user off: no login, no key, no session counts any more. Jobs and bills stay.
+/// Deactivates a user: logins, keys and sessions are no longer valid. Jobs and ledger entries stay.
 pub fn deactivate_user(id: UserId) -> DirectoryWrite<UserRow> {
     update_user(id, UserPatch { active: Some(false), ..UserPatch::default() })
 }
 
-/// A user as the API shows one.
+/// Converts a stored user for the API.
 pub fn show_user(row: &UserRow, account: AccountSummary) -> User {
     User {
         id: row.id.0,
@@ -186,7 +186,7 @@ fn find(directory: &Directory, id: UserId) -> Result<&UserRow, ApiError> {
     directory.users.get(&id).ok_or_else(missing)
 }
 
-/// Queues and grants name people, so an invitation is for the name that the admin chose and no other.
+/// Rejects any name but the invited one: queues and grants refer to users by name.
 fn invited_name(asked: Option<&str>, invited: &str) -> Result<(), ApiError> {
     if asked.is_none_or(|asked| asked.to_lowercase() == invited.to_lowercase()) {
         return Ok(());
@@ -212,7 +212,7 @@ fn free_name(directory: &Directory, name: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Somebody must be able to let others in.
+/// Rejects a change that would leave no active admin.
 fn keeps_an_admin(directory: &Directory, changed: &UserRow) -> Result<(), ApiError> {
     let admin = |user: &UserRow| user.active && user.role == Role::Admin;
     let was = directory.users.get(&changed.id).is_some_and(admin);

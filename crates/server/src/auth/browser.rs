@@ -1,32 +1,31 @@
 //! Browsers: cookies, and the checks that keep other sites from using them.
 //!
-//! A cookie is sent by the browser no matter which page asked, so a request that carries one must show that it was
-//! made for this server (`Host`, against DNS names that were turned to point here) and, if it changes anything, by a
-//! page of this server (`Origin`).
+//! A browser sends a cookie with every request to the server, regardless of the page that made the request. A request
+//! with a cookie must therefore name this server in `Host` (against DNS rebinding) and, if it changes state, come from
+//! a page of this server (`Origin`).
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::api_error::ApiError;
 
-/// What the server is called.
+/// Names and addresses of the server.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// Where it listens.
+    /// Listen address.
     pub listen: SocketAddr,
-    /// Other names, as `host` or `host:port`.
+    /// Further names, as `host` or `host:port`.
     pub public_hosts: Vec<String>,
 }
 
-/// Names of the cookies of this server. They hold the port, because browsers give cookies of one port to all.
+/// Names of the server's cookies. They contain the port, because browsers do not separate cookies by port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CookieNames {
-    /// Holds the access token.
+    /// Cookie with the access token.
     pub access: String,
-    /// Holds the refresh token.
+    /// Cookie with the refresh token.
     pub refresh: String,
 }
 
-/// The names of this server's cookies.
 pub fn cookie_names(site: &Site) -> CookieNames {
     let port = site.listen.port();
     CookieNames {
@@ -35,7 +34,7 @@ pub fn cookie_names(site: &Site) -> CookieNames {
     }
 }
 
-/// The value of a cookie in a `Cookie` header.
+/// Value of a cookie in a `Cookie` header.
 pub fn cookie<'a>(header: &'a str, name: &str) -> Option<&'a str> {
     header
         .split(';')
@@ -50,7 +49,7 @@ pub fn set_cookie(name: &str, value: &str, path: &str, seconds: u64, secure: boo
     format!("{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
-/// Whether the request was meant for this server.
+/// Rejects a request whose `Host` header does not name this server.
 pub fn check_host(site: &Site, host: Option<&str>) -> Result<(), ApiError> {
     let Some(host) = host else {
         return Err(ApiError::forbidden("a request with a cookie needs a Host header"));
@@ -64,7 +63,7 @@ pub fn check_host(site: &Site, host: Option<&str>) -> Result<(), ApiError> {
     ))
 }
 
-/// Whether the request was made by a page of this server.
+/// Rejects a request whose `Origin` is not a page of this server.
 pub fn check_origin(site: &Site, origin: Option<&str>, host: Option<&str>) -> Result<(), ApiError> {
     check_host(site, host)?;
     let from = origin
@@ -94,7 +93,7 @@ fn is_ours(site: &Site, host: &str) -> bool {
     }
     let address: Option<IpAddr> = name.trim_matches(['[', ']']).parse().ok();
     match address {
-        // No DNS name can be an address, so where the server listens everywhere any address will do.
+        // An IP address cannot be a rebound DNS name, so a server that listens on all addresses accepts any address.
         Some(address) => {
             address.is_loopback()
                 || address == site.listen.ip()
@@ -104,7 +103,7 @@ fn is_ours(site: &Site, host: &str) -> bool {
     }
 }
 
-/// Name and port of a `Host` header. An unreadable port is port 0, which nobody listens on.
+/// Name and port of a `Host` header. An invalid port becomes port 0, which no server listens on.
 fn split(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => (name, Some(port.parse().unwrap_or(0))),

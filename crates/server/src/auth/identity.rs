@@ -72,7 +72,7 @@ fn key(directory: &Directory, found: &CredentialRow) -> Result<Known, TokenProbl
         (CredentialKind::Agent, _, Some(node), Some(agent)) => {
             Ok(Known::Worker(Worker::Agent { agent, node }, None))
         }
-        // Refresh tokens, invitations and links open nothing by themselves.
+        // Refresh tokens, invitations and links do not authenticate a request.
         _ => Err(TokenProblem::Unrecognised),
     }
 }

@@ -39,7 +39,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Whether the token is valid at this time.
+    /// Returns true if the token is valid at this time.
     pub fn valid_at(&self, now: Stamp) -> bool {
         let now = now.0.div_euclid(1000);
         now < self.exp && self.nbf.is_none_or(|earliest| earliest <= now)

@@ -13,26 +13,25 @@ use crate::store::{Change, CredentialKind, CredentialRow};
 
 /// Keys of one kind that one user may have at a time.
 const MOST: usize = 100;
-/// How long a revoked key stays in lists.
+/// Time for which lists still show a revoked key.
 const SHOWN_AFTER: i64 = 30 * 24 * 3600 * 1000;
 const DAY: i64 = 24 * 3600 * 1000;
 
-/// A key to be made.
+/// Specification of a new key.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     /// An API key or a registration token.
     pub kind: CredentialKind,
-    /// Whose.
+    /// Owner of the key.
     pub user: UserId,
-    /// What it is called.
     pub name: String,
-    /// When it ends.
+    /// Days until expiry; none means never.
     pub days: Option<u32>,
-    /// Older keys of the same kind and name of that user are revoked.
+    /// Revoke older keys of the same kind and name of the user.
     pub replace: bool,
 }
 
-/// Makes a key; the answer holds it.
+/// Creates a key; the response contains its secret.
 pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, ApiError> {
     let minted = mint(new.kind, &new.name)?;
     Ok(Box::new(move |directory, ids, now| {
@@ -66,7 +65,7 @@ pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, ApiError> {
     }))
 }
 
-/// Makes a key void. `owner` limits it to that user's own.
+/// Revokes a key. `owner` restricts the call to keys of that user.
 pub fn revoke_key(kind: CredentialKind, id: i64, owner: Option<UserId>) -> DirectoryWrite<ApiKey> {
     Box::new(move |directory, _, now| {
         let row = find(directory, kind, id, owner)?;
@@ -76,7 +75,7 @@ pub fn revoke_key(kind: CredentialKind, id: i64, owner: Option<UserId>) -> Direc
     })
 }
 
-/// Gives a key a new secret; the old one is void at once.
+/// Replaces the secret of a key; the old secret is no longer valid.
 pub fn rotate_key(
     kind: CredentialKind,
     id: i64,
@@ -102,12 +101,12 @@ pub fn rotate_key(
     }))
 }
 
-/// Keys of this kind, oldest first; of that user or of all.
+/// Keys of this kind, oldest first; of one user or of all users.
 pub fn list_keys(directory: &Directory, kind: CredentialKind, user: Option<UserId>) -> Vec<ApiKey> {
     of(directory, kind, user).map(|row| show_key(row, None)).collect()
 }
 
-/// A key as the API shows it.
+/// Converts a stored key for the API.
 pub fn show_key(row: &CredentialRow, key: Option<Secret>) -> ApiKey {
     ApiKey {
         id: row.id,

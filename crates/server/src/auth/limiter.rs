@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-/// Keys remembered at once. Those beyond share one bucket.
+/// Maximum number of tracked keys; further keys share one bucket.
 const MOST: usize = 20_000;
 
-/// Lets each key through so often.
+/// Rate limiter with one token bucket per key.
 #[derive(Debug)]
 pub struct Limiter<K> {
     rate: f64,
@@ -32,18 +32,18 @@ struct Bucket {
 }
 
 impl<K: Hash + Eq> Limiter<K> {
-    /// With `rate` a second and `burst` at once.
+    /// Permits `rate` requests per second, with bursts of up to `burst`.
     pub fn new(rate: f64, burst: f64) -> Self {
         let state = State { buckets: FxHashMap::default(), shared: None, swept: None };
         Self { rate, burst: burst.max(1.0), state: Mutex::new(state) }
     }
 
-    /// Takes one. The error says after how many seconds there will be another.
+    /// Takes one token. The error is the number of seconds until the next one.
     pub fn take(&self, key: K) -> Result<(), u64> {
         self.take_at(key, Instant::now())
     }
 
-    /// The same, at a given time.
+    /// Like [`Limiter::take`], at a given time.
     pub fn take_at(&self, key: K, now: Instant) -> Result<(), u64> {
         let full = Bucket { left: self.burst, at: now };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +76,7 @@ impl<K: Hash + Eq> Limiter<K> {
         (bucket.left + waited * self.rate).min(self.burst)
     }
 
-    /// Forgets keys whose buckets are full again; at most once a second, because it looks at all of them.
+    /// Removes full buckets; at most once per second, because it scans all keys.
     fn sweep(&self, state: &mut State<K>, now: Instant) {
         let second = Duration::from_secs(1);
         if state.swept.is_some_and(|at| now.saturating_duration_since(at) < second) {
@@ -87,7 +87,7 @@ impl<K: Hash + Eq> Limiter<K> {
     }
 }
 
-/// What stands for an address: itself for IPv4, the network of 64 bits for IPv6.
+/// Rate-limit key of an address: the whole IPv4 address, or the /64 network of an IPv6 address.
 pub fn address_key(address: IpAddr) -> u128 {
     match address.to_canonical() {
         IpAddr::V4(four) => u128::from(u32::from(four)),

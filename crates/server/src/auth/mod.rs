@@ -1,7 +1,7 @@
-//! Who is calling: tokens, passwords, sessions, and how often they may try.
+//! Authentication: tokens, passwords, sessions and rate limits.
 //!
-//! Everything that decides is a pure function of the directory, a token and the time. What changes people and
-//! keys is built here as a [`DirectoryWrite`](crate::core::DirectoryWrite) and carried out by the core.
+//! Every decision is a pure function of the directory, a token and the time. Changes of users and keys are built here
+//! as a [`DirectoryWrite`](crate::core::DirectoryWrite), which the core executes.
 
 mod accounts;
 mod browser;
@@ -30,37 +30,37 @@ pub use passwords::{PASSWORD_LENGTH, Passwords};
 pub use sessions::{Opened, end_session, end_session_named, open_session, refresh, use_link};
 pub use tokens::{Minted, digest, mint, new_secret, sha256_hex};
 
-/// The name of the key in the file `admin-token`.
+/// Name of the key in the file `admin-token`.
 pub const ADMIN_TOKEN: &str = "admin-token";
-/// The name of the token in the file `registration-token`.
+/// Name of the token in the file `registration-token`.
 pub const REGISTRATION_TOKEN: &str = "registration-token";
-/// A use of a key is written down at most once in so many milliseconds.
+/// Minimum interval between two stored uses of a key, in milliseconds.
 const TOUCH_EVERY: i64 = 60_000;
-/// Keys whose last use is remembered; more are simply written down more often.
+/// Maximum number of keys with a remembered last use; uses of further keys are stored more often.
 const TOUCHED_MOST: usize = 10_000;
 
-/// What is needed to find out who calls.
+/// Keys and rate limiters for authentication.
 #[derive(Debug)]
 pub struct Auth {
-    /// Signs and checks access tokens.
+    /// Signs and verifies access tokens.
     pub jwt: JwtKeys,
-    /// Hashes and checks passwords.
+    /// Hashes and verifies passwords.
     pub passwords: Passwords,
-    /// Calls by address without a valid token.
+    /// Requests without a valid token, by address.
     pub strangers: Limiter<u128>,
     /// Logins by address.
     pub logins: Limiter<u128>,
-    /// Logins by name, so that many addresses do not help a guesser.
+    /// Logins by user name, so that many addresses do not speed up guessing.
     pub names: Limiter<String>,
-    /// Calls by account.
+    /// Requests by account.
     pub accounts: Limiter<UserId>,
-    /// Questions by account that the scheduler must plan for.
+    /// Requests that make the engine plan, by account.
     pub plans: Limiter<UserId>,
     touched: Mutex<FxHashMap<i64, Stamp>>,
 }
 
 impl Auth {
-    /// For these keys, with so many requests a second and so large a burst for each account.
+    /// `rate` is the number of requests per second and the burst of each account.
     pub fn new(jwt: JwtKeys, rate: (u32, u32)) -> Self {
         Self {
             jwt,
@@ -74,7 +74,7 @@ impl Auth {
         }
     }
 
-    /// Whether the use of this key is worth writing down now.
+    /// Returns true if this use of the key must be stored now.
     pub fn worth_noting(&self, credential: i64, last: Option<Stamp>, now: Stamp) -> bool {
         let recent = |at: Stamp| now.0.saturating_sub(at.0) < TOUCH_EVERY;
         if last.is_some_and(recent) {

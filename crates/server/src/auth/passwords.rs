@@ -1,4 +1,4 @@
-//! Passwords: argon2id, off the event loop, at most two at a time.
+//! Passwords: argon2id on blocking threads, at most two at a time.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
@@ -11,14 +11,14 @@ use agentaflow_api::units::Secret;
 
 use crate::api_error::ApiError;
 
-/// How many characters a password has.
+/// Permitted length of a password, in characters.
 pub const PASSWORD_LENGTH: RangeInclusive<usize> = 10..=200;
-/// Hashes computed at the same time: each takes 19 MiB and tens of milliseconds of a core.
+/// Concurrent hashes: each takes 19 MiB and tens of milliseconds of a core.
 const AT_ONCE: usize = 2;
-/// Callers that may wait for their turn; more are sent away.
+/// Maximum number of queued callers; further callers receive an error.
 const WAITING: usize = 64;
 
-/// Hashes and checks passwords.
+/// Hashes and verifies passwords.
 #[derive(Clone, Debug)]
 pub struct Passwords {
     turns: Arc<Semaphore>,
@@ -35,14 +35,14 @@ impl Default for Passwords {
 }
 
 impl Passwords {
-    /// The hash of a password, in PHC form.
+    /// Hash of a password, in PHC format.
     pub async fn hash(&self, password: &Secret) -> Result<String, ApiError> {
         let password = password.clone();
         self.blocking(move || hash(&password)).await?
     }
 
-    /// Whether this is the password. Without a hash it is not, after just as long: nobody learns from the time
-    /// which names exist.
+    /// Returns true if the password matches. Takes the same time without a hash, so that response times do not reveal
+    /// existing names.
     pub async fn verify(&self, password: &Secret, hash: Option<String>) -> Result<bool, ApiError> {
         let password = password.clone();
         self.blocking(move || {
@@ -82,7 +82,7 @@ fn verify(password: &Secret, hash: &str) -> bool {
     Argon2::default().verify_password(password.expose().as_bytes(), &hash).is_ok()
 }
 
-/// A hash of nobody's password, made like all others.
+/// Hash for unknown names, with the parameters of all other hashes.
 fn decoy() -> &'static str {
     static DECOY: OnceLock<String> = OnceLock::new();
     DECOY.get_or_init(|| hash(&Secret::from("nobody has this password")).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! Sessions: a refresh token that is used once and replaced, and the access tokens made with it.
+//! Sessions: single-use refresh tokens, and the access tokens issued with them.
 
 use agentaflow_api::account::Tokens;
 use agentaflow_api::ids::UserId;
@@ -11,19 +11,19 @@ use crate::core::{DirectoryWrite, Ids};
 use crate::directory::Directory;
 use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 
-/// How long a session lasts when nobody uses it.
+/// Lifetime of an unused session.
 const REFRESH_MS: i64 = 30 * 24 * 3600 * 1000;
-/// Used tokens of a session that are remembered, to notice when a stolen one is used again.
+/// Used tokens kept per session, to detect the reuse of a stolen token.
 const REMEMBERED: usize = 20;
-/// Sessions of one user at the same time; the oldest ends for a new one.
+/// Maximum number of sessions per user; a new session ends the oldest one.
 const SESSIONS: usize = 50;
 
-/// A session that was opened or went on.
+/// A new or refreshed session.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// What the client keeps.
+    /// Tokens for the client.
     pub tokens: Tokens,
-    /// Whose it is.
+    /// Owner of the session.
     pub user: UserRow,
 }
 
@@ -39,7 +39,7 @@ pub fn open_session(user: UserId, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>
     }))
 }
 
-/// Uses up a refresh token for a new one. If it was used before, somebody else has it: the whole session ends.
+/// Exchanges a refresh token for a new one. A second use reveals a stolen token and ends the whole session.
 pub fn refresh(
     token: &Secret,
     jwt: JwtKeys,
@@ -65,7 +65,7 @@ pub fn refresh(
     }))
 }
 
-/// Ends the session that this refresh token belongs to. A token that nobody knows is fine: it is over already.
+/// Ends the session of a refresh token. An unknown token succeeds: its session has ended already.
 pub fn end_session(token: &Secret) -> DirectoryWrite<()> {
     let hash = digest(token.expose());
     Box::new(move |directory, _, now| {
@@ -82,7 +82,7 @@ pub fn end_session_named(sid: String) -> DirectoryWrite<()> {
     })
 }
 
-/// Uses up a one-time link and opens a session for a browser.
+/// Exchanges a one-time link for a browser session.
 pub fn use_link(code: &str, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, ApiError> {
     let hash = digest(code);
     let minted = mint(CredentialKind::Refresh, "")?;
@@ -159,7 +159,7 @@ fn end_family(directory: &Directory, row: &CredentialRow, now: Stamp, stolen: bo
     let live = family(directory, &row.name).filter(|row| row.revoked_at.is_none());
     let mut changes: Vec<_> = live.map(|row| revoked(row, now)).collect();
     let user = row.user_id.and_then(|id| directory.users.get(&id));
-    // The thief may hold access tokens too, so all of them are made void; honest sessions refresh.
+    // The thief may hold access tokens too, so all of them are invalidated; legitimate sessions refresh.
     if let Some(user) = user.filter(|_| stolen && !changes.is_empty()) {
         let session_epoch = user.session_epoch.wrapping_add(1);
         changes.push(Change::User(Box::new(UserRow { session_epoch, ..user.clone() })));
@@ -176,7 +176,7 @@ fn forget_used(directory: &Directory, row: &CredentialRow) -> Vec<Change> {
     used.into_iter().take(many).map(Change::CredentialGone).collect()
 }
 
-/// Forgets what has ended of this user, and the oldest sessions if there are too many.
+/// Removes expired sessions and links of a user, and the oldest sessions beyond the limit.
 fn make_room(directory: &Directory, user: UserId, now: Stamp) -> Vec<Change> {
     let mine = |row: &&CredentialRow| {
         row.user_id == Some(user)

@@ -1,4 +1,4 @@
-//! Random secrets, and the hashes under which they are kept.
+//! Random secrets, and the hashes under which they are stored.
 
 use std::fmt::Write as _;
 
@@ -11,19 +11,19 @@ use agentaflow_api::units::{Secret, Stamp};
 use crate::api_error::ApiError;
 use crate::store::{CredentialKind, CredentialRow};
 
-/// Characters of a secret that lists may show.
+/// Number of characters of a secret that lists show.
 const SHOWN: usize = 10;
 
-/// A new secret with the row that remembers it. The row has no number yet.
+/// A new secret with its record, which has no id yet.
 #[derive(Clone, Debug)]
 pub struct Minted {
-    /// The secret itself, told once.
+    /// The secret; returned only once.
     pub secret: Secret,
-    /// What is kept.
+    /// Record to store.
     pub row: CredentialRow,
 }
 
-/// A secret of this kind: a prefix that says what it is, and 32 random bytes.
+/// New secret: a prefix that names its kind, and 32 random bytes.
 pub fn new_secret(kind: CredentialKind) -> Result<Secret, ApiError> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
@@ -31,7 +31,7 @@ pub fn new_secret(kind: CredentialKind) -> Result<Secret, ApiError> {
     Ok(Secret(format!("{}{}", prefix(kind), URL_SAFE_NO_PAD.encode(bytes))))
 }
 
-/// A secret of this kind, ready to be kept.
+/// New secret of this kind with its record.
 pub fn mint(kind: CredentialKind, name: &str) -> Result<Minted, ApiError> {
     let secret = new_secret(kind)?;
     let row = CredentialRow {
@@ -45,7 +45,7 @@ pub fn mint(kind: CredentialKind, name: &str) -> Result<Minted, ApiError> {
     Ok(Minted { secret, row })
 }
 
-/// The hash under which a secret is kept. The secret is random and long, so a fast hash is enough.
+/// Hash under which a secret is stored. The secret is long and random, so a fast hash suffices.
 pub fn digest(secret: &str) -> String {
     sha256_hex(secret.as_bytes())
 }
@@ -59,7 +59,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// How secrets of this kind begin.
+/// Prefix of secrets of this kind.
 fn prefix(kind: CredentialKind) -> &'static str {
     match kind {
         CredentialKind::ApiKey => "aft_",

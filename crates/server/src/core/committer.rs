@@ -138,7 +138,7 @@ impl Inner {
         self.done.cancel();
     }
 
-    /// Runs the engine and takes the batch, if it holds anything.
+    /// Runs the engine and takes the batch, unless the batch is empty.
     fn next_transaction(&self, chores: &mut Chores) -> Option<Transaction> {
         let mut state = self.lock();
         if state.journal.is_open() {

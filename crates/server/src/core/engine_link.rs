@@ -66,12 +66,12 @@ impl EngineLink {
         }
     }
 
-    /// Whether a pass is due: an event was applied, or the requested time has come.
+    /// Returns true if a pass is due: an event was applied, or the requested time has come.
     pub(crate) fn is_due(&self) -> bool {
         self.needs_pass || self.wake.is_some_and(|at| at <= self.clock.now())
     }
 
-    /// Another event was applied since the last pass began.
+    /// Returns true if an event was applied since the last pass began.
     pub(crate) fn needs_pass(&self) -> bool {
         self.needs_pass
     }

@@ -220,7 +220,7 @@ impl Core {
         self.inner.published.queue(name)
     }
 
-    /// Creates or replaces a queue. The flag tells if it is new.
+    /// Creates or replaces a queue. The flag is true if the queue is new.
     pub async fn put_queue(
         &self,
         queue: QueueSpec,
@@ -271,7 +271,7 @@ impl Core {
         self.inner.lock().engine.scheduler().policy().strategy.name()
     }
 
-    /// Whether the database answers and the core accepts changes.
+    /// Fails unless the database answers and the core accepts changes.
     pub async fn ready(&self) -> Result<(), ApiError> {
         self.inner.lock().journal.check_open()?;
         self.inner.store.ping().await.map_err(|error| unreadable(&error))

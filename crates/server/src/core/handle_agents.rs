@@ -141,7 +141,7 @@ impl Core {
         .await
     }
 
-    /// Whether a task is assigned to the node of this agent; only then are its logs accepted.
+    /// Returns true if a task is assigned to the node of this agent; only then are its logs accepted.
     pub fn owns(&self, agent: AgentId, key: TaskKey) -> bool {
         let state = self.inner.lock();
         let node = state.nodes.node_of(agent);

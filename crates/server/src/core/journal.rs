@@ -16,7 +16,7 @@ use crate::api_error::ApiError;
 use crate::store::Change;
 
 /// Collects one batch under the core's lock; the committer takes and writes it. Changes of jobs are collected by
-/// [`super::job::JobTable`], which writes each job once however often it changed.
+/// [`super::job::JobTable`], which writes each job once per batch.
 #[derive(Debug)]
 pub(crate) struct Journal {
     batch: Batch,
@@ -105,7 +105,7 @@ impl Journal {
         !self.batch.changes.is_empty()
     }
 
-    /// Whether the batch holds anything to write, send or answer.
+    /// Returns true if the batch has nothing to write, send or answer.
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_changes()
             && self.batch.messages.is_empty()
@@ -158,7 +158,7 @@ impl Batch {
     /// Answers every caller that waits for this batch.
     pub(crate) fn answer(self, result: &Result<(), ApiError>) {
         for ticket in self.tickets {
-            // The caller may have gone away.
+            // The caller may have disconnected.
             let _ = ticket.send(result.clone());
         }
     }

@@ -16,7 +16,7 @@ use crate::store::{AccountRow, UserRow};
 pub(crate) struct Ledger {
     accounts: FxHashMap<UserId, Account>,
     last_entry: i64,
-    /// Amounts or promises changed: budget gates need an update.
+    /// Balances or reserved costs changed: budget gates need an update.
     gates_stale: bool,
     /// Users whose account changed since the last publication.
     stale_users: BTreeSet<UserId>,

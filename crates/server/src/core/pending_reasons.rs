@@ -1,7 +1,7 @@
 //! Current pending reasons for lists of jobs, so that lists and explanations agree.
 //!
-//! The engine reports a reason by itself only when its kind changes; the numbers in a recorded reason grow old. Lists ask a
-//! copy of the engine, outside of the core's lock.
+//! The engine reports a reason by itself only when its kind changes; the numbers in a recorded reason become outdated.
+//! Lists query a copy of the engine, outside of the core's lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

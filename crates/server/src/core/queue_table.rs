@@ -8,7 +8,7 @@ use agentaflow_engine::{MiB, MilliCpu, Queue, Quota};
 
 use crate::store::QueueRow;
 
-/// Queue that contains all others. It has no record.
+/// Queue above all other queues; the store has no record of it.
 pub(crate) const ROOT: &str = "root";
 
 #[derive(Debug, Default)]

@@ -80,7 +80,7 @@ fn book_tasks(jobs: &JobTable, nodes: &mut NodeTable) {
     }
 }
 
-/// Restores the engine from facts. Inconsistent facts cost the jobs that they belong to, and no others.
+/// Restores the engine from facts. Inconsistent facts exclude only the jobs that they belong to.
 fn restore_engine(
     jobs: &JobTable,
     nodes: &mut NodeTable,

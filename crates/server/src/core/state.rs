@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// Whether the next transaction has something to write.
+    /// Returns true if the next transaction has something to write.
     pub(super) fn has_changes(&self) -> bool {
         self.journal.has_changes() || self.jobs.has_unsaved()
     }

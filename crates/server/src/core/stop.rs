@@ -97,7 +97,7 @@ pub(super) fn stops(job: &JobRow, grace: Option<u64>) -> Vec<NodeStop> {
     .collect()
 }
 
-/// Whether a job that was stopped for this cause is requeued.
+/// Returns true if a job that was stopped for this cause is requeued.
 pub(super) fn requeues(cause: StopCause) -> bool {
     matches!(
         cause,

@@ -30,7 +30,7 @@ impl Disk {
         Self { look, seen: Mutex::default() }
     }
 
-    /// Whether logs must not grow now. A change is logged.
+    /// Returns true if logs must not grow now. A change is logged.
     pub(super) fn is_nearly_full(&self, dir: &Path) -> bool {
         self.check(dir, Instant::now())
     }
@@ -42,13 +42,13 @@ impl Disk {
             Some((_, full)) => full,
             None => false,
         };
-        // Without an answer of the system logs are written.
+        // Logs are written if the system cannot report its free space.
         let full = (self.look)(dir).is_some_and(|(free, all)| free < KEPT_FREE.min(all / 20));
         *seen = Some((now, full));
         match (before, full) {
             (false, true) => tracing::warn!(
                 dir = %dir.display(),
-                "the disk is nearly full: what jobs write is dropped, so that the database can go on; free some room"
+                "Disk is nearly full; output of jobs is dropped to keep space for the database"
             ),
             (true, false) => tracing::info!("Disk has free space again; output of jobs is stored"),
             _ => {}

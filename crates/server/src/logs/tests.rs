@@ -107,7 +107,7 @@ async fn followers_wake_when_something_is_written_and_others_do_not() {
     assert!(!two.has_changed().unwrap());
     drop((one, two));
     drop(logs.subscribe(JobId(3)));
-    assert_eq!(logs.followers.lock().unwrap().len(), 1, "nobody is remembered for long");
+    assert_eq!(logs.followers.lock().unwrap().len(), 1, "ended followers are forgotten");
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ impl JobState {
         self.exit_code = None;
     }
 
-    /// Whether a task of the current attempt has not ended.
+    /// Returns true if a task of the current attempt has not ended.
     pub(crate) fn has_live_task(&self) -> bool {
         self.tasks.iter().any(|task| task.state != TaskState::Ended)
     }

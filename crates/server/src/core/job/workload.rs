@@ -12,7 +12,7 @@ use agentaflow_engine::{
 use crate::api_error::ApiError;
 use crate::store::JobRow;
 
-/// Seconds between TERM and KILL of a job that does not say.
+/// Default seconds between SIGTERM and SIGKILL.
 pub(crate) const DEFAULT_GRACE: u32 = 10;
 /// Run time of a job that names neither an estimate nor a timeout.
 const UNKNOWN_DURATION_MS: u64 = 3_600_000;
@@ -33,7 +33,7 @@ pub(crate) fn expected_ms(job: &JobRow) -> u64 {
     seconds.map_or(UNKNOWN_DURATION_MS, |seconds| seconds.saturating_mul(1000))
 }
 
-/// Milliseconds between TERM and KILL.
+/// Milliseconds between SIGTERM and SIGKILL.
 pub(crate) fn grace_ms(spec: &JobSpec) -> u64 {
     u64::from(spec.stop_grace_seconds.unwrap_or(DEFAULT_GRACE)) * 1000
 }

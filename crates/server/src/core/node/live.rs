@@ -42,7 +42,7 @@ pub(crate) struct LiveNode {
     resend: bool,
 }
 
-/// Signs of life of a node.
+/// Contacts and heartbeats of a node.
 #[derive(Clone, Copy, Debug)]
 struct Liveness {
     /// Last contact, or the start of the server.
@@ -84,7 +84,7 @@ pub(crate) struct TaskBooking {
     pub(super) memory: u64,
     /// GiB.
     pub(super) storage: u64,
-    /// Seconds between TERM and KILL.
+    /// Seconds between SIGTERM and SIGKILL.
     stop_grace: u32,
 }
 
@@ -212,12 +212,12 @@ impl LiveNode {
         true
     }
 
-    /// Whether work can reach the node.
+    /// Returns true if work can reach the node.
     pub(crate) fn is_reachable(&self) -> bool {
         self.stream.is_some() || self.push_answers
     }
 
-    /// Whether the last contact is at most three intervals old.
+    /// Returns true if the last contact is at most three intervals old.
     pub(crate) fn is_alive(&self) -> bool {
         self.liveness.heard && self.liveness.last_contact.elapsed() < self.alive_for()
     }
@@ -226,7 +226,7 @@ impl LiveNode {
         self.liveness.interval * MISSED_HEARTBEATS
     }
 
-    /// Time at which [`LiveNode::is_alive`] ends without another contact; none if it is not alive.
+    /// Time at which [`LiveNode::is_alive`] becomes false without another contact; none if it is false now.
     pub(super) fn alive_until(&self) -> Option<Instant> {
         self.is_alive().then(|| self.liveness.last_contact + self.alive_for())
     }
@@ -239,7 +239,7 @@ impl LiveNode {
         self.liveness.lost
     }
 
-    /// Whether the engine has a description of the node.
+    /// Returns true if the engine has a description of the node.
     pub(crate) fn is_known_to_engine(&self) -> bool {
         self.reported.is_some()
     }
@@ -248,21 +248,21 @@ impl LiveNode {
         self.liveness.last_heartbeat
     }
 
-    /// Whether the node has been silent for so long that its guardian has stopped all leased jobs: three intervals and
-    /// the longest grace of its jobs.
+    /// Returns true if the node has been silent until its guardian has stopped all leased jobs: three intervals and the
+    /// longest grace of its jobs.
     pub(crate) fn lease_expired(&self) -> bool {
         let grace = self.tasks.values().map(|task| task.stop_grace).max().unwrap_or(0);
         let patience = self.alive_for() + Duration::from_secs(grace.into()) + GUARDIAN_SLACK;
         self.liveness.last_contact.elapsed() > patience
     }
 
-    /// Whether the node is silent and must be declared lost.
+    /// Returns true if the node is silent and must be declared lost.
     pub(crate) fn is_overdue(&self) -> bool {
         let relevant = self.reported.is_some() || self.has_tasks();
         relevant && !self.liveness.lost && self.lease_expired()
     }
 
-    /// Whether the engine still places work on the node although it is silent.
+    /// Returns true if the engine still places work on the node although the node is silent.
     pub(crate) fn is_open_but_silent(&self) -> bool {
         self.reported.as_ref().is_some_and(|reported| !reported.cordoned) && !self.is_alive()
     }
@@ -275,18 +275,18 @@ impl LiveNode {
         self.row.spec.runtimes.iter().map(String::as_str).collect()
     }
 
-    /// Whether the node belongs to a Kubernetes cluster. Its heartbeats report the room that foreign pods leave, jobs
-    /// of this server included.
+    /// Returns true if the node belongs to a Kubernetes cluster. Its heartbeats report the room that foreign pods
+    /// leave, jobs of this server included.
     pub(crate) fn is_kubernetes(&self) -> bool {
         self.row.spec.runtimes.iter().any(|runtime| runtime == KUBERNETES)
     }
 
-    /// Whether the server calls the agent, according to the documented push protocol.
+    /// Returns true if the server calls the agent, according to the documented push protocol.
     pub(crate) fn is_push(&self) -> bool {
         self.stream.is_none() && self.row.spec.api_endpoint.is_some()
     }
 
-    /// Whether this agent is connected.
+    /// Returns true if this agent is connected.
     pub(crate) fn is_connected(&self, agent: AgentId) -> bool {
         self.stream == Some(agent) || self.push_answers
     }
@@ -340,7 +340,7 @@ impl LiveNode {
             Contact::Push { answers } => self.push_answers = answers,
         }
         if matches!(contact, Contact::Stream(_) | Contact::Push { answers: true }) {
-            // A connection is a sign of life; only heartbeats renew leases.
+            // A connection counts as contact; only heartbeats renew leases.
             self.liveness.heard = true;
             if !self.liveness.lost {
                 self.liveness.last_contact = Instant::now();
@@ -401,7 +401,7 @@ impl LiveNode {
         self.reported = None;
     }
 
-    /// Whether the engine knows this GPU of the node.
+    /// Returns true if the engine knows this GPU of the node.
     pub(crate) fn has_reported_gpu(&self, gpu: &GpuId) -> bool {
         let gpus = self.reported.iter().flat_map(|reported| &reported.node.gpus);
         gpus.into_iter().any(|known| known.id == *gpu)
