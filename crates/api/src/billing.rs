@@ -58,7 +58,7 @@ impl LedgerKind {
         }
     }
 
-    /// Kind of a word of the store.
+    /// Kind for a stored word.
     pub fn from_word(word: &str) -> Self {
         match word {
             "credit" => Self::Credit,
@@ -87,7 +87,7 @@ pub struct UsageRow {
     pub cost: Dollars,
 }
 
-/// Credit by an admin; negative to take credit back.
+/// Credit by an admin; a negative amount withdraws credit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Credit {

@@ -41,7 +41,7 @@ wire_enum! {
 }
 
 impl EndReason {
-    /// Whether the job's own retries apply. Stops by a user, a timeout or a budget are final.
+    /// Returns true if the job's own retries apply. Stops by a user, a timeout or a budget are final.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -54,7 +54,7 @@ impl EndReason {
         )
     }
 
-    /// Whether the process ended by itself, so that its output may tell more than the reason.
+    /// Returns true if the process ended by itself; its output may then tell more than the reason.
     pub fn is_own_exit(self) -> bool {
         matches!(self, Self::Exited | Self::Signalled | Self::GpuOutOfMemory)
     }

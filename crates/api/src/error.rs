@@ -1,7 +1,7 @@
 //! Errors of the API: a code, details as data, and a message.
 //!
-//! Clients decide on [`ErrorBody::code`] and [`ErrorBody::details`]. [`ErrorBody::detail`] is text for people and may
-//! change with any release.
+//! Clients decide on [`ErrorBody::code`] and [`ErrorBody::details`]. [`ErrorBody::detail`] is human-readable text and
+//! may change with any release.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,7 +11,7 @@ use crate::wire::wire_enum;
 /// Body of every response with a status of 400 or above.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// Message for people: the cause, and a remedy where there is one.
+    /// Human-readable message: the cause, and a remedy if one exists.
     pub detail: String,
     /// Error code for programs.
     pub code: ErrorCode,
@@ -116,7 +116,7 @@ pub struct ErrorDetails {
 }
 
 impl ErrorDetails {
-    /// Whether no field applies.
+    /// Returns true if no field applies.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

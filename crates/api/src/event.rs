@@ -15,7 +15,7 @@ pub struct Event {
     pub at: Stamp,
     /// Kind, such as `Submitted`, `Pending`, `Scheduled`, `Started`, `Failed`, `NodeLost`.
     pub kind: EventKind,
-    /// Message for people.
+    /// Human-readable message.
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<i64>,
@@ -124,7 +124,7 @@ impl Default for EventKind {
 }
 
 impl EventKind {
-    /// Whether the job of the event has ended.
+    /// Returns true if the job of the event has ended.
     pub fn ends_job(&self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }

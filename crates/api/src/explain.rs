@@ -22,7 +22,7 @@ pub struct Explanation {
     /// Reason for which the job is pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_reason: Option<PendingReason>,
-    /// Reason for the end of the job, with exhausted memory told apart from a plain exit.
+    /// Reason for the end of the job, with exhausted memory distinguished from a plain exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_reason: Option<EndReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

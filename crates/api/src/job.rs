@@ -201,7 +201,7 @@ impl JobStatus {
         }
     }
 
-    /// Whether the job has ended.
+    /// Returns true if the job has ended.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }

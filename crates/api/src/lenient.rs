@@ -8,7 +8,7 @@ pub fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, 
     deserializer.deserialize_any(Whole)
 }
 
-/// The same, for numbers that fit into 32 bits.
+/// Like [`whole`], for numbers that fit into 32 bits.
 pub fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     let value = whole(deserializer)?;
     value
@@ -51,7 +51,7 @@ impl<'de> de::Visitor<'de> for Whole {
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
-        // Beyond this, floats and databases stop agreeing on the number.
+        // Beyond 2^53, a float cannot represent every integer.
         if value > 1 << 53 {
             return Err(E::custom("the number is too large"));
         }

@@ -1,10 +1,10 @@
 //! Types of the REST API and a client.
 //!
-//! These types are plain data; the server validates them once, where a request enters. Existing clients send floats for
+//! These types are plain data; the server validates them once, when a request enters. Existing clients send floats for
 //! integers, nulls for absent fields and unknown fields, so reading is lenient ([`lenient`]) and writing is exact.
 //!
-//! Programs decide on enums: [`error::ErrorCode`], [`end::EndReason`], [`pending::PendingReason`], [`event::EventKind`].
-//! Messages are text for people and may change with any release.
+//! Programs decide on enums: [`error::ErrorCode`], [`end::EndReason`], [`pending::PendingReason`],
+//! [`event::EventKind`]. Messages are human-readable text and may change with any release.
 
 pub mod account;
 pub mod agent;

@@ -1,14 +1,14 @@
 //! Protocol between server and agent: the stream that an agent holds open, and its reports.
 //!
-//! * `GET  /gpu-workers/agents/{agent_id}/stream?session=S&after=N`: one JSON object a line ([`Framed`]),
-//!   an empty line as a ping every few seconds. Numbers count up within a session. An agent that comes back with
-//!   the session and number it saw last gets what it missed; with anything else it gets a [`Message::Sync`]
-//!   of all that it should have, and kills what is not in it.
-//! * `GET  …/poll?session=S&after=N&wait_ms=25000`: the same as one JSON array, for networks that cut streams.
-//! * `POST …/report` ([`ReportBatch`] → [`ReportReply`]): updates of tasks and pieces of logs.
+//! * `GET  /gpu-workers/agents/{agent_id}/stream?session=S&after=N`: one JSON object per line ([`Framed`]), an empty
+//!   line as a ping every few seconds. Sequence numbers increase within a session. An agent that reconnects with the
+//!   session and number of its last message receives the missed messages; with any other position it receives a
+//!   [`Message::Sync`] with its complete desired state, and kills unlisted tasks.
+//! * `GET  …/poll?session=S&after=N&wait_ms=25000`: the same messages as a JSON array, for networks that cut streams.
+//! * `POST …/report` ([`ReportBatch`] → [`ReportReply`]): task updates and log chunks.
 //!
-//! Delivery may repeat and may skip; the meaning never depends on it. Every assignment carries an epoch:
-//! an update with another epoch than the job's present one is answered `stale` and changes nothing.
+//! A message may arrive twice or not at all; the protocol tolerates both. Every assignment carries an epoch: the server
+//! answers an update with another epoch than the job's current one with `stale` and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -231,7 +231,7 @@ pub enum TaskUpdate {
     Accepted,
     /// The agent cannot run the task now; another agent may.
     Refused {
-        /// Message for people.
+        /// Human-readable message.
         detail: String,
     },
     /// Progress worth an event: an image pull, a warning.
@@ -294,7 +294,7 @@ pub struct Ended {
 /// Response to a batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportReply {
-    /// Per report, in order: whether it was applied. The agent kills and forgets a stale task.
+    /// One entry per report, in order: true if the server applied the report. The agent kills and forgets a stale task.
     pub accepted: Vec<bool>,
     /// Bytes of output that the server has per task; the agent continues from there.
     pub log_have: Vec<(TaskKey, u64)>,

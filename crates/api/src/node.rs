@@ -227,7 +227,7 @@ pub struct Node {
     /// GPUs being drained (additive).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub draining_gpus: Vec<String>,
-    /// Whether the server can assign jobs now: an open stream, or a push endpoint that answers (additive).
+    /// True if the server can assign jobs now: an open stream, or a push endpoint that answers (additive).
     pub reachable: bool,
     /// Key for heartbeats and status; only in the response to a registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]

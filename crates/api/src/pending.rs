@@ -56,7 +56,7 @@ pub enum PendingReason {
         needs: u32,
         /// Tasks that fit now.
         fits: u32,
-        /// Whether an empty cluster would fit all of them.
+        /// True if an empty cluster would fit all tasks.
         fits_when_empty: bool,
         /// Shortfalls for one more task.
         summary: FitSummary,

@@ -8,22 +8,22 @@ use crate::agent::{Agent, AgentRegistration};
 use crate::link::{Framed, ReportBatch, ReportReply};
 use crate::node::{Heartbeat, Node, NodeRegistration};
 
-/// How long a held-open stream may be silent: several times the server's ping.
+/// Maximum silence of an open stream: several times the server's ping interval.
 const STREAM_IDLE: Duration = Duration::from_secs(20);
 
-/// How much longer than asked an answer to a long poll may take.
+/// Added to the requested wait as the timeout of a long poll.
 const POLL_SLACK: Duration = Duration::from_secs(10);
 
-/// A place in the numbered messages of the server.
+/// Position in the numbered messages of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// The session; none before the first message.
+    /// Session; none before the first message.
     pub session: Option<String>,
-    /// The last number seen.
+    /// Number of the last message received.
     pub after: u64,
 }
 
-/// Messages as they come over a held-open stream.
+/// Messages of an open stream.
 #[derive(Debug)]
 pub struct Messages {
     lines: Lines,
@@ -31,13 +31,13 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// The next message; none when the server ended the stream.
+    /// Returns the next message; none when the server ended the stream.
     pub async fn next(&mut self) -> Result<Option<Framed>, ClientError> {
         while let Some(line) = self.lines.next().await? {
             if line.is_empty() {
                 continue;
             }
-            // The text of a message may hold secrets, so only the place of the fault is told.
+            // The text of a message may hold secrets, so the error only gives the position.
             return serde_json::from_slice(&line).map(Some).map_err(|error| ClientError::Garbled {
                 url: self.url.clone(),
                 cause: format!("a message that cannot be read, at column {}", error.column()),
@@ -48,17 +48,17 @@ impl Messages {
 }
 
 impl Client {
-    /// Registers the node; the answer holds its key.
+    /// Registers the node; the response contains its key.
     pub async fn register_node(&self, node: &NodeRegistration) -> Result<Node, ClientError> {
         self.post(&format!("{BASE}/nodes/register")).body(node).json().await
     }
 
-    /// Registers the agent; the answer holds its key.
+    /// Registers the agent; the response contains its key.
     pub async fn register_agent(&self, agent: &AgentRegistration) -> Result<Agent, ClientError> {
         self.post(&format!("{BASE}/agents/register")).body(agent).json().await
     }
 
-    /// Sends a sign of life of the node, named by its `gpu-…` name or its number.
+    /// Sends a heartbeat of a node, named by its `gpu-…` name or its number.
     pub async fn heartbeat(
         &self,
         node: &str,
@@ -69,7 +69,7 @@ impl Client {
         self.post(&path).body(beat).timeout(timeout).json().await
     }
 
-    /// Opens the stream of messages for an agent, after the place seen last.
+    /// Opens the message stream of an agent after the given position.
     pub async fn stream(&self, agent: &str, seen: &Position) -> Result<Messages, ClientError> {
         let call = self
             .get(&format!("{BASE}/agents/{}/stream", segment(agent)))
@@ -80,7 +80,7 @@ impl Client {
         Ok(Messages { lines: call.lines(Some(STREAM_IDLE)).await?, url })
     }
 
-    /// Waits for messages without a stream.
+    /// Polls for messages, for networks that cut streams.
     pub async fn poll(
         &self,
         agent: &str,
@@ -96,7 +96,7 @@ impl Client {
             .await
     }
 
-    /// Reports news and pieces of logs.
+    /// Sends task updates and log chunks.
     pub async fn report(
         &self,
         agent: &str,

@@ -72,7 +72,7 @@ impl Call {
     /// Sets a JSON body.
     #[must_use]
     pub fn body(mut self, body: &impl Serialize) -> Self {
-        // Our own types always can be written as JSON; should one not, the server refuses the empty body.
+        // The types of this crate serialize without error; otherwise the server rejects the empty body.
         self.body = Some(serde_json::to_vec(body).unwrap_or_default());
         self
     }
@@ -116,13 +116,12 @@ impl Call {
         self.answer().await.map(drop)
     }
 
-    /// Sends it and reads the answer line by line as it comes. Ends with an error when nothing, not even a ping,
-    /// came for `idle`.
+    /// Sends the request and reads the response line by line. Fails if nothing, not even a ping, arrives for `idle`.
     pub async fn lines(self, idle: Option<Duration>) -> Result<Lines, ClientError> {
         Ok(Lines::new(self.bytes(idle).await?))
     }
 
-    /// Sends it and reads the answer as it comes. Ends with an error when nothing came for `idle`.
+    /// Sends the request and reads the response as a stream. Fails if nothing arrives for `idle`.
     pub async fn bytes(self, idle: Option<Duration>) -> Result<Bytes, ClientError> {
         let (url, timeout) = (self.url.clone(), self.timeout);
         let begun = tokio::time::timeout(timeout, self.send(None)).await;

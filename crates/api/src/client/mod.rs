@@ -1,6 +1,6 @@
 //! A client for the API: JSON calls, streams of lines, streams of bytes.
 //!
-//! One [`Client`] is one server and one token; it is cheap to clone. A call is put together and then sent:
+//! A [`Client`] has the address of one server and one token, and is cheap to clone. Build a call, then send it:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), agentaflow_api::client::ClientError> {
@@ -97,7 +97,7 @@ impl ClientError {
         }
     }
 
-    /// Whether a retry of the same call may succeed: no response, rate limit, or server error.
+    /// Returns true if a retry of the same call may succeed: no response, rate limit, or server error.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Garbled { .. } => true,
@@ -112,8 +112,8 @@ impl ClientError {
 }
 
 impl Client {
-    /// A client for the server at an address such as `http://127.0.0.1:8000`. A path is kept as a prefix; the
-    /// base path of the worker API at its end is not needed and is taken off.
+    /// Creates a client for a server address such as `http://127.0.0.1:8000`. Keeps a path as a prefix, without the
+    /// base path of the worker API at its end.
     pub fn new(address: &str, token: Option<Secret>) -> Result<Self, ClientError> {
         let base = parse_base(address)?;
         let problem = |error: reqwest::Error| ClientError::Address {
@@ -124,7 +124,7 @@ impl Client {
         Ok(Self { http, base, token })
     }
 
-    /// The same server with another token.
+    /// Client of the same server with another token.
     #[must_use]
     pub fn with_token(&self, token: Secret) -> Self {
         Self { http: self.http.clone(), base: self.base.clone(), token: Some(token) }
@@ -135,8 +135,8 @@ impl Client {
         &self.base
     }
 
-    /// Begins a call. The path is the whole path, such as `/gpu-workers/jobs/`; its parts that come from outside
-    /// go through [`segment`].
+    /// Starts a call. `path` is the whole path, such as `/gpu-workers/jobs/`; escape names from outside with
+    /// [`segment`].
     pub fn call(&self, method: Method, path: &str) -> Call {
         let mut url = self.base.clone();
         let prefix = url.path().trim_end_matches('/').to_owned();
@@ -144,22 +144,22 @@ impl Client {
         Call::new(self.http.clone(), method, url, self.token.clone())
     }
 
-    /// Begins a `GET`.
+    /// Starts a `GET`.
     pub fn get(&self, path: &str) -> Call {
         self.call(Method::GET, path)
     }
 
-    /// Begins a `POST`.
+    /// Starts a `POST`.
     pub fn post(&self, path: &str) -> Call {
         self.call(Method::POST, path)
     }
 
-    /// Begins a `PUT`.
+    /// Starts a `PUT`.
     pub fn put(&self, path: &str) -> Call {
         self.call(Method::PUT, path)
     }
 
-    /// Begins a `DELETE`.
+    /// Starts a `DELETE`.
     pub fn delete(&self, path: &str) -> Call {
         self.call(Method::DELETE, path)
     }
@@ -222,7 +222,7 @@ fn builder(base: &Url) -> reqwest::ClientBuilder {
         // A redirect could carry the token to another host.
         .redirect(reqwest::redirect::Policy::none());
     if base.scheme() == "http" {
-        // Reading the system's certificates takes time and memory that plain HTTP has no use for.
+        // Plain HTTP needs no system certificates, which take time and memory to read.
         builder = builder.tls_certs_only([]);
     }
     if is_loopback(base) {
@@ -240,7 +240,7 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Chooses the cryptography of TLS once for the process; whoever chose before wins.
+/// Selects the TLS cryptography of the process once; an earlier selection stays.
 pub fn install_crypto() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));

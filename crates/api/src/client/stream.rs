@@ -1,4 +1,4 @@
-//! Answers that come piece by piece.
+//! Streamed responses.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use url::Url;
 
 use super::{ClientError, shown};
 
-/// The longest line that is read: more than any assignment can be.
+/// Maximum length of a line: longer than any assignment.
 const LINE_LIMIT: usize = 64 << 20;
 
-/// Bytes of an answer as they come.
+/// Bytes of a streamed response.
 pub struct Bytes {
     inner: BoxStream<'static, Result<bytes::Bytes, reqwest::Error>>,
     url: Url,
@@ -27,12 +27,12 @@ impl Bytes {
         Self { inner: response.bytes_stream().boxed(), url: url.clone(), headers, idle }
     }
 
-    /// What a header of the answer says.
+    /// Value of a response header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The next piece; none at the end. Nothing is lost when the future is dropped.
+    /// Returns the next chunk; none at the end. Cancel-safe: dropping the future loses no data.
     pub async fn next(&mut self) -> Result<Option<bytes::Bytes>, ClientError> {
         let next = match self.idle {
             None => self.inner.next().await,
@@ -58,12 +58,12 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// Lines of an answer as they come.
+/// Lines of a streamed response.
 #[derive(Debug)]
 pub struct Lines {
     bytes: Bytes,
     buffer: Vec<u8>,
-    /// How far the buffer was searched for the end of a line.
+    /// Length of the buffer already searched for the end of a line.
     searched: usize,
 }
 
@@ -72,8 +72,8 @@ impl Lines {
         Self { bytes, buffer: Vec::new(), searched: 0 }
     }
 
-    /// The next line without its end; an empty one is a ping. None at the end. Nothing is lost when the future is
-    /// dropped.
+    /// Returns the next line without its end; an empty line is a ping. None at the end of the stream. Cancel-safe:
+    /// dropping the future loses no data.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
         loop {
             if let Some(line) = self.take_line() {
@@ -86,7 +86,7 @@ impl Lines {
             match self.bytes.next().await? {
                 Some(piece) => self.buffer.extend_from_slice(&piece),
                 None if self.buffer.is_empty() => return Ok(None),
-                // The last line has no end: it may have been cut, so it is not handed out.
+                // A last line without its end may be truncated, so it is dropped.
                 None => {
                     self.buffer.clear();
                     return Ok(None);

@@ -10,23 +10,23 @@ use crate::node::{Node, NodeUpdate};
 use crate::queue::Queue;
 use crate::{BASE, PAGE_MOST};
 
-/// Which part of a job's output is wanted.
+/// Selected part of a job's output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Go on until the job is over.
+    /// Continue until the job ends.
     pub follow: bool,
     /// Number of lines from the end.
     pub tail: Option<u64>,
-    /// The task; the first when absent.
+    /// Task; default is the first one.
     pub task: Option<u32>,
-    /// Begin at this byte.
+    /// Offset of the first byte.
     pub offset: Option<u64>,
 }
 
-/// Which jobs are listed.
+/// Filter of a list of jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobQuery {
-    /// Only with one of these; empty means all.
+    /// Only with one of these statuses; empty means all.
     pub status: Vec<JobStatus>,
     /// Number of rows to skip.
     pub skip: Option<u64>,
@@ -34,7 +34,7 @@ pub struct JobQuery {
     pub limit: Option<u64>,
 }
 
-/// Events as they happen.
+/// Stream of events.
 #[derive(Debug)]
 pub struct Events {
     lines: Lines,
@@ -42,10 +42,10 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; none when the server ended the stream.
+    /// Returns the next event; none when the server ended the stream.
     pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
         while let Some(line) = self.lines.next().await? {
-            // Names of events, their numbers and pings say nothing that the data does not.
+            // Event names, ids and pings add nothing to the data.
             let Some(data) = line.strip_prefix(b"data:") else { continue };
             return serde_json::from_slice(data).map(Some).map_err(|error| ClientError::Garbled {
                 url: self.url.clone(),
@@ -57,7 +57,7 @@ impl Events {
 }
 
 impl Client {
-    /// Hands in a job. The same key with the same job again returns the job that was made first.
+    /// Submits a job. The same key with the same job again returns the first job.
     pub async fn submit(&self, job: &JobCreate, key: Option<&str>) -> Result<Job, ClientError> {
         let call = self.post(&format!("{BASE}/jobs/")).body(job);
         match key {
@@ -71,12 +71,11 @@ impl Client {
         self.post(&format!("{BASE}/jobs/what-if")).body(job).json().await
     }
 
-    /// A job.
     pub async fn job(&self, id: i64) -> Result<Job, ClientError> {
         self.get(&format!("{BASE}/jobs/{id}")).json().await
     }
 
-    /// Jobs, newest first. Where jobs are so large that the server ends a page early, the next ones are fetched.
+    /// Jobs, newest first. Fetches the following pages if the server ends a page early because of its size.
     pub async fn jobs(&self, query: &JobQuery) -> Result<Vec<Job>, ClientError> {
         let words: Vec<_> = query.status.iter().map(|status| status.as_str()).collect();
         let words = (!words.is_empty()).then(|| words.join(","));
@@ -102,22 +101,21 @@ impl Client {
         }
     }
 
-    /// Stops a job.
     pub async fn cancel(&self, id: i64) -> Result<Job, ClientError> {
         self.post(&format!("{BASE}/jobs/{id}/cancel")).json().await
     }
 
-    /// Ends a job as if it were done.
+    /// Stops a job and marks it as completed.
     pub async fn complete(&self, id: i64) -> Result<Job, ClientError> {
         self.post(&format!("{BASE}/jobs/{id}/complete")).json().await
     }
 
-    /// Why a job waits, and when it will start.
+    /// Pending reason and expected start of a job.
     pub async fn explain(&self, id: i64) -> Result<Explanation, ClientError> {
         self.get(&format!("{BASE}/jobs/{id}/explain")).json().await
     }
 
-    /// The output of a job, as it comes.
+    /// Output of a job, as a stream.
     pub async fn logs(&self, id: i64, query: &LogQuery) -> Result<Bytes, ClientError> {
         self.get(&format!("{BASE}/jobs/{id}/logs"))
             .maybe("follow", query.follow.then_some(true))
@@ -154,7 +152,6 @@ impl Client {
         Ok(Events { lines: call.lines(Some(Duration::from_mins(1))).await?, url })
     }
 
-    /// The nodes.
     pub async fn nodes(&self) -> Result<Vec<Node>, ClientError> {
         self.get(&format!("{BASE}/nodes/")).query("limit", 1000).json().await
     }
@@ -164,12 +161,10 @@ impl Client {
         self.get(&format!("{BASE}/nodes/{}", segment(node))).json().await
     }
 
-    /// Changes a node.
     pub async fn update_node(&self, node: &str, update: &NodeUpdate) -> Result<Node, ClientError> {
         self.put(&format!("{BASE}/nodes/{}", segment(node))).body(update).json().await
     }
 
-    /// The queues.
     pub async fn queues(&self) -> Result<Vec<Queue>, ClientError> {
         self.get("/queues").json().await
     }

@@ -1,4 +1,4 @@
-//! A store that fails: nothing is promised that is not kept.
+//! A store that fails: the core confirms no change that is not durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use agentaflow_server::store::{
 
 use crate::rig::{Rig, ended, running, spec};
 
-/// Refuses to write while told to, like a full disk, and waits while somebody holds the pause.
+/// Fails writes on demand, like a full disk, and blocks writes while a test holds the pause.
 struct Faulty {
     inner: Arc<dyn Store>,
     full: Arc<AtomicBool>,

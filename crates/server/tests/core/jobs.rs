@@ -1,4 +1,4 @@
-//! The life of jobs.
+//! Life cycle of jobs.
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::EventKind;
@@ -42,7 +42,7 @@ async fn a_short_job_needs_only_one_report() {
     assert_eq!((job.status, job.exit_code), (JobStatus::Failed, Some(3)));
     assert_eq!(job.end_reason, Some(EndReason::Exited));
     assert!(job.started_at.is_some());
-    // The answer may have been lost: saying it again is fine and changes nothing.
+    // The response may have been lost: a repeated report changes nothing.
     assert!(!worker.report(key, ended(0, 1)).await);
     assert_eq!(rig.job(id).await.exit_code, Some(3));
 }
@@ -173,7 +173,7 @@ async fn running_and_pending_jobs_survive_a_restart() {
     assert_eq!(rig.job(runs).await.status, JobStatus::Running);
     assert_eq!(rig.job(waits).await.status, JobStatus::Pending);
 
-    // The agent comes back with a session that the new server does not know, and is told what it should have.
+    // The agent reconnects with a session that the new server does not know, and receives a full sync.
     let agent = AgentId(rig.core.agents()[0].id);
     let mut stream = rig.core.open_stream(agent, Some("old".into()), 9).await.unwrap();
     let agentaflow_server::core::StreamItem::Message(first) = stream.recv().await.unwrap() else {

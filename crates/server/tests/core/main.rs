@@ -1,4 +1,4 @@
-//! The core on a real store, with agents that are played by the test.
+//! The core on a real store, with agents that the test simulates.
 
 mod faults;
 mod jobs;

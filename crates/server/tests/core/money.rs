@@ -1,4 +1,4 @@
-//! Money: what is billed, who may spend.
+//! Billing and budgets.
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::EventKind;
@@ -12,7 +12,7 @@ use agentaflow_server::store::{LedgerFilter, UsageBy};
 
 use crate::rig::{Rig, ended, running, spec, stopped};
 
-/// Here a GPU costs $3.60 an hour: a thousandth of a dollar a second.
+/// A GPU costs $3.60 an hour: a thousandth of a dollar a second.
 const SECOND: i64 = 1_000;
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn a_gpu_share_is_billed_by_its_size() {
 async fn a_job_over_budget_stays_pending_with_a_reason() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 2).await;
-    // An hour of one GPU, but not of two.
+    // The budget covers an hour of one GPU, but not of two.
     rig.limit(Some(5_000_000), false).await;
     let first = rig.submit(spec(1)).await;
     let second = rig.submit(spec(1)).await;
@@ -87,7 +87,7 @@ async fn a_job_over_budget_stays_pending_with_a_reason() {
     let explained = rig.core.explain(second).await.unwrap();
     let code = explained.pending_reason.as_ref().map(PendingReason::code);
     assert_eq!(code, Some(PendingCode::BudgetExceeded));
-    // A shorter one would fit.
+    // The budget covers a shorter job.
     let third = rig.submit(JobSpec { timeout_seconds: Some(60), ..spec(1) }).await;
     assert_eq!(worker.assignment().await.key.job, third);
     rig.limit(None, false).await;

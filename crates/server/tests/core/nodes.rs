@@ -1,4 +1,4 @@
-//! The life of nodes.
+//! Life cycle of nodes.
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::error::ErrorCode;
@@ -22,7 +22,7 @@ async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
     let old = first.assignment().await.key;
     first.report(old, running()).await;
     let mut second = rig.worker("b", 1).await;
-    // The first is silent for three intervals.
+    // The first node is silent for three intervals.
     let new = second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
     assert_eq!(new.assigned_node_id, Some(second.node.0));
     let key = second.assignment().await.key;
@@ -30,7 +30,7 @@ async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
     assert_eq!(rig.job(id).await.status, JobStatus::Scheduled);
     assert!(second.report(key, ended(0, 5)).await);
     assert_eq!(rig.job(id).await.status, JobStatus::Completed);
-    // The first comes back, is active again, and is told that it should have nothing.
+    // The first node returns, is active again, and receives an empty sync.
     first.beat().await;
     let told = loop {
         if let Message::Sync { assignments, .. } = first.next().await {
@@ -210,7 +210,7 @@ async fn tasks_that_fail_after_a_lost_node_do_not_fail_the_gang() {
     second.report(two, running()).await;
     first.beat().await;
     second.beat().await;
-    // The first dies; the second notices before the server does.
+    // The first node dies; the second notices before the server does.
     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     assert!(second.report(two, ended(1, 5)).await);
     let job =
@@ -232,7 +232,7 @@ async fn a_second_agent_of_a_node_is_refused_while_the_first_has_jobs() {
     };
     let refused = rig.core.register_agent(agent("other", worker.node.0), crate::rig::HERE).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::NodeTaken);
-    // Nor may another node take an agent's name, and with it its stream.
+    // Another node must not take an agent's name, and with it the agent's stream.
     let thief = rig.core.register_node(registration("b", 1), crate::rig::HERE).await.unwrap();
     let refused = rig.core.register_agent(agent("agent-a", thief.id), crate::rig::HERE).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::AgentTaken);
@@ -312,7 +312,7 @@ async fn concurrent_gpu_cordons_of_two_admins_add_up() {
     let close = |gpu| NodeUpdate { cordon_gpus: named(&[gpu]), ..NodeUpdate::default() };
     let empty = |gpu| NodeUpdate { drain_gpus: named(&[gpu]), ..NodeUpdate::default() };
     let open = |gpu| NodeUpdate { uncordon_gpus: named(&[gpu]), ..NodeUpdate::default() };
-    // Nobody has seen what the others did.
+    // Concurrent updates, none of which builds on another.
     let (first, second, third) = tokio::join!(
         rig.core.update_node(&node, close("0")),
         rig.core.update_node(&node, empty("1")),
@@ -391,7 +391,7 @@ async fn a_kubernetes_node_assigns_whole_gpus_and_no_host_folders() {
         assert_eq!(code, Some(PendingCode::NoRuntime), "{job:?}");
     }
 
-    // Pods of others have asked for all but two cores.
+    // Foreign pods request all but two cores.
     let beat = Heartbeat { cpu_cores_available: Some(Cores(6000)), ..Heartbeat::default() };
     let node = NodeRef::Number(worker.node);
     rig.core.heartbeat(&node, beat).unwrap();

@@ -1,4 +1,4 @@
-//! A core on a SQLite file, and agents that do what a test says.
+//! A core on a SQLite file, with agents that a test controls.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use agentaflow_server::secrets::Keyring;
 use agentaflow_server::settings::Settings;
 use agentaflow_server::store::{Change, Store, UserRow, open_sqlite};
 
-/// The interval of the agents here; a node is lost after three.
+/// Heartbeat interval of the agents; a node is lost after three intervals.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -104,7 +104,7 @@ impl Rig {
         self.core.show_job(row)
     }
 
-    /// The kinds of events of a job, in order.
+    /// Kinds of the events of a job, in order.
     pub(crate) async fn kinds(&self, job: JobId) -> Vec<EventKind> {
         let filter = agentaflow_server::store::EventFilter {
             job: Some(job),
@@ -121,7 +121,7 @@ impl Rig {
             .collect()
     }
 
-    /// Waits until a job is as wanted.
+    /// Waits until a job satisfies `wanted`.
     pub(crate) async fn until(&self, id: JobId, wanted: impl Fn(&Job) -> bool) -> Job {
         for _ in 0..500 {
             let job = self.job(id).await;
@@ -137,7 +137,7 @@ impl Rig {
         );
     }
 
-    /// Registers a worker with so many GPUs of 40 GiB and opens its stream.
+    /// Registers a worker with this many GPUs of 40 GiB and opens its stream.
     pub(crate) async fn worker(&self, name: &str, gpus: u32) -> Worker {
         self.join(registration(name, gpus)).await
     }
@@ -202,7 +202,7 @@ pub(crate) fn registration(name: &str, gpus: u32) -> NodeRegistration {
     }
 }
 
-/// A job of one process on so many GPUs.
+/// A job of one process on this many GPUs.
 pub(crate) fn spec(gpus: u32) -> JobSpec {
     JobSpec {
         runtime: Some(Runtime::Process),
@@ -233,7 +233,6 @@ pub(crate) fn running() -> TaskUpdate {
 }
 
 impl Worker {
-    /// The next message.
     pub(crate) async fn next(&mut self) -> Message {
         let item = tokio::time::timeout(Duration::from_secs(5), self.stream.recv()).await;
         match item.expect("no message came").expect("the stream ended") {
@@ -256,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// Reports; the answer says whether it counted.
+    /// Sends a report; returns true if the server applied it.
     pub(crate) async fn report(&self, key: TaskKey, update: TaskUpdate) -> bool {
         let batch = ReportBatch { reports: vec![Report { key, update }], ..ReportBatch::default() };
         self.core.report(self.agent, batch).await.unwrap().accepted[0]
@@ -267,7 +266,7 @@ impl Worker {
         self.core.heartbeat(&NodeRef::Number(self.node), beat).unwrap();
     }
 
-    /// Beats until the future is done.
+    /// Sends heartbeats until the future is done.
     pub(crate) async fn beating<T>(&self, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         loop {

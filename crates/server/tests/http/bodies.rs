@@ -1,4 +1,4 @@
-//! Bodies that are not what they should be.
+//! Malformed and invalid request bodies.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Browsers: the one-time link, cookies, and the sites that must not use them.
+//! Browsers: the one-time link, cookies, and requests of other sites.
 
 use reqwest::header::{COOKIE, HOST, ORIGIN};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! The calls of the contract: who may, which status, which shape.
+//! Calls of the API: permissions, statuses and shapes.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Requests of every shape. Whatever comes in, the answer is one of the statuses that the API has, a refusal is
-//! JSON in words, nothing is written for it, and the server lives on.
+//! Requests of every shape. For any input, the response has a documented status, an error has a JSON body with a
+//! message, no rejected request is stored, and the server keeps running.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -11,7 +11,7 @@ use crate::site::{Reply, Site, send};
 
 const REFUSALS: [u16; 7] = [400, 401, 403, 404, 409, 422, 429];
 
-/// The same cases every time; `PROPTEST_CASES` and `PROPTEST_RNG_SEED` go hunting for others.
+/// The same cases in every run; `PROPTEST_CASES` and `PROPTEST_RNG_SEED` select other ones.
 fn cases(usual: u32) -> Config {
     let mut config = Config::default();
     if matches!(config.rng_seed, RngSeed::Random) {
@@ -21,7 +21,7 @@ fn cases(usual: u32) -> Config {
     Config { cases, failure_persistence: None, max_shrink_iters: 200, ..config }
 }
 
-/// Whether an answer has the form that all answers have.
+/// Asserts the form of a response; returns true for a success.
 fn judge(reply: &Reply, what: &str) -> bool {
     if (200..300).contains(&reply.status) || reply.status == 303 {
         return true;
@@ -35,7 +35,7 @@ fn judge(reply: &Reply, what: &str) -> bool {
     false
 }
 
-/// A call as a program would make it; streams are only looked at.
+/// Sends a call like a client; streams are not read to their end.
 async fn call(site: &Site, token: &str, method: &str, path: &str, body: Option<Vec<u8>>) -> Reply {
     let mut request = site.request(method, path);
     if !token.is_empty() {
@@ -77,9 +77,9 @@ async fn tokens(site: &Site) -> Vec<String> {
 struct Call {
     method: String,
     path: String,
-    /// The fields of its body.
+    /// Fields of the body.
     fields: Vec<String>,
-    /// A body that makes sense.
+    /// A valid body.
     example: Map<String, Value>,
 }
 
@@ -112,7 +112,7 @@ fn fields(api: &Value, schema: &Value) -> Vec<String> {
     inherited.chain(own).collect()
 }
 
-/// A path with something in the place of each name.
+/// A path with a value for each parameter.
 fn filled(path: &str, with: &str) -> String {
     let parts = path.split('/').map(|part| if part.starts_with('{') { with } else { part });
     parts.collect::<Vec<_>>().join("/")
@@ -166,7 +166,7 @@ async fn every_field_of_every_body_with_every_wrong_type_is_refused_or_taken_nev
     site.get(site.admin(), "/readyz").await.expect(200);
 }
 
-/// The token with which a call gets furthest.
+/// Most privileged token for a call.
 fn strongest<'a>(path: &str, tokens: &'a [String]) -> &'a str {
     let last = path.rsplit('/').next().unwrap_or_default();
     match last {
@@ -207,7 +207,7 @@ async fn nothing_is_written_for_a_refused_request() {
     }
 }
 
-/// A shot as a request, and its words.
+/// Converts a shot to a request with a description.
 fn aimed(
     site: &Site,
     shot: &Shot,
@@ -244,7 +244,7 @@ fn random_requests_get_answers_of_the_api_and_nothing_else() {
     let (site, calls, tokens) = runtime.block_on(async {
         let site = Site::with(|settings| settings.rate = (1_000_000, 1_000_000)).await;
         let (tokens, mut calls) = (tokens(&site).await, calls(&site).await);
-        // The admin's own key is needed to the end.
+        // The admin's own key is needed until the end.
         calls.retain(|call| !call.path.starts_with("/auth/api-keys/{id}"));
         (site, calls, tokens)
     });
@@ -255,7 +255,7 @@ fn random_requests_get_answers_of_the_api_and_nothing_else() {
             runtime.block_on(async {
                 let response = request.send().await.unwrap();
                 let (status, headers) = (response.status().as_u16(), response.headers().clone());
-                // Streams that were opened are not read to an end that does not come.
+                // Open streams have no end to read to.
                 let text =
                     if status < 300 { String::new() } else { response.text().await.unwrap() };
                 judge(&Reply { status, headers, text }, &what);
@@ -269,7 +269,7 @@ fn random_requests_get_answers_of_the_api_and_nothing_else() {
     });
 }
 
-/// Sends bytes as they are and reads all that comes back.
+/// Sends raw bytes and reads the whole response.
 async fn raw(site: &Site, bytes: &[u8]) -> String {
     let mut stream = tokio::net::TcpStream::connect(site.running.addr).await.unwrap();
     let _ = stream.write_all(bytes).await;
@@ -306,7 +306,7 @@ async fn bytes_that_are_not_http_get_an_error_and_the_server_survives() {
             assert!(answer.starts_with("HTTP/1.1 200"), "{what}: {answer}");
             continue;
         }
-        // A peer that hangs up in the middle may get nothing.
+        // A peer that disconnects early may receive nothing.
         if answer.is_empty() {
             continue;
         }

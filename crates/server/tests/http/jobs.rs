@@ -1,4 +1,4 @@
-//! Jobs through HTTP: who sees which, safe repeats, output, events, and the link to agents.
+//! Jobs over HTTP: visibility, safe repeats, output, events, and the agent link.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ async fn lists_of_jobs_are_filtered_and_paged_by_cursor() {
     site.get(site.admin(), "/gpu-workers/jobs?status=waiting").await.refused(422);
 }
 
-/// A node with an agent that is reached by a stream.
+/// A node with an agent that is connected by a stream.
 struct Worker {
     node: Value,
     key: String,
@@ -221,7 +221,7 @@ async fn an_agent_polls_where_streams_are_cut() {
     assert_eq!(news[0]["type"], "assign", "{news}");
 }
 
-/// The numbers of events in server-sent text.
+/// Numbers of the events in a server-sent stream.
 async fn seen(response: reqwest::Response, until: usize) -> Vec<i64> {
     let mut stream = response.bytes_stream();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! How much one caller can take: of memory, of time, of connections.
+//! Limits of one caller: memory, time and connections.
 
 use std::time::Duration;
 

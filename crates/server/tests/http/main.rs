@@ -1,5 +1,4 @@
-//! The HTTP side against a real core and a real database file: what callers see, and that no request of any shape gets
-//! anything else.
+//! The HTTP layer on a real core and a real database file, from the caller's side.
 
 mod bodies;
 mod browser;

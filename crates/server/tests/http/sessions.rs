@@ -1,4 +1,4 @@
-//! Logging in and out, keys, invitations, and the files of the first start.
+//! Login, logout, keys, invitations, and the files of the first start.
 
 use std::os::unix::fs::PermissionsExt as _;
 

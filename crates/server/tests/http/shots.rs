@@ -1,4 +1,4 @@
-//! Random requests, from a grammar that knows the API's words.
+//! Random requests, from a grammar with the API's vocabulary.
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -29,13 +29,13 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A random request: which call with which token, and what is wrong with it.
+/// A random request: the call, the token, and the defect.
 #[derive(Clone, Debug)]
 pub(crate) struct Shot {
     pub(crate) call: prop::sample::Index,
     pub(crate) token: prop::sample::Index,
     pub(crate) fields: Vec<(prop::sample::Index, Value)>,
-    /// Built on a body and a token that make sense.
+    /// True for a valid body and token.
     pub(crate) sound: bool,
     pub(crate) segment: String,
     pub(crate) query: String,

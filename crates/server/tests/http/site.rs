@@ -8,14 +8,14 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-/// A server in a folder of its own.
+/// A server in its own directory.
 pub(crate) struct Site {
     pub(crate) running: Running,
     pub(crate) client: reqwest::Client,
     pub(crate) folder: tempfile::TempDir,
 }
 
-/// What came back.
+/// Response of the server.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -34,7 +34,7 @@ impl Reply {
         if self.text.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// A refusal in the form that every refusal has.
+    /// Asserts the form of an error and returns its body.
     #[track_caller]
     pub(crate) fn refused(self, status: u16) -> Value {
         let body = self.expect(status);
@@ -61,7 +61,7 @@ impl Site {
         Self { running, client, folder }
     }
 
-    /// Stops the server and starts it again in the same folder.
+    /// Restarts the server in the same directory.
     pub(crate) async fn again(self) -> Self {
         let Self { running, client, folder } = self;
         running.stop().await;
@@ -86,7 +86,7 @@ impl Site {
         self.client.request(method, self.url(path))
     }
 
-    /// A call with a token (empty for none) and a body (null for none).
+    /// Sends a call with a token (empty for none) and a body (null for none).
     pub(crate) async fn call(&self, token: &str, method: &str, path: &str, body: Value) -> Reply {
         let mut request = self.request(method, path);
         if !token.is_empty() {
@@ -106,7 +106,7 @@ impl Site {
         self.call(token, "POST", path, body).await
     }
 
-    /// A user with a password of `correct horse`, and a key for it.
+    /// Creates a user with the password `correct horse`, and returns a key of the user.
     pub(crate) async fn user(&self, name: &str, role: &str) -> String {
         let user = json!({"username": name, "password": "correct horse", "role": role});
         self.post(self.admin(), "/users", user).await.expect(201);
@@ -115,14 +115,14 @@ impl Site {
         tokens["access_token"].as_str().unwrap().to_owned()
     }
 
-    /// A registered node: its answer.
+    /// Registers a node and returns the response.
     pub(crate) async fn node(&self, name: &str) -> Value {
         let node = json!({"node_name": name, "gpu_count": 2, "gpu_type": "RTX 4090", "gpu_memory_total": 49152,
             "cpu_cores": 16, "memory_total": 32768});
         self.post(self.registration(), "/gpu-workers/nodes/register", node).await.expect(200)
     }
 
-    /// How much was ever written: numbers of everything that the store counts.
+    /// State of the store as text, to detect writes.
     pub(crate) async fn written(&self) -> String {
         let store = self.running.core.store();
         let loaded = store.load("2026-01").await.unwrap();

@@ -1,4 +1,4 @@
-//! What was committed survives the sudden death of the server.
+//! Committed changes survive a crash of the server.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::place::Place;
 
 const CHILD: &str = "AGENTAFLOW_TEST_WRITE_TO";
 
-/// Not a check: what the child process of the checks below does until it is killed.
+/// Not a test: the child process of the tests below, which runs until it is killed.
 #[tokio::test]
 async fn child_that_writes_until_it_is_killed() {
     let Ok(place) = std::env::var(CHILD) else { return };
@@ -35,12 +35,12 @@ fn child(place: &str) -> Child {
         .unwrap()
 }
 
-/// Kills the child when it has committed a few; returns the last that it told of.
+/// Kills the child after a few commits; returns the last commit that the child reported.
 fn kill_after(child: &mut Child, commits: i64) -> i64 {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let mut last = 0;
     for line in lines {
-        // The test harness writes on the same line now and then.
+        // The test harness sometimes writes on the same line.
         let told = line.split("committed ").nth(1).and_then(|id| id.trim().parse().ok());
         last = told.unwrap_or(last);
         if last == commits {
@@ -55,7 +55,7 @@ fn kill_after(child: &mut Child, commits: i64) -> i64 {
 async fn check(place: &Place, address: &str) {
     let last = kill_after(&mut child(address), 20);
     let store = loop {
-        // PostgreSQL notices a moment later that the server is gone.
+        // PostgreSQL notices the death of a server with a delay.
         if let Ok(store) = place.try_open().await {
             break store;
         }

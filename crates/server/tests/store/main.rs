@@ -1,7 +1,7 @@
-//! What every store must do, checked on each of the databases.
+//! Requirements of every store, tested on each database.
 //!
-//! PostgreSQL is named by `AGENTAFLOW_TEST_POSTGRES`, an address whose user may make databases; each check
-//! makes its own.
+//! `AGENTAFLOW_TEST_POSTGRES` is the address of a PostgreSQL server whose user may create databases; each test creates
+//! its own.
 
 mod durable;
 mod lists;
@@ -13,7 +13,7 @@ mod records;
 
 use place::Place;
 
-/// Every check, once on each database.
+/// Every test, once on each database.
 macro_rules! checks {
     ($($module:ident::$check:ident,)*) => {
         mod sqlite {

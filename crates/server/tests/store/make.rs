@@ -1,4 +1,4 @@
-//! Records for checks, with something in every field.
+//! Records for tests, with a value in every field.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use agentaflow_server::store::{
 };
 use serde_json::{Map, Value, json};
 
-/// 2026-11-15 in the morning.
+/// Morning of 2026-11-15.
 pub(crate) const NOW: Stamp = Stamp(1_794_724_800_123);
 
 pub(crate) fn user(id: i64, name: &str) -> UserRow {
@@ -91,7 +91,7 @@ pub(crate) fn agent(id: i64, name: &str) -> AgentRow {
     }
 }
 
-/// Every field by name: the store takes a job apart, and a new field must not be lost on the way.
+/// Every field by name: the store splits a job into columns, and must not lose a new field.
 pub(crate) fn job(id: i64, user_id: i64) -> JobRow {
     JobRow {
         id: JobId(id),

@@ -1,4 +1,4 @@
-//! Sums of money and use.
+//! Sums of cost and usage.
 
 use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
 use agentaflow_api::ids::{MicroUsd, UserId};
@@ -15,7 +15,7 @@ fn line(id: i64, at: Stamp, user: i64, queue: Option<&str>, micros: i64) -> Ledg
     LedgerEntry { at, queue: queue.map(str::to_owned), ..make::ledger(id, user, micros) }
 }
 
-/// Two lines of October, two of November, a credit and a correction.
+/// Two entries of October, two of November, a credit and a correction.
 fn lines() -> Vec<Change> {
     let november = Stamp(OCTOBER.0 + 1);
     let same_job = LedgerEntry { job_id: Some(1), ..line(2, OCTOBER, 1, Some("Zeta"), 20) };
@@ -79,7 +79,7 @@ pub(crate) async fn usage_is_summed_up_by_user_queue_node_day_and_job(place: &Pl
 
 pub(crate) async fn sums_are_exact_beyond_64_bits(place: &Place) {
     let store = place.open().await;
-    // Ten years of a million GPUs, cores and 4 TiB each, again and again, and one thousandth for a millisecond.
+    // Ten years of a million GPUs, cores and 4 TiB each, many times, and one thousandth for a millisecond.
     let ten_years = 10 * 365 * 24 * 3_600_000;
     let huge = |id| LedgerEntry {
         gpus: Cores(1_000_000_000),

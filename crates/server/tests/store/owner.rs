@@ -1,4 +1,4 @@
-//! One server at a time, and opening again.
+//! Exclusive access of one server, and reopening of a store.
 
 use std::time::Duration;
 
@@ -66,7 +66,8 @@ pub(crate) async fn readers_do_not_wait_for_the_writer(place: &Place) {
     assert_eq!(seen, 20);
 }
 
-/// Cuts connections of our servers, as a restart or a broken network would; all of them, or the lock's alone.
+/// Cuts the connections of the servers under test, like a restart or a network failure; all of them, or the lock's
+/// only.
 async fn cut(url: &str, only_lock: bool) {
     let mut admin = PgConnection::connect(url).await.unwrap();
     let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
@@ -98,7 +99,7 @@ async fn postgres_a_server_that_lost_its_lock_to_another_writes_nothing() {
     new.commit(&[happened(make::event(2))]).await.unwrap();
     let all = EventFilter { limit: 10, ..EventFilter::default() };
     assert_eq!(new.events(&all).await.unwrap(), [make::event(1), make::event(2)]);
-    // Even when the new one is gone, the old one has missed what it did.
+    // Even after the new server is gone, the old one lacks the new one's changes.
     new.close().await;
     assert!(matches!(old.commit(&[happened(make::event(3))]).await, Err(StoreError::Fenced)));
 }
@@ -114,7 +115,7 @@ async fn postgres_a_server_goes_on_after_the_database_was_restarted() {
     assert!(matches!(error, StoreError::Failed { .. }), "{error:?}");
     store.commit(&[happened(make::event(2))]).await.unwrap();
     assert_eq!(store.load("2026-11").await.unwrap().last.event, 2);
-    // It has the lock again.
+    // The server has the lock again.
     assert!(matches!(open_postgres(&url).await, Err(StoreError::InUse(_))));
 }
 

@@ -1,4 +1,4 @@
-//! Where a store under test lives.
+//! Location of a store under test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,21 +7,19 @@ use agentaflow_server::store::{Store, StoreError, open_postgres, open_sqlite};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-/// A fresh place for a store; opened as often as a check likes.
+/// An empty location for a store; a test may open it several times.
 pub(crate) enum Place {
-    /// A folder.
+    /// Directory of the database file.
     Sqlite(tempfile::TempDir),
-    /// The address of a database of its own.
+    /// Address of a database of its own.
     Postgres(String),
 }
 
 impl Place {
-    /// An empty folder.
     pub(crate) fn sqlite() -> Self {
         Self::Sqlite(tempfile::tempdir().unwrap())
     }
 
-    /// A new database.
     pub(crate) async fn postgres() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -35,12 +33,10 @@ impl Place {
         Self::Postgres(url.into())
     }
 
-    /// Opens the store.
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
         self.try_open().await.unwrap()
     }
 
-    /// Opens the store, or not.
     pub(crate) async fn try_open(&self) -> Result<Arc<dyn Store>, StoreError> {
         match self {
             Self::Sqlite(dir) => open_sqlite(dir.path()).await,

@@ -1,4 +1,4 @@
-//! Records that are written, changed and removed.
+//! Records: inserts, changes and deletions.
 
 use agentaflow_api::event::Event;
 use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
@@ -91,7 +91,7 @@ pub(crate) async fn a_record_written_again_is_changed(place: &Place) {
         changes.push(Change::Meta("fact", email.to_owned()));
     }
     store.commit(&changes).await.unwrap();
-    // A job that is made and changed in one transaction has its last state.
+    // A job that is created and changed in one transaction has its last state.
     let done = make::state(JobStatus::Running);
     let middle = make::state(JobStatus::Scheduled);
     let changes = [new_job(make::job(1, 1)), job_state(1, middle), job_state(1, done.clone())];
@@ -145,7 +145,7 @@ pub(crate) async fn heartbeats_change_nothing_else(place: &Place) {
     assert_eq!(store.load("2026-11").await.unwrap().nodes, [one, two, three]);
 }
 
-/// Each of these breaks a rule of the store.
+/// Changes that each violate a rule of the store.
 fn broken() -> Vec<Change> {
     let mut same_hash = make::credential(2, CredentialKind::ApiKey);
     same_hash.hash = make::credential(1, CredentialKind::ApiKey).hash;
@@ -260,7 +260,7 @@ pub(crate) async fn an_idempotency_key_finds_its_job_until_deleted(place: &Place
     store.commit(&[Change::IdempotencyBefore(Stamp(20))]).await.unwrap();
     assert_eq!(store.idempotency(UserId(1), "k").await.unwrap(), None);
     assert_eq!(store.idempotency(UserId(2), "k").await.unwrap(), Some(new));
-    // A key whose time is over may be used again before it is forgotten.
+    // An expired key may be used again before it is deleted.
     let again = make::key(2, "k", NOW);
     store.commit(&[Change::Idempotency(Box::new(again.clone()))]).await.unwrap();
     assert_eq!(store.idempotency(UserId(2), "k").await.unwrap(), Some(again));
@@ -283,14 +283,14 @@ pub(crate) async fn strings_of_any_kind_come_back(place: &Place) {
     assert_eq!(store.events(&ALL_EVENTS).await.unwrap(), [event]);
     assert_eq!(store.idempotency(UserId(1), hostile).await.unwrap(), Some(row));
     nul_is_replaced(&*store).await;
-    // As deep as a request can be; the record around it is deeper still, and must load.
+    // As deep as a request can be; the record around the value is deeper and must load.
     let mut deep = make::job(3, 1);
     deep.spec.input_data = (0..127).fold(json!(1), |inner, _| json!({"a": inner}));
     store.commit(&[new_job(deep)]).await.unwrap();
     assert_eq!(store.load("2026-11").await.unwrap().jobs.len(), 3);
 }
 
-/// PostgreSQL cannot keep the character 0; both databases keep another instead.
+/// PostgreSQL cannot store the character 0; both databases replace it.
 async fn nul_is_replaced(store: &dyn Store) {
     let mut job = make::job(2, 1);
     job.spec.job_name = Some("a\0b".to_owned());
