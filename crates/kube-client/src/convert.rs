@@ -1,5 +1,5 @@
-//! A short job as a Kubernetes object. What cannot be said is refused by the name of its field, never left out silently.
-//! `convert_back.rs` says the opposite.
+//! Converts a job of the REST API to a Kubernetes object; `convert_back.rs` does the reverse. A field without an equivalent
+//! is an error that names the field; no field is dropped silently.
 
 use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
 use agentaflow_kube_core::names;
@@ -7,13 +7,12 @@ use serde_json::{Map, Value, json};
 
 pub use super::convert_back::job;
 
-/// A field that the other side has no word for.
+/// Field without an equivalent in the target format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct Unfit {
-    /// Which field.
     pub field: String,
-    /// Why it cannot be said, and what to do instead.
+    /// Cause and remedy.
     pub why: &'static str,
 }
 
@@ -23,10 +22,10 @@ impl Unfit {
     }
 }
 
-/// The longest name of a workload whose pods have room for their numbers.
+/// Maximum length of a workload name: pod names add the task number.
 const LONGEST_NAME: usize = 52;
 
-/// A short job as a Kubernetes object: a `GPUWorkload`, or a pod when it needs no GPU.
+/// Converts a job to a `GPUWorkload`, or to a pod if the job needs no GPU.
 pub fn object(job: &JobCreate) -> Result<Value, Unfit> {
     refuse_of_job(job)?;
     let spec = &job.spec;
@@ -65,7 +64,7 @@ pub fn object(job: &JobCreate) -> Result<Value, Unfit> {
     Ok(pod)
 }
 
-/// A name that Kubernetes takes, made of one for people; empty when nothing of it can be kept.
+/// Derives a valid object name from a display name; empty if no character is valid.
 pub fn valid_name(name: &str) -> String {
     let mut made = String::with_capacity(name.len().min(LONGEST_NAME));
     for c in name.chars().map(|c| c.to_ascii_lowercase()) {
@@ -136,7 +135,7 @@ fn workload_spec(spec: &JobSpec, pod: &Value) -> Value {
 
 fn pod_spec(spec: &JobSpec) -> Result<Value, Unfit> {
     let mut container = json!({"name": "main", "image": image(spec)});
-    // So that what it wrote last is known with its end, without a look at its logs.
+    // The end of the output becomes the termination message, so that readers of the pod need no logs.
     container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
     let env: Vec<Value> = spec
         .env
@@ -166,7 +165,7 @@ fn pod_spec(spec: &JobSpec) -> Result<Value, Unfit> {
     Ok(pod)
 }
 
-/// Settings and input of the job, as a server hands them to its container.
+/// Settings and input of the job, in the form in which the server passes them to a container.
 fn job_data(spec: &JobSpec) -> Option<Value> {
     let input = Some(&spec.input_data).filter(|data| !data.is_null() && **data != json!({}));
     if spec.job_config.is_empty() && input.is_none() {
@@ -202,13 +201,13 @@ fn resources(spec: &JobSpec) -> Value {
     ];
     set(&mut requests, fields);
     let mut made = json!({});
-    // Memory is a limit on a server, too.
+    // The server also enforces memory as a limit.
     let limits = memory.map(|memory| json!({"memory": memory}));
     set(&mut made, [("requests", (requests != json!({})).then_some(requests)), ("limits", limits)]);
     made
 }
 
-/// Volumes and where they are mounted.
+/// Volumes and their mounts.
 fn volumes(spec: &JobSpec) -> Result<(Vec<Value>, Vec<Value>), Unfit> {
     let (mut volumes, mut mounts) = (Vec::new(), Vec::new());
     let mut add = |name: String, mut volume: Value, path: &str, read_only: bool| {

@@ -1,5 +1,5 @@
-//! A `GPUWorkload` or pod as a job for a server. What cannot be said is refused by the name of its field, never left
-//! out silently.
+//! Converts a `GPUWorkload` or a pod to a job of the REST API. A field without an equivalent is an error that names the
+//! field; no field is dropped silently.
 
 use agentaflow_api::job::{JobCreate, JobSpec, Runtime, Volume};
 use agentaflow_kube_core::crd::GpuWorkloadSpec;
@@ -10,7 +10,6 @@ use super::convert::Unfit;
 use super::jobs::is_workload;
 use super::template;
 
-/// A `GPUWorkload` or pod as a job for a server.
 pub fn job(object: &Value) -> Result<JobCreate, Unfit> {
     let name =
         object.pointer("/metadata/name").or_else(|| object.pointer("/metadata/generateName"));
@@ -84,7 +83,7 @@ fn of_pod(pod: &Value, path: &str) -> Result<JobSpec, Unfit> {
     Ok(spec)
 }
 
-/// Fields of a pod that a server understands, or that mean nothing to it.
+/// Pod fields that the server supports or can ignore.
 const POD: [&str; 9] = [
     "containers",
     "volumes",
@@ -97,7 +96,7 @@ const POD: [&str; 9] = [
     "enableServiceLinks",
 ];
 
-/// The same of a container.
+/// Container fields that the server supports or can ignore.
 const CONTAINER: [&str; 11] = [
     "name",
     "image",
@@ -112,7 +111,7 @@ const CONTAINER: [&str; 11] = [
     "terminationMessagePolicy",
 ];
 
-/// Refuses what a server cannot do.
+/// Rejects pod features that the server does not support.
 fn check_pod(pod: &Value, path: &str) -> Result<(), Unfit> {
     const NO_WORD: &str = "a server cannot do that; hand it to a cluster, or remove it";
     let unknown = |object: &Value, known: &[&str]| {
@@ -154,7 +153,7 @@ fn check_pod(pod: &Value, path: &str) -> Result<(), Unfit> {
     check_volumes(pod, container, path)
 }
 
-/// A server knows folders of the node, and memory at `/dev/shm`.
+/// The server supports host folders, and memory at `/dev/shm`.
 fn check_volumes(pod: &Value, container: &Value, path: &str) -> Result<(), Unfit> {
     let volumes = pod["volumes"].as_array().into_iter().flatten().enumerate();
     for (number, volume) in volumes {

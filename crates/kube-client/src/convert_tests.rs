@@ -1,4 +1,4 @@
-//! Work in both languages.
+//! Tests of the conversion in both directions.
 
 use agentaflow_api::Cores;
 use agentaflow_api::job::{JobCreate, JobSpec, Runtime};

@@ -1,4 +1,4 @@
-//! Objects are handed in as they are written.
+//! Creates objects from manifests.
 
 use agentaflow_api::job::Job;
 use agentaflow_kube_core::names;
@@ -14,8 +14,8 @@ use super::named::is_name;
 use super::{Cluster, Failure};
 
 impl Cluster {
-    /// Makes an object as it is written: a `GPUWorkload`, or anything else that runs pods. A dry run is the API
-    /// server's own: everything is checked, nothing is kept.
+    /// Creates an object unchanged: a `GPUWorkload`, or any kind that runs pods. A dry run is a server-side dry run: the
+    /// API server validates the object and stores nothing.
     pub async fn create(&self, object: &Value, dry_run: bool) -> Result<Job, Failure> {
         let kind = object["kind"].as_str().unwrap_or_default();
         let read: DynamicObject = serde_json::from_value(object.clone())
@@ -68,7 +68,7 @@ impl Cluster {
                 Failure::Refused(format!("apiVersion: {error}"))
             })?;
         if is_workload(object) {
-            // Known without asking, so that the most frequent case takes one call.
+            // Needs no API discovery, so that the most frequent case takes one request.
             let resource = ApiResource::from_gvk_with_plural(&kind, "gpuworkloads");
             return Ok((resource, Scope::Namespaced));
         }

@@ -5,7 +5,6 @@ use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_kube_core::pod_end;
 use agentaflow_kube_core::slim::{ContainerStatus, Pod, Terminated};
 
-/// End of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ending {
     pub(super) reason: Option<EndReason>,
@@ -38,7 +37,7 @@ pub(super) fn of(pod: &Pod) -> Ending {
     Ending { reason: Some(reason), exit_code, message: Some(pod_end::story(pod)) }
 }
 
-/// The signal's number and 128, as shells tell it, where only the signal is known.
+/// Exit code; 128 plus the signal number if only the signal is known, as in shells.
 fn code(end: &Terminated) -> i32 {
     match end.signal.filter(|signal| *signal > 0) {
         Some(signal) if end.exit_code == 0 => 128_i32.saturating_add(signal),
@@ -51,7 +50,7 @@ fn of_container(end: &Terminated) -> EndReason {
         "OOMKilled" => EndReason::OutOfMemory,
         "StartError" | "ContainerCannotRun" | "CreateContainerError" => EndReason::StartFailed,
         "DeadlineExceeded" => EndReason::TimedOut,
-        // Where the end of its output is its message, that tells more than its code.
+        // The end of the output, if it is the termination message, is more specific than the exit code.
         _ if shows_gpu_out_of_memory(end) => EndReason::GpuOutOfMemory,
         _ if (129..=192).contains(&code(end)) => EndReason::Signalled,
         _ => EndReason::Exited,

@@ -22,7 +22,7 @@ impl Cluster {
         let api = known.api(self);
         let mut found = list::all(&api, ListParams::default()).await?;
         found.sort_by_key(|event| (at(event), event.metadata.name.clone()));
-        // What is said about workloads tells which pods are theirs.
+        // Events of workloads identify the pods of those workloads.
         for event in &found {
             known.learn(event);
         }
@@ -31,7 +31,7 @@ impl Cluster {
         Ok(news.filter_map(|event| known.show(event)).collect())
     }
 
-    /// Future events.
+    /// Stream of events recorded after this call.
     pub async fn follow_events(
         &self,
         job: Option<&str>,
@@ -40,7 +40,7 @@ impl Cluster {
         let api = known.api(self);
         let changes = watcher(api, watcher::Config::default()).boxed();
         let mut following = Following { known, changes, seen: BTreeMap::new(), begun: false };
-        // What happens after this call is news, however late the first event is asked for.
+        // Lists the existing events now: every event after this call is new, even if the stream is polled late.
         following.begin().await?;
         let events = futures_util::stream::unfold(following, |mut following| async move {
             following.next().await.map(|event| (event, following))
@@ -48,7 +48,7 @@ impl Cluster {
         Ok(events.boxed())
     }
 
-    /// Objects whose events are selected.
+    /// Selects the objects of one job or of all jobs.
     async fn known(&self, job: Option<&str>) -> Result<Known, Failure> {
         let mut known = Known { everywhere: self.everywhere, ..Known::default() };
         if let Some(name) = job {
@@ -65,13 +65,13 @@ impl Cluster {
     }
 }
 
-/// The jobs whose events are meant, as far as they are known.
+/// Known objects of the selected jobs.
 #[derive(Clone, Debug, Default)]
 struct Known {
     everywhere: bool,
-    /// The only one, if it is one.
+    /// The selected job; `None` selects all jobs.
     only: Option<Named>,
-    /// By namespace and name.
+    /// Namespace and name.
     workloads: BTreeSet<(String, String)>,
     pods: BTreeSet<(String, String)>,
 }
@@ -86,7 +86,7 @@ impl Known {
         };
     }
 
-    /// A workload that came later, or is gone, is known by what is said about it.
+    /// Records the workload of an event: it may be newer than the last list, or deleted.
     fn learn(&mut self, event: &core::Event) {
         let about = &event.involved_object;
         if self.only.is_none() && about.kind.as_deref() == Some("GPUWorkload") {
@@ -101,7 +101,7 @@ impl Known {
         }
     }
 
-    /// Why workloads wait, as it is told about them.
+    /// Pending reasons from the events of workloads.
     fn told(&self, events: &[core::Event]) -> BTreeSet<(Named, String)> {
         let waits = events.iter().filter(|event| is_wait(event));
         let about =
@@ -116,7 +116,7 @@ impl Known {
         of_a_pod && said().is_some_and(|said| told.contains(&said))
     }
 
-    /// The event, if it is about a job that is meant.
+    /// Converts an event; `None` if it concerns no selected job.
     fn show(&self, event: &core::Event) -> Option<Event> {
         let named = self.job_of(event)?;
         let about = &event.involved_object;
@@ -167,7 +167,7 @@ impl Known {
         }
     }
 
-    /// The workload that a pod belongs to, by its name: the pod itself may be gone.
+    /// Workload of a pod, by the pod's name: the pod itself may be deleted.
     fn workload_of(&self, namespace: &str, pod: &str) -> Option<String> {
         let first = (namespace.to_owned(), String::new());
         let here = self.workloads.range(first..).take_while(|(space, _)| space == namespace);
@@ -194,17 +194,17 @@ fn is_pod_of(pod: &str, workload: &str) -> bool {
     })
 }
 
-/// A stream of events that goes on when the API server breaks it off.
+/// Stream of events that resumes after the API server closes the watch.
 struct Following {
     known: Known,
     changes: BoxStream<'static, watcher::Result<watcher::Event<core::Event>>>,
-    /// The version of each event that was seen.
+    /// Resource version of each delivered event.
     seen: BTreeMap<String, String>,
     begun: bool,
 }
 
 impl Following {
-    /// Takes in what there is.
+    /// Records the existing events as delivered.
     async fn begin(&mut self) -> Result<(), Failure> {
         while !self.begun {
             match self.changes.next().await {
@@ -227,7 +227,7 @@ impl Following {
                 Ok(watcher::Event::Apply(event) | watcher::Event::InitApply(event)) => {
                     let fresh = self.is_fresh(&event);
                     self.known.learn(&event);
-                    // What a break swallowed is news, too.
+                    // Events recorded while the watch was interrupted are new as well.
                     if let Some(event) = self.known.show(&event).filter(|_| fresh) {
                         return Some(Ok(event));
                     }
@@ -264,7 +264,7 @@ fn count(event: &core::Event) -> Option<i32> {
     series.or(event.count).filter(|count| *count > 1)
 }
 
-/// When it was last said.
+/// Time of the last occurrence.
 fn at(event: &core::Event) -> Stamp {
     let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
     let precise = series.or(event.event_time.as_ref()).map(|time| Stamp(time.0.as_millisecond()));

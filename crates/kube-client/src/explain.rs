@@ -1,4 +1,4 @@
-//! Why a job waits, what killed it, and what would become of one.
+//! Explanations of pending and ended jobs, and forecasts for new ones.
 
 use agentaflow_api::explain::{Explanation, PlannedTask};
 use agentaflow_api::job::{Job, JobStatus};
@@ -11,8 +11,8 @@ use super::scheduler::Port;
 use super::{Cluster, Failure, ending, show};
 
 impl Cluster {
-    /// Why a job waits, or what became of it. The scheduler knows best; where it cannot be asked, what the cluster
-    /// itself says is told, and that it is no more than that.
+    /// Explains a pending reason or an end. The scheduler answers if it is reachable; otherwise the explanation is derived
+    /// from conditions, pods and events, and names that limitation.
     pub async fn explain(&self, name: &str) -> Result<Explanation, Failure> {
         let named = self.named(name)?;
         let job = self.job_of(&named).await?;
@@ -52,7 +52,7 @@ impl Cluster {
         serde_json::from_str(&text).map_err(|error| unreadable(&error))
     }
 
-    /// The end of what a failed job wrote.
+    /// End of the output of a failed job.
     async fn tail_of(&self, named: &Named, job: &Job) -> String {
         if job.status != JobStatus::Failed {
             return String::new();
@@ -115,14 +115,14 @@ impl Cluster {
     }
 }
 
-/// The scheduler's answer.
+/// Decodes the response of the scheduler.
 fn answer(text: &str) -> Result<Explanation, Failure> {
     let mut answer: Value = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
     if answer["explanation"].is_object() {
         return serde_json::from_value(answer["explanation"].take())
             .map_err(|error| unreadable(&error));
     }
-    // An older scheduler only has sentences.
+    // An older scheduler returns only sentences.
     let lines = answer["lines"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let summary = lines.collect::<Vec<_>>().join("; ");
     let pending_reason = answer["reason"].as_str().map(|word| PendingReason::Reported {
@@ -160,7 +160,7 @@ fn places(job: &Job) -> Vec<PlannedTask> {
     job.tasks.iter().map(place).collect()
 }
 
-/// A job that is over, explained.
+/// Explanation of an ended job.
 fn over(job: &Job, output: &str) -> Explanation {
     let base = Explanation {
         status: job.status,

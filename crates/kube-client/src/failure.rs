@@ -49,7 +49,7 @@ pub enum Unreachable {
 }
 
 impl Failure {
-    /// A cluster cannot do this.
+    /// Operation that a cluster does not support.
     pub fn unsupported(what: &str) -> Self {
         Self::Unsupported(format!("a Kubernetes context cannot {what}"))
     }
@@ -58,7 +58,7 @@ impl Failure {
         matches!(self, Self::NotFound(_))
     }
 
-    /// An answer that is an error.
+    /// Error for an HTTP status.
     pub(super) fn of_status(code: u16, message: String) -> Self {
         match code {
             404 => Self::NotFound(message),
@@ -71,7 +71,7 @@ impl Failure {
         }
     }
 
-    /// The kinds of the product are not installed.
+    /// The CRD of this kind is not installed.
     pub(super) fn no_kind(kind: &str) -> Self {
         Self::Other(format!(
             "this cluster does not know the kind {kind}: install the product first \
@@ -99,7 +99,7 @@ impl From<kube::Error> for Failure {
     }
 }
 
-/// The innermost cause: the others only wrap it.
+/// The innermost cause: outer errors only wrap it.
 fn root(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

@@ -1,7 +1,7 @@
-//! A container's output as it comes, to its end: a connection that breaks is made again where it broke.
+//! Follows the output of a container to its end; an interrupted connection resumes at the same line.
 //!
-//! The API server can only be asked for what was written since a second. Each line therefore comes with its time, and
-//! those of the last second that were shown already are left out.
+//! The API server resumes logs only at whole seconds. Each line is therefore requested with its timestamp, and lines of the
+//! last second that were delivered before are skipped.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Failure;
 
-/// Between two tries to go on.
+/// Delay between two connection attempts.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Longest outage of the API server before following ends.
@@ -25,24 +25,23 @@ const PATIENCE: Duration = Duration::from_mins(2);
 
 type Lines = Pin<Box<dyn AsyncBufRead + Send>>;
 
-/// The output of a container that is followed.
 pub(super) struct Following {
     api: Api<core::Pod>,
     pod: String,
-    /// Another pod of this name is not the one that is followed.
+    /// Detects a new pod with the same name.
     uid: Option<String>,
     how: LogParams,
-    /// None while the connection is broken.
+    /// `None` while the connection is interrupted.
     lines: Option<Lines>,
     place: Place,
-    /// The container was over when the connection was made: what comes is all there is.
+    /// The container had ended when the connection was opened: the output is complete.
     over: bool,
     /// Start of the current outage.
     away: Option<Instant>,
 }
 
 impl Following {
-    /// Begins; what fails at the very beginning is the answer.
+    /// Opens the first connection; returns its error without a retry.
     pub(super) async fn begin(
         api: Api<core::Pod>,
         pod: &core::Pod,
@@ -71,7 +70,7 @@ impl Following {
             };
             let mut piece = Vec::new();
             match lines.read_until(b'\n', &mut piece).await {
-                // A line that was cut off comes again; only the last one may have no end.
+                // A truncated line is delivered again after the reconnection; only the last line may lack a newline.
                 Ok(1..) if self.over || piece.ends_with(b"\n") => {
                     if let Some(text) = self.place.take(&piece) {
                         return Ok(Some(text));
@@ -83,7 +82,7 @@ impl Following {
         }
     }
 
-    /// Makes the connection again; false: there is nothing more to come.
+    /// Reconnects; returns false at the end of the output.
     async fn go_on(&mut self) -> Result<bool, Failure> {
         sleep(PAUSE).await;
         let tried = self.open().await;
@@ -120,28 +119,28 @@ impl Following {
 /// Position in the output.
 #[derive(Debug, Default)]
 struct Place {
-    /// Of the first line that was shown: those before it were not wanted.
+    /// Time of the first delivered line: earlier lines were not requested.
     first: Option<Timestamp>,
-    /// Of the newest line.
+    /// Second of the newest line.
     second: i64,
-    /// Lines of that second that were shown.
+    /// Delivered lines of that second.
     shown: usize,
-    /// Of these, the ones that are still to come once more.
+    /// Lines of that second still to skip after a reconnection.
     skip: usize,
 }
 
 impl Place {
-    /// The second from which everything is told again; none when nothing was shown yet.
+    /// Second from which the output is requested again; `None` before the first line.
     fn again(&mut self) -> Option<Timestamp> {
         self.first?;
         self.skip = self.shown;
         Timestamp::from_second(self.second).ok()
     }
 
-    /// The text of a line, without its time; none when it was shown already.
+    /// Text of a line without its timestamp; `None` if the line was delivered before.
     fn take(&mut self, line: &[u8]) -> Option<Bytes> {
         let Some((time, text)) = timed(line) else {
-            // Words of the kubelet itself, which carry no time.
+            // Messages of the kubelet have no timestamp.
             return Some(Bytes::copy_from_slice(line));
         };
         let second = time.as_second();
@@ -162,7 +161,7 @@ impl Place {
     }
 }
 
-/// The time at the beginning of a line, and the rest.
+/// Splits a line into timestamp and text.
 fn timed(line: &[u8]) -> Option<(Timestamp, &[u8])> {
     let end = line.iter().position(|byte| *byte == b' ')?;
     let time = std::str::from_utf8(&line[..end]).ok()?.parse().ok()?;
@@ -184,7 +183,7 @@ mod tests {
             "2026-01-01T00:00:01.5Z a\n",
             "2026-01-01T00:00:02.100Z b\n",
             "2026-01-01T00:00:02.100Z c\n",
-            // Two streams of a container are written side by side.
+            // Stdout and stderr are interleaved.
             "2026-01-01T00:00:02.099Z d\n",
             "2026-01-01T00:00:03Z e",
         ];

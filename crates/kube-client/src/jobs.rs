@@ -1,4 +1,4 @@
-//! Jobs: listed, shown, handed in, ended.
+//! Jobs: list, get, cancel, complete.
 
 use agentaflow_api::Stamp;
 use agentaflow_api::job::{Job, JobStatus};
@@ -15,7 +15,7 @@ use super::show::View;
 use super::{Cluster, Failure, list};
 
 impl Cluster {
-    /// Jobs, newest first; with one of these statuses, or all.
+    /// Jobs with one of these statuses, newest first; an empty list selects all.
     pub async fn jobs(&self, status: &[JobStatus]) -> Result<Vec<Job>, Failure> {
         let workloads = self.workloads().await?;
         let mut pods: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
@@ -41,20 +41,18 @@ impl Cluster {
         Ok(jobs)
     }
 
-    /// One job.
     pub async fn job(&self, name: &str) -> Result<Job, Failure> {
         self.job_of(&self.named(name)?).await
     }
 
-    /// Deletes a job; its pods are stopped politely. One that is over stays, for those who want to know what became
-    /// of it.
+    /// Deletes a job; its pods get their grace period. An ended job is kept for its status and logs.
     pub async fn cancel(&self, name: &str) -> Result<Job, Failure> {
         let named = self.named(name)?;
         let mut job = self.job_of(&named).await?;
         if job.status.is_final() {
             return Ok(job);
         }
-        // The workload stays until its pods are gone: the scheduler's finalizer sees to that.
+        // The scheduler's finalizer keeps the workload until its pods are gone.
         let how = DeleteParams::background();
         let gone = match named.kind {
             Kind::Workload => {
@@ -74,7 +72,7 @@ impl Cluster {
         Ok(job)
     }
 
-    /// Ends a job as if it were done: its scheduler stops what runs, and it counts as completed.
+    /// Marks a job as complete: the scheduler stops its pods, and the job counts as completed.
     pub async fn complete(&self, name: &str) -> Result<Job, Failure> {
         let named = self.named(name)?;
         if named.kind == Kind::Pod {
@@ -94,7 +92,7 @@ impl Cluster {
         let api: Api<Workload> = self.namespaced(&named.namespace);
         let said = json!({"metadata": {"annotations": {names::COMPLETE: "true"}}});
         api.patch(&named.name, &PatchParams::default(), &Patch::Merge(said)).await?;
-        // As it was: how soon the scheduler sees to it is not ours to tell.
+        // The state before the change: the scheduler applies the change later.
         Ok(job)
     }
 
@@ -117,7 +115,6 @@ impl Cluster {
         }
     }
 
-    /// The workload of this name.
     pub(super) async fn workload(&self, named: &Named) -> Result<Workload, Failure> {
         let api: Api<Workload> = self.namespaced(&named.namespace);
         api.get_opt(&named.name).await?.ok_or_else(|| named.missing())
@@ -128,7 +125,6 @@ impl Cluster {
         api.get_opt(&named.name).await?.ok_or_else(|| named.missing())
     }
 
-    /// The pods of a workload.
     pub(super) async fn pods_of(&self, workload: &Workload) -> Result<Vec<Pod>, Failure> {
         let uid = workload.metadata.uid.clone();
         let mut pods = self.workload_pods(Some(workload)).await?;
@@ -162,7 +158,7 @@ impl Cluster {
         list::all(&api, ListParams::default().labels(&wanted)).await
     }
 
-    /// Pods that our scheduler places and that belong to no workload.
+    /// Pods of this scheduler that belong to no workload.
     pub(super) async fn lone_pods(&self) -> Result<Vec<core::Pod>, Failure> {
         let wanted = ListParams::default()
             .fields(&format!("spec.schedulerName={}", names::SCHEDULER_NAME))
@@ -170,7 +166,7 @@ impl Cluster {
         list::all(&self.listed::<core::Pod>(), wanted).await
     }
 
-    /// Objects of the namespaces that are listed.
+    /// API for the namespaces in scope: one or all.
     pub(super) fn listed<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
@@ -206,7 +202,7 @@ impl Cluster {
     }
 }
 
-/// The UID of the workload that a pod belongs to.
+/// UID of the workload that owns a pod.
 fn owner_of(pod: &Pod) -> Option<String> {
     let owners = pod.metadata.owner_references.iter().flatten();
     let owner = owners

@@ -31,17 +31,17 @@ mod template;
 
 pub use failure::{Failure, Forbidden, Unreachable};
 
-/// A cluster, and where in it.
+/// Connection to a cluster, with its default namespace.
 #[derive(Clone)]
 pub struct Cluster {
-    /// Speaks to its API server. Make it of a configuration without `default_retry`: repeating for minutes what is
-    /// answered with 429 or 503 is right for a controller, and wrong where these are the answer.
+    /// Build the client without `default_retry`: retries of 429 and 503 for minutes suit a controller, but a command must
+    /// report these errors.
     pub client: kube::Client,
     /// Namespace of queries and submissions.
     pub namespace: String,
-    /// Work of all namespaces is listed.
+    /// Lists cover all namespaces.
     pub everywhere: bool,
-    /// The namespace of the product: its scheduler, its settings, what its monitors say.
+    /// Namespace of agentaflow: its scheduler, its settings, the reports of its monitors.
     pub system: String,
     /// URL of the scheduler; default: the service proxy of the API server.
     pub scheduler: Option<String>,
@@ -53,13 +53,13 @@ impl std::fmt::Debug for Cluster {
     }
 }
 
-/// Which part of a job's output is wanted.
+/// Selection of a job's output.
 #[derive(Clone, Debug, Default)]
 pub struct LogQuery {
-    /// Go on until the task is over.
+    /// Continue until the task ends.
     pub follow: bool,
-    /// Only so many lines from the end.
+    /// Number of lines from the end; default: all.
     pub tail: Option<u64>,
-    /// The task, from 0.
+    /// Task number, from 0.
     pub task: u32,
 }

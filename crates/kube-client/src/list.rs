@@ -1,4 +1,4 @@
-//! Long lists, page by page.
+//! Paginated lists.
 
 use kube::Api;
 use kube::api::ListParams;
@@ -10,10 +10,10 @@ use super::Failure;
 /// Objects per page.
 const PAGE: u32 = 500;
 
-/// More than any list that people could look at; ends a server that never does.
+/// Page limit, far above any real list: stops at a server that never ends its list.
 const MOST_PAGES: usize = 2_000;
 
-/// All objects that match.
+/// All matching objects.
 pub(super) async fn all<K>(api: &Api<K>, wanted: ListParams) -> Result<Vec<K>, Failure>
 where
     K: Clone + DeserializeOwned + Debug,

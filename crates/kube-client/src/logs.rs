@@ -1,4 +1,4 @@
-//! The output of tasks.
+//! Output of tasks.
 
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
@@ -15,12 +15,12 @@ use super::{Cluster, Failure, LogQuery, Unreachable, show, template};
 /// Poll interval of a pod that has not started.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The most of a failed job's output that is looked through for what killed it.
+/// Lines at the end of a failed job's output that are searched for the cause.
 const TAIL: i64 = 200;
 
 impl Cluster {
-    /// The output of a task. Who follows a task that has not begun waits for it, and gets all that its pod writes,
-    /// however often the connection breaks.
+    /// Output of a task. With `follow`, waits for the start of the task, and delivers the complete output of its pod across
+    /// interrupted connections.
     pub async fn logs(
         &self,
         name: &str,
@@ -58,14 +58,14 @@ impl Cluster {
         Ok(pieces.boxed())
     }
 
-    /// The UID of the pod that runs a task, or ran it last. Another try is another pod, and one that is made again may
-    /// have the name of the one that is gone.
+    /// UID of the current or last pod of a task. Each retry is a new pod, and a recreated pod may have the name of its
+    /// predecessor.
     pub async fn pod_uid(&self, name: &str, task: u32) -> Result<String, Failure> {
         let pod = self.pod_of_task(&self.named(name)?, task).await?;
         Ok(pod.metadata.uid.unwrap_or_default())
     }
 
-    /// The last lines of a job's output; nothing where they cannot be read.
+    /// Last lines of a job's output; empty if they cannot be read.
     pub(super) async fn tail(&self, named: &Named, task: u32) -> String {
         let Ok(pod) = self.pod_of_task(named, task).await else { return String::new() };
         let api: Api<core::Pod> = self.namespaced(&named.namespace);
@@ -111,7 +111,7 @@ impl Cluster {
     }
 }
 
-/// The container whose output is wanted, where there are several.
+/// Container that runs the task, if the pod has several.
 fn main_container(pod: &core::Pod) -> Option<String> {
     let spec = serde_json::to_value(pod.spec.as_ref()?).ok()?;
     let several = spec["containers"].as_array().is_some_and(|all| all.len() > 1);

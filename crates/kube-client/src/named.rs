@@ -13,7 +13,7 @@ pub(super) enum Kind {
     Pod,
 }
 
-/// A job by its name.
+/// Reference to a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Named {
     pub(super) namespace: String,
@@ -40,14 +40,14 @@ impl Named {
         Ok(Self { namespace: space.to_owned(), kind, name: name.to_owned() })
     }
 
-    /// As people type it, with its namespace or without.
+    /// Name for the command line, with the namespace if `everywhere` is set.
     pub(super) fn handle(&self, everywhere: bool) -> String {
         let kind = if self.kind == Kind::Pod { "pod/" } else { "" };
         let space = if everywhere { format!("{}/", self.namespace) } else { String::new() };
         format!("{space}{kind}{}", self.name)
     }
 
-    /// It is not there.
+    /// Error for a job that does not exist.
     pub(super) fn missing(&self) -> Failure {
         let (kind, name) = match self.kind {
             Kind::Workload => ("workload", &self.name),

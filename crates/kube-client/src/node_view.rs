@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Failure;
 use super::show::{condition, gpus, stamp};
 
-/// A node, with what its monitor says and the pods on it.
+/// Node with the report of its monitor and its pods.
 pub(super) struct Seen {
     node: core::Node,
     slim: slim::Node,
@@ -49,7 +49,7 @@ impl Seen {
         offers || self.devices.is_some() || self.label(names::NODE_ENABLED) == Some("true")
     }
 
-    /// The number and the id of a GPU that people name by one of them.
+    /// Index and id of a GPU named by either.
     pub(super) fn find_gpu(&self, name: &str) -> Result<(usize, String), Failure> {
         let instances = self.instances();
         let found = instances.iter().position(|gpu| {
@@ -65,8 +65,8 @@ impl Seen {
         })
     }
 
-    /// The devices that a pod on this node has: as the kubelet gave them out, where a monitor says so, or else as the
-    /// pod says; `None` if unknown.
+    /// Devices of a pod on this node: as assigned by the kubelet if a monitor reports them, otherwise from the pod's
+    /// annotation; `None` if unknown.
     pub(super) fn gpus_of(&self, pod: &Pod) -> Option<BTreeSet<String>> {
         let whole = whole_name(pod);
         let holds = |gpu: &&GpuStatus| {
@@ -178,7 +178,7 @@ impl Seen {
         }
     }
 
-    /// The GPUs one by one: devices, not the slices of time of them.
+    /// One entry for each device; time slices are not listed.
     fn instances(&self) -> Vec<GpuInstance> {
         let shared = self.view.shared_units.max(1) as usize;
         let status = self.devices.as_ref().and_then(|devices| devices.status.as_ref());
@@ -216,7 +216,7 @@ impl Seen {
         shown
     }
 
-    /// Devices that only the monitor names, such as those that are cut into MIG slices.
+    /// Devices that only the monitor reports, such as devices in MIG mode.
     fn unlisted(&self, statuses: &BTreeMap<&str, &GpuStatus>) -> Vec<GpuInstance> {
         let devices = self.devices.iter().flat_map(|devices| &devices.spec.gpu_devices);
         let shown = devices.enumerate().map(|(at, device)| {
@@ -235,12 +235,12 @@ impl Seen {
         shown.collect()
     }
 
-    /// The GPUs that pods on this node say they have.
+    /// GPUs that the annotations of pods on this node name.
     fn busy(&self) -> BTreeSet<String> {
         self.pods.iter().flat_map(devices_of).collect()
     }
 
-    /// Pods of others do not say which GPUs they have; as many more are busy.
+    /// Marks as many GPUs busy as foreign pods request: foreign pods do not name their GPUs.
     fn count_unnamed(&self, shown: &mut [GpuInstance], named: usize) {
         let shared = u64::from(self.view.shared_units.max(1));
         let held = |pod: &Pod| gpu_resources(pod).get(names::GPU_RESOURCE).copied().unwrap_or(0);
@@ -330,7 +330,7 @@ pub(super) fn whole_name(pod: &Pod) -> String {
     format!("{}/{}", part(&pod.metadata.namespace), part(&pod.metadata.name))
 }
 
-/// The devices that a pod says it has: of a share of a device, the device.
+/// Devices that a pod's annotation names; a share counts as its device.
 fn devices_of(pod: &Pod) -> BTreeSet<String> {
     let device = |gpu: String| gpu.split("::").next().unwrap_or_default().to_owned();
     gpus(pod).into_iter().map(device).collect()
@@ -348,7 +348,7 @@ fn instance(
         gpu_uuid: Some(id.to_owned()),
         gpu_name: Some(model.to_owned()),
         gpu_type: Some(model.to_owned()),
-        // The engine's least memory stands for a GPU about which nothing is known.
+        // The engine's minimum memory stands for an unknown GPU.
         gpu_memory: Some(memory).filter(|memory| *memory > 1),
         // Unknown without a reading.
         gpu_memory_available: reading

@@ -1,4 +1,4 @@
-//! Nodes as people see them.
+//! Tests of the conversion of nodes.
 
 use agentaflow_api::Dollars;
 use agentaflow_api::node::{GpuStatus, Health, Node, NodeStatus, PriceSource};

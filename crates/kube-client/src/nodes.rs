@@ -1,4 +1,4 @@
-//! Nodes with GPUs.
+//! GPU nodes: list, cordon, drain.
 
 use agentaflow_api::node::Node;
 use agentaflow_kube_core::names;
@@ -15,7 +15,7 @@ use super::node_view::{Seen, whole_name};
 use super::{Cluster, Failure, list, once};
 
 impl Cluster {
-    /// Nodes with GPUs; all nodes where none has any.
+    /// GPU nodes; all nodes if none has a GPU.
     pub async fn nodes(&self) -> Result<Vec<Node>, Failure> {
         let api: Api<core::Node> = Api::all(self.client.clone());
         let nodes = list::all(&api, ListParams::default());
@@ -35,8 +35,8 @@ impl Cluster {
         Ok(shown.into_iter().map(|(_, node)| node).collect())
     }
 
-    /// Closes a node, or a GPU of it (`node/gpu`), to new work; or opens it again. Of a GPU only our scheduler takes
-    /// notice: it gives out one fewer on that node.
+    /// Cordons or uncordons a node or one of its GPUs (`node/gpu`). Only the agentaflow scheduler respects a cordoned GPU:
+    /// it allocates one fewer on that node.
     pub async fn cordon(&self, target: &str, closed: bool) -> Result<(), Failure> {
         let (node, gpu) = parts(target);
         let found = self.node(node).await?;
@@ -47,7 +47,7 @@ impl Cluster {
                 let seen = Seen::new(found, devices, Vec::new());
                 let version = seen.version();
                 let list = with_gpu(&seen, gpu, closed)?;
-                // With its version, so that two who do this at a time do not undo each other.
+                // With the resource version: concurrent changes must not overwrite each other.
                 json!({"metadata": {
                     "resourceVersion": version,
                     "annotations": {names::NODE_CLOSED_GPUS: list},
@@ -57,9 +57,8 @@ impl Cluster {
         self.patch_node(node, patch).await
     }
 
-    /// Closes a node, or a GPU of it (`node/gpu`), and evicts the GPU work on it; says what it evicted. Pods that a
-    /// disruption budget keeps stay, and so do pods whose GPUs are unknown; the failure names
-    /// them.
+    /// Cordons a node or one of its GPUs (`node/gpu`) and evicts its GPU pods; returns their names. Pods protected by a
+    /// disruption budget and pods with unknown GPUs stay; the error names them.
     pub async fn drain(&self, target: &str) -> Result<Vec<String>, Failure> {
         self.cordon(target, true).await?;
         let (node, gpu) = parts(target);
@@ -101,7 +100,7 @@ impl Cluster {
         )))
     }
 
-    /// Asks for a pod to go. A disruption budget that forbids it is an answer, and not asked again.
+    /// Evicts a pod. A refusal by a disruption budget is final and not retried.
     async fn evict(&self, namespace: &str, name: &str) -> Result<(), Failure> {
         let path = core::Pod::url_path(&(), Some(namespace));
         let request = kube::core::Request::new(path).evict(name, &EvictParams::default());
@@ -139,7 +138,7 @@ impl Cluster {
         Ok(found.into_iter().filter_map(named).collect())
     }
 
-    /// Pods that take something of nodes, by node.
+    /// Pods that use resources of nodes, by node.
     async fn pods_on_nodes(&self) -> Result<BTreeMap<String, Vec<Pod>>, Failure> {
         self.pods_on_nodes_where(None).await
     }
@@ -155,7 +154,7 @@ impl Cluster {
         let api: Api<Pod> = Api::all(self.client.clone());
         let found = list::all(&api, ListParams::default().fields(&fields)).await;
         let found = match found {
-            // Who may not see the pods of others sees nodes all the same.
+            // A user without permission to list pods of other namespaces can still list nodes.
             Err(Failure::Forbidden(_)) if node.is_none() => Vec::new(),
             found => found?,
         };
@@ -169,7 +168,7 @@ impl Cluster {
     }
 }
 
-/// The list of closed GPUs with, or without, this one; none when it is empty.
+/// List of cordoned GPUs with this one added or removed; `None` if it is empty.
 fn with_gpu(seen: &Seen, gpu: &str, closed: bool) -> Result<Option<String>, Failure> {
     let (number, id) = seen.find_gpu(gpu)?;
     let mut list = closed_gpus(seen.slim());
@@ -183,7 +182,7 @@ fn with_gpu(seen: &Seen, gpu: &str, closed: bool) -> Result<Option<String>, Fail
     Ok((!list.is_empty()).then(|| list.join(",")))
 }
 
-/// A node, or a node and a GPU of it.
+/// Splits `node/gpu`.
 fn parts(target: &str) -> (&str, Option<&str>) {
     target.split_once('/').map_or((target, None), |(node, gpu)| (node, Some(gpu)))
 }

@@ -1,4 +1,4 @@
-//! Requests whose answer counts, whatever its status.
+//! Requests for which any status is a valid response.
 
 use http::Request;
 use http_body_util::{BodyExt as _, Limited};
@@ -6,10 +6,10 @@ use kube::client::Body;
 
 use super::{Failure, Unreachable};
 
-/// The most of an answer that is read.
+/// Maximum size of a response body in bytes.
 const LARGEST: usize = 16 << 20;
 
-/// The status and text of the answer.
+/// Status and body of the response.
 pub(super) async fn send(
     client: &kube::Client,
     request: Request<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Queues: `GPUQueue` objects. Who may use one is a namespace here.
+//! Queues: `GPUQueue` objects. The members of a queue are namespaces.
 
 use agentaflow_api::queue::{Queue, QueueSpec, QuotaSpec};
 use agentaflow_api::{Cores, Stamp};
@@ -13,14 +13,13 @@ use super::named::is_name;
 use super::show::stamp;
 use super::{Cluster, Failure, list};
 
-/// The namespace that means all of them.
+/// Matches all namespaces.
 const EVERYWHERE: &str = "*";
 
 /// Attempts of a write that conflicts with other writers.
 const TRIES: usize = 10;
 
 impl Cluster {
-    /// Queues.
     pub async fn queues(&self) -> Result<Vec<Queue>, Failure> {
         let api: Api<slim::Queue> = Api::all(self.client.clone());
         let found = list::all(&api, ListParams::default()).await.map_err(no_kind)?;
@@ -29,7 +28,7 @@ impl Cluster {
         Ok(queues)
     }
 
-    /// Makes or changes a queue. What is not said stays as it is.
+    /// Creates or changes a queue. Absent fields keep their values.
     pub async fn set_queue(&self, queue: &QueueSpec) -> Result<Queue, Failure> {
         if !is_name(&queue.name) {
             return Err(Failure::Refused(format!(
@@ -68,7 +67,6 @@ impl Cluster {
         )))
     }
 
-    /// Removes a queue.
     pub async fn delete_queue(&self, name: &str) -> Result<(), Failure> {
         let missing = || Failure::NotFound(format!("there is no queue `{name}`"));
         if !is_name(name) {
@@ -86,7 +84,7 @@ fn no_kind(error: Failure) -> Failure {
     if error.is_missing() { Failure::no_kind("GPUQueue") } else { error }
 }
 
-/// A queue as the API shows it.
+/// Converts a queue to the REST API.
 fn show(queue: &slim::Queue) -> Queue {
     let name = queue.metadata.name.clone().unwrap_or_default();
     let spec = queue.spec.0.as_ref().map(|spec| (**spec).clone()).unwrap_or_default();
@@ -132,7 +130,7 @@ fn amounts(amounts: &QueueAmounts) -> QuotaSpec {
     }
 }
 
-/// The object's spec with what was said.
+/// Spec of the object with the changed fields.
 fn written(queue: &QueueSpec, old: GpuQueueSpec) -> Result<GpuQueueSpec, Failure> {
     let most = |priority: u32| {
         u8::try_from(priority).ok().filter(|priority| *priority <= 10).ok_or_else(|| {

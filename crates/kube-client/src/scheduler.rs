@@ -1,4 +1,4 @@
-//! Questions to the scheduler itself: where a context says that it answers, else through the API server.
+//! Requests to the scheduler: at the URL of the context, otherwise through the service proxy of the API server.
 
 use agentaflow_kube_core::names;
 use http::{Method, Request};
@@ -13,9 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Ports of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Port {
-    /// Questions.
+    /// Explanations and forecasts.
     Http,
-    /// Metrics.
     Metrics,
 }
 
@@ -29,7 +28,7 @@ impl Port {
 }
 
 impl Cluster {
-    /// Asks the scheduler. One that has no answer is told from one that cannot be reached.
+    /// Sends a request to the scheduler. An error response and an unreachable scheduler are different errors.
     pub(super) async fn ask_scheduler(
         &self,
         method: &str,
@@ -71,7 +70,7 @@ impl Cluster {
 
     /// Error response of the scheduler or of the API server in front of it.
     fn refusal(&self, status: u16, text: &str) -> Failure {
-        // The API server speaks JSON, the scheduler plain text.
+        // The API server responds in JSON, the scheduler in plain text.
         let proxy = text.trim_start().starts_with('{');
         let message = once::message(text);
         match status {
@@ -95,7 +94,7 @@ impl Cluster {
     }
 }
 
-/// A client of a scheduler that a context names. It gets no credentials of the cluster.
+/// Client for a scheduler URL of a context. Sends no credentials of the cluster.
 fn direct(url: &str, port: Port) -> Result<kube::Client, Failure> {
     let uri = address(url, port).ok_or_else(|| wrong(url))?;
     let mut config = kube::Config::new(uri);
@@ -130,7 +129,7 @@ fn wrong(url: &str) -> Failure {
     ))
 }
 
-/// The path by which the API server passes a question on.
+/// Path of the API server's service proxy.
 fn proxied(system: &str, port: Port, path: &str) -> String {
     let (service, port) = (names::SCHEDULER_SERVICE, port.number());
     format!("/api/v1/namespaces/{system}/services/{service}:{port}/proxy{path}")

@@ -1,4 +1,4 @@
-//! The scheduler's settings and metrics.
+//! Settings and metrics of the scheduler.
 
 use agentaflow_kube_core::names;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ use serde_json::json;
 use super::scheduler::Port;
 use super::{Cluster, Failure};
 
-/// The key of the strategy in the settings.
+/// Key in the settings `ConfigMap`.
 const STRATEGY: &str = "strategy";
 
 impl Cluster {
-    /// The strategy in force: what the settings say, else what the scheduler was started with.
+    /// Current strategy: from the settings, otherwise from the scheduler's Deployment.
     pub async fn strategy(&self) -> Result<String, Failure> {
         let api: Api<ConfigMap> = self.namespaced(&self.system);
         let map = api.get_opt(names::SCHEDULER_CONFIG).await?;
@@ -34,7 +34,7 @@ impl Cluster {
         Ok(deployment.and_then(started_with).unwrap_or_else(|| "least_utilized".to_owned()))
     }
 
-    /// Changes the strategy for what is placed from now on.
+    /// Changes the strategy of future placements.
     pub async fn set_strategy(&self, name: &str) -> Result<(), Failure> {
         Strategy::from_str(name).map_err(|error| Failure::Refused(error.to_string()))?;
         let api: Api<ConfigMap> = self.namespaced(&self.system);
@@ -49,13 +49,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// The scheduler's metrics, as Prometheus reads them.
+    /// Metrics in the Prometheus text format.
     pub async fn metrics(&self) -> Result<String, Failure> {
         self.ask_scheduler("GET", Port::Metrics, "/metrics", None).await
     }
 }
 
-/// The strategy that the scheduler's command line or environment names.
+/// Strategy in the command line or environment of the scheduler.
 fn started_with(deployment: Deployment) -> Option<String> {
     let pods = deployment.spec?.template.spec?;
     pods.containers.into_iter().find_map(|container| {

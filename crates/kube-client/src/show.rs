@@ -26,7 +26,6 @@ pub(super) struct View {
 }
 
 impl View {
-    /// A workload and its pods.
     pub(super) fn workload(&self, workload: &Workload, pods: &[Pod]) -> Job {
         let status = &workload.status;
         let phase = status.phase.unwrap_or_default();
@@ -66,7 +65,7 @@ impl View {
         job
     }
 
-    /// A pod that belongs to no workload; `spec` is its spec as it is written.
+    /// Job of a pod that belongs to no workload; `spec` is the raw pod spec.
     pub(super) fn pod(&self, pod: &Pod, spec: &Value) -> Job {
         let named = named(&pod.metadata, Kind::Pod);
         let node = pod.spec.node_name.as_deref().filter(|node| !node.is_empty());
@@ -149,7 +148,6 @@ fn cost(price: Dollars, milliseconds: i64) -> Dollars {
     Dollars(i64::try_from(whole + i128::from(up)).unwrap_or(i64::MAX))
 }
 
-/// The newest pod of each task.
 pub(super) fn current(pods: &[Pod]) -> BTreeMap<u32, &Pod> {
     let mut newest: BTreeMap<u32, &Pod> = BTreeMap::new();
     for pod in pods {
@@ -216,7 +214,7 @@ fn tasks(pods: &BTreeMap<u32, &Pod>, nodes: Option<&str>, phase: WorkloadPhase) 
     placed.collect()
 }
 
-/// The GPUs of a pod: those that the kubelet gave it, else those that were meant for it.
+/// GPUs of a pod: assigned by the kubelet, otherwise chosen by the scheduler.
 pub(super) fn gpus(pod: &Pod) -> Vec<String> {
     let annotations = pod.metadata.annotations.as_ref();
     let told = annotations
@@ -260,7 +258,7 @@ fn end_reason(phase: WorkloadPhase, ending: &Ending) -> Option<EndReason> {
     }
 }
 
-/// Condition that gives the reason for which a workload is pending.
+/// Condition with the pending reason of a workload.
 fn unschedulable(conditions: &[Condition], phase: WorkloadPhase) -> Option<&Condition> {
     let waits = condition(conditions, "Schedulable")?;
     let told =
@@ -291,7 +289,6 @@ fn price(text: &str) -> Option<Dollars> {
     Some(Dollars(i64::try_from(price.0).unwrap_or(i64::MAX)))
 }
 
-/// A time of Kubernetes.
 pub(super) fn stamp(time: &Time) -> Stamp {
     Stamp(time.0.as_millisecond())
 }

@@ -1,4 +1,4 @@
-//! Workloads and pods as people see them.
+//! Tests of the conversion of workloads and pods.
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::job::JobStatus;

@@ -42,14 +42,14 @@ pub(super) fn read(spec: &Value) -> JobSpec {
     }
 }
 
-/// The container that has the GPUs, else the first.
+/// The container with the GPU request, otherwise the first.
 pub(super) fn main_container(spec: &Value) -> Option<&Value> {
     let containers = spec["containers"].as_array()?;
     containers.iter().find(|container| gpus(container).is_some()).or_else(|| containers.first())
 }
 
-/// An image without its tag, and the tag. A colon before the last slash belongs to a registry's port; a digest stays
-/// with the image.
+/// Splits an image into name and tag. A colon before the last slash belongs to a registry's port; a digest stays with the
+/// name.
 pub(super) fn image(written: &str) -> (Option<String>, Option<String>) {
     if written.is_empty() {
         return (None, None);
@@ -89,7 +89,7 @@ fn amount(container: &Value, resource: &str) -> Option<String> {
     })
 }
 
-/// MiB of `/dev/shm` that lie in memory.
+/// Size in MiB of a memory-backed `/dev/shm`.
 fn shared_memory(spec: &Value) -> Option<u64> {
     let container = main_container(spec)?;
     let mounts = container["volumeMounts"].as_array()?;
