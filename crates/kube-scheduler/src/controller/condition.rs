@@ -15,7 +15,7 @@ pub(super) const ASSIGNED: &str = "Assigned";
 /// Condition: every task runs.
 pub(super) const READY: &str = "Ready";
 
-/// Reasons of [`SCHEDULABLE`] that the controller sets, not the scheduler: they go when their cause goes.
+/// Reasons of [`SCHEDULABLE`] that the controller sets, not the scheduler: they are removed with their cause.
 pub(super) const INVALID_SPEC: &str = "InvalidSpec";
 pub(super) const INVALID_TEMPLATE: &str = "InvalidTemplate";
 pub(super) const POD_REJECTED: &str = "PodRejected";

@@ -29,7 +29,7 @@ pub(super) fn after_creation(old: Option<&BackOff>, now: Timestamp) -> BackOff {
     BackOff { until: later(now, doubled(1, count)), count }
 }
 
-/// Whether a backoff is running. One that is longer than any was written with a clock that was ahead.
+/// Returns true if a backoff is running. A backoff beyond the maximum was written by a client with a fast clock.
 pub(super) fn is_backing_off(wait: &BackOff, now: Timestamp) -> bool {
     now < wait.until.0 && wait.until.0 <= later(now, LONGEST).0
 }

@@ -126,7 +126,7 @@ impl Reconciler<'_> {
         creation.create = create;
     }
 
-    /// Whether the workload changed after its pods were refused: then they are created at once.
+    /// Returns true if the workload changed after the API server rejected its pods: they are then created without a delay.
     fn changed_after_rejection(&self) -> bool {
         self.view.rejected.is_some()
             && self.old.observed_generation != self.workload.metadata.generation

@@ -12,7 +12,7 @@ use super::{DeletePod, EventType, Finalizer, Reconciled, SchedulerView, Workload
 
 /// Compares a workload with its pods; returns the writes that bring them closer.
 ///
-/// Pods that the workload does not own are ignored. A pod that the API server refuses comes back through
+/// Pods that the workload does not own are ignored. A pod that the API server rejects is reported through
 /// [`SchedulerView::rejected`].
 pub fn reconcile(
     workload: &slim::Workload,
@@ -60,12 +60,12 @@ impl Reconciler<'_> {
         }
     }
 
-    /// Whether the deletion of a pod was requested already.
+    /// Returns true if the deletion of the pod was already requested.
     fn is_asked_to_go(&self, pod: &DeletePod) -> bool {
         self.view.deleting.contains(&pod.name)
     }
 
-    /// Deletes all pods; the finalizer goes when none is left.
+    /// Deletes all pods; removes the finalizer after the last one.
     fn clean_up(&self) -> Reconciled {
         let mut done = self.nothing();
         let pods = self.pods.iter().filter_map(|pod| task_table::delete(pod, "WorkloadDeleted"));
@@ -171,7 +171,7 @@ impl Reconciler<'_> {
         status.message = message_of(status, shown);
     }
 
-    /// Whether the user marked the workload as complete.
+    /// Returns true if the user marked the workload as complete.
     fn is_completed_by_hand(&self) -> bool {
         let annotations = self.workload.metadata.annotations.as_ref();
         annotations.and_then(|all| all.get(names::COMPLETE)).is_some_and(|said| said == "true")

@@ -86,8 +86,8 @@ impl<'a> TaskTable<'a> {
         self.members.iter().any(|member| member.round == self.spent)
     }
 
-    /// Whether pods of the last round are terminating: two rounds at once would disturb each other, and the new pods would wait
-    /// for the GPUs of the old ones.
+    /// Returns true if pods of the last round are terminating: two concurrent rounds would disturb each other, and the new
+    /// pods would wait for the GPUs of the old ones.
     pub(super) fn last_round_is_ending(&self) -> bool {
         !self.round_has_begun() && self.slots.iter().any(|slot| matches!(slot, TaskSlot::Ending(_)))
     }
@@ -266,7 +266,7 @@ fn slot<'a>(own: &[TaskPod<'a>], round: u32, done: bool) -> TaskSlot<'a> {
             current().find(|member| member.state == TaskPodState::Done).copied(),
         );
     }
-    // Of duplicates, the one that came furthest stays.
+    // Of duplicate pods, the most advanced stays.
     let rank = |member: &&TaskPod<'_>| (member.running(), member.bound(), Reverse(member.attempt));
     if let Some(holder) =
         current().filter(|member| member.state == TaskPodState::Live).max_by_key(rank)

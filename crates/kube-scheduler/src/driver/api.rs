@@ -37,7 +37,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether a retry may help.
+    /// Returns true if a retry may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::TooMany(_))
     }
@@ -178,7 +178,7 @@ impl ApiServer {
         if method == Method::GET {
             return self.ask(method, path, kind, body).await;
         }
-        // In this order: after the end of leadership, an empty counter proves that no write is in write.
+        // In this order: after the end of leadership, an empty counter proves that no write is in flight.
         let mut write = self.writes.begin();
         if self.leadership.as_ref().is_some_and(|leadership| !leadership.holds()) {
             write.responded = true;

@@ -66,13 +66,13 @@ async fn try_discover(server: &ApiServer) -> Result<ServedApis, Failure> {
     })
 }
 
-/// Whether Kueue is installed.
+/// Returns true if Kueue is installed.
 pub(crate) async fn has_kueue(server: &ApiServer) -> Result<bool, Failure> {
     let group = format!("/apis/{}", names::KUEUE_GROUP);
     Ok(found(server.get::<Ignored>(&group).await)?.is_some())
 }
 
-/// Whether the API server serves a kind; only 404 means that it does not.
+/// Returns true if the API server serves a kind; only status 404 means false.
 pub(crate) async fn serves(server: &ApiServer, group: &str, plural: &str) -> Result<bool, Failure> {
     let list = found(server.get::<serde_json::Value>(group).await)?;
     Ok(list.is_some_and(|list| lists_kind(&list, plural)))

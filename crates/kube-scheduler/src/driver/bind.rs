@@ -243,7 +243,7 @@ fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.metadata.annotations.as_ref()?.get(SELECTED_NODE).map(String::as_str)
 }
 
-/// Whether the provisioner gave up: it removes the selected node.
+/// Returns true if the provisioner rejected the node: it removes the annotation of the selected node.
 fn is_abandoned(claim: &PersistentVolumeClaim, act: &ClaimAction) -> bool {
     matches!(act, ClaimAction::Provision(node) if selected_node(claim) != Some(node))
 }
@@ -326,7 +326,7 @@ async fn assign_volume(server: &ApiServer, claim: &Key, volume: &str) -> Result<
     server.merge(&path, &body).await
 }
 
-/// Whether a volume belongs to another claim, which need not exist yet.
+/// Returns true if a volume belongs to another claim, which need not exist yet.
 fn belongs_to_another_claim(holder: &serde_json::Value, claim: &Key, uid: &str) -> bool {
     let text = |field: &str| holder[field].as_str().filter(|text| !text.is_empty());
     let named = |field: &str, own: &str| text(field).is_none_or(|held| held == own);

@@ -92,7 +92,7 @@ impl Executor {
         }
     }
 
-    /// Starts nothing new, and waits until no write to a pod is in flight, or for `limit`.
+    /// Stops new writes, and waits until no pod write is in flight, or for `limit`.
     pub(crate) async fn finish(&self, limit: Duration) {
         self.shared.leadership.close();
         let idle = async {
@@ -277,7 +277,7 @@ impl Shared {
         events::record(&self.server, &self.identity, &event).await
     }
 
-    /// Sends one status write; returns whether to retry.
+    /// Sends one status write; returns true if it must be retried.
     async fn send(&self, write: &StatusWrite) -> bool {
         let (sent, what) = match write {
             StatusWrite::WorkloadStatus(workload, uid, status) => {

@@ -43,7 +43,7 @@ pub(crate) enum Query {
 }
 
 impl Query {
-    /// Answers, unless the caller is gone.
+    /// Sends the response, unless the caller has disconnected.
     pub(crate) fn answer(self, state: &ClusterState) {
         match self {
             Self::Explain { key, answer } if !answer.is_closed() => {

@@ -20,7 +20,7 @@ pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval of renewals, and of attempts to acquire the lease.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Whether this replica leads; checked before every write. Leadership that has lapsed never comes back.
+/// Leadership of this replica; checked before every write. Lapsed leadership is never restored.
 #[derive(Clone, Debug)]
 pub(crate) struct Leadership {
     started: Instant,
@@ -55,7 +55,7 @@ impl Leadership {
         self.holds_at(Instant::now())
     }
 
-    /// Whether new work may start: this replica leads and is not about to release the lease.
+    /// Returns true if new work may start: this replica leads and is not about to release the lease.
     pub(crate) fn is_open(&self) -> bool {
         self.holds() && !self.closing.is_cancelled()
     }
@@ -83,7 +83,7 @@ impl Leadership {
         !self.over.is_cancelled()
     }
 
-    /// Records a renewal sent at `asked` and answered at `now`; returns whether it was in time.
+    /// Records a renewal sent at `asked` and answered at `now`; returns true if it was in time.
     fn extend(&self, asked: Instant, now: Instant) -> bool {
         let holds = self.holds_at(now);
         if holds {
@@ -198,7 +198,7 @@ impl Lease {
         None
     }
 
-    /// Renews the lease until it is lost or until `stop`; ends leadership, and returns whether the lease is still held.
+    /// Renews the lease until it is lost or until `stop`; ends leadership, and returns true if the lease is still held.
     pub(crate) async fn keep(&self, leadership: &Leadership, stop: &CancellationToken) -> bool {
         loop {
             tokio::select! {
@@ -275,7 +275,7 @@ impl Lease {
         }
         let transitions = lease.spec.lease_transitions.unwrap_or(0);
         let spec = self.spec(transitions, lease.spec.acquire_time.clone());
-        // A conflict may be an earlier renewal that arrived late: the next read tells.
+        // A conflict may be an earlier renewal that arrived late: the next read resolves it.
         let body = self.body(&lease.metadata.resource_version, &spec);
         self.server.put::<LeaseObject>(&self.path(), &body).await.map(|_| true)
     }

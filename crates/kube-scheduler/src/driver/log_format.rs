@@ -1,4 +1,4 @@
-//! Actions and changes for the log. Pod bodies are left out: they may hold secrets of users.
+//! Formats actions and changes for the log. Pod bodies are omitted: they may contain secrets.
 
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim;

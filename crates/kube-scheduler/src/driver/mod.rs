@@ -114,8 +114,8 @@ pub async fn run(
     if lost { Err(SchedulerError::Lost) } else { Ok(()) }
 }
 
-/// Opens both ports before serving: a port that is taken is reported at once, and a client that finds one port open finds the
-/// other.
+/// Opens both ports before serving: a port in use is reported at once, and a client that finds one port open finds both
+/// open.
 async fn serve(
     options: &Options,
     health: &Health,
@@ -210,7 +210,7 @@ impl Leader {
         }
     }
 
-    /// Leads until `stop` or until the lease is lost; returns whether it was lost.
+    /// Leads until `stop` or until the lease is lost; returns true if it was lost.
     async fn lead(mut self, mut queries: mpsc::Receiver<Query>, stop: &CancellationToken) -> bool {
         let usage = self.read_usage(stop).await;
         let served = api_discovery::discover(&self.server, &self.leadership, stop).await;
@@ -357,7 +357,7 @@ impl Leader {
         }
     }
 
-    /// Runs one pass; returns the pause before the next and whether there were actions.
+    /// Runs one pass; returns the delay before the next pass, and true if there were actions.
     fn run_pass(&self, state: &mut ClusterState) -> (Duration, bool) {
         let began = Instant::now();
         let step = state.step(self.clock.now());

@@ -109,8 +109,8 @@ fn base(version: &str) -> Option<String> {
     }
 }
 
-/// Whether a name may be part of a path. The API server does not validate owner references, and this scheduler reads with its
-/// own permissions.
+/// Returns true if a name is safe in a URL path. The API server does not validate owner references, and this scheduler
+/// reads with its own permissions.
 fn is_plain(name: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '.';
     !matches!(name, "" | "." | "..") && name.len() <= 253 && name.chars().all(plain)

@@ -119,7 +119,7 @@ impl StatusWrites {
             if let StatusWrite::Event(event) = write
                 && retry
             {
-                // Behind the others: an Event that always fails must not block them.
+                // Behind all other Events: one that always fails must not block the queue.
                 self.events.push_back(event);
                 self.events_resume = Some(now + BACKOFF);
             }
@@ -146,7 +146,7 @@ impl StatusWrites {
         self.backoffs.insert(target, now + BACKOFF);
     }
 
-    /// Whether a write waits only for its backoff.
+    /// Returns true if a write waits only for its backoff.
     pub(crate) fn is_backing_off(&self) -> bool {
         !self.backoffs.is_empty() || self.events_resume.is_some()
     }
@@ -157,7 +157,7 @@ impl StatusWrites {
         *self.binding.entry(pod.clone()).or_default() += 1;
     }
 
-    /// Whether a write of a pod's condition is in flight.
+    /// Returns true if a write of the pod's condition is in flight.
     pub(crate) fn is_busy(&self, pod: &PodRef) -> bool {
         self.busy.contains(&WriteTarget::Pod(pod.clone()))
     }

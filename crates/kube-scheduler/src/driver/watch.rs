@@ -81,7 +81,7 @@ impl Sources<'_> {
 fn watch_required(spawn: &WatchSpawner, namespace: &str) {
     spawn.watch("pods", Object::Pod, |key| with_key(slim::Pod::default(), key));
     spawn.watch("nodes", Object::Node, |key| with_key(slim::Node::default(), key));
-    // Only the product's namespace: elsewhere any user could impersonate a node monitor.
+    // Only agentaflow's namespace: elsewhere any user could impersonate a node monitor.
     let devices = Api::<slim::GpuNode>::namespaced(spawn.client.clone(), namespace);
     spawn.watch_kind(devices, "gpunodes", Object::GpuNode, |key| {
         with_key(slim::GpuNode::default(), key)
@@ -183,7 +183,7 @@ impl WatchSpawner {
                     () = tokio::time::sleep(DISCOVERY_INTERVAL) => {}
                     () = spawn.stop.cancelled() => return,
                 }
-                // Without a response, the next check tells.
+                // Without a response, the next check decides.
                 if !kinds.kueue && has_kueue(&server).await.unwrap_or(false) {
                     kinds.kueue = true;
                     if spawn.updates.send(WatchUpdate::Kueue).await.is_err() {

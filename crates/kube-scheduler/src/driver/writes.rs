@@ -76,7 +76,7 @@ pub(crate) async fn create(
     ActionResult::Created { workload, name, refused }
 }
 
-/// Whether a pod of this name exists that the workload does not own.
+/// Returns true if a pod of this name exists that the workload does not own.
 async fn belongs_to_another(server: &ApiServer, workload: &Key, name: &str, body: &Value) -> bool {
     let wanted = body.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
     let found = server.get::<Pod>(&core(&workload.namespace, "pods", name)).await;
@@ -144,12 +144,12 @@ pub(crate) async fn evict(
     }
 }
 
-/// Whether a retry of an eviction may help.
+/// Returns true if a retry of an eviction may succeed.
 fn is_eviction_retryable(error: &Failure) -> bool {
     error.is_retryable() || matches!(error, Failure::Conflict(_))
 }
 
-/// Whether the pod exists and is not terminating, as far as the API server answers.
+/// Returns true if the API server reports that the pod exists and is not terminating.
 async fn is_still_live(server: &ApiServer, pod: &PodRef) -> bool {
     match server.get::<Pod>(&core(&pod.key.namespace, "pods", &pod.key.name)).await {
         Ok(found) => is_live(&found, pod),
@@ -157,7 +157,7 @@ async fn is_still_live(server: &ApiServer, pod: &PodRef) -> bool {
     }
 }
 
-/// Whether this is the same pod and it is not terminating.
+/// Returns true if this is the same pod and it is not terminating.
 fn is_live(found: &Pod, pod: &PodRef) -> bool {
     found.metadata.uid.as_deref() == Some(&*pod.uid) && found.metadata.deletion_timestamp.is_none()
 }
@@ -178,7 +178,7 @@ pub(crate) async fn nominate(
     log(done, "nominate node", &pod.key);
 }
 
-/// Writes `PodScheduled=False`. The transition time is that of the change to `False`, whatever the reason since.
+/// Writes `PodScheduled=False`. The transition time is the time of the change to `False`; a change of the reason keeps it.
 pub(crate) async fn condition(
     server: &ApiServer,
     pod: &PodRef,

@@ -27,7 +27,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// One pod, told apart by its uid from later pods of the same name.
+/// One pod; the UID distinguishes it from later pods of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodRef {
     pub key: Key,
@@ -94,7 +94,7 @@ pub enum Action {
     RecordEvent(EventRecord),
 }
 
-/// A binding with everything that is written together with it.
+/// Binding with all writes that accompany it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bind {
     pub pod: PodRef,

@@ -38,7 +38,7 @@ impl ClusterState {
             let pod = Arc::new(pod.clone());
             let bound = BoundPod { key: key.clone(), pod, node: node.clone(), request };
             let adopted = self.adopt(&membership, vec![bound]);
-            // Its gang may wait for it: a binding whose answer was lost was carried out after all.
+            // Its gang may wait for it: the API server executed a binding after its response was lost.
             if let Some(gang) = membership.detached_from.filter(|_| adopted) {
                 self.work.push(WorkItem::SyncGang(gang));
             }
@@ -89,7 +89,7 @@ impl ClusterState {
         for member in &members {
             self.detach_pod(member);
         }
-        // A gang that is none any more continues as single pods.
+        // A dissolved gang continues as single pods.
         let is_one = members.len() == 1 || *id == membership.id;
         if !(is_one && self.adopt(&membership, bound.unwrap_or_default())) {
             self.work.push_pods(members);
@@ -124,7 +124,8 @@ impl ClusterState {
         Some(BoundPod { key: key.clone(), pod, node: node.clone(), request })
     }
 
-    /// Whether pods of a gang are pending that existed before the bound ones started: the last leader did not bind them.
+    /// Returns true if pods of a gang are pending that existed before the bound ones started: the last leader did not bind
+    /// them.
     fn is_split(&self, membership: &Membership, bound: &[BoundPod]) -> bool {
         let started = bound.iter().filter_map(|member| member.pod.status.start_time.as_ref());
         let started = started.map(|time| engine_time(time.0)).min();
@@ -224,7 +225,7 @@ impl ClusterState {
         }
     }
 
-    /// Whether the engine knows all these GPUs of a pod's node.
+    /// Returns true if the engine knows all these GPUs of the pod's node.
     pub(super) fn knows_devices(&self, pod: &Pod, devices: &[String]) -> bool {
         let node = pod.spec.node_name.as_deref().and_then(|node| self.nodes.get(node));
         node.is_some_and(|node| devices.iter().all(|id| node.has_gpu(id)))

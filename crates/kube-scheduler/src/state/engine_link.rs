@@ -15,7 +15,7 @@ pub(super) struct EngineLink {
 
 impl EngineLink {
     /// `memory` is the last leader's snapshot: past usage and the round-robin cursor. Its times are clamped to `now`: the
-    /// last leader's clock may have been ahead, and the engine would stand still until ours caught up.
+    /// last leader's clock may have been ahead, and the engine would stop until the local clock passes that time.
     pub(super) fn restore(policy: &Policy, memory: Option<Snapshot>, now: Time) -> Self {
         let mut snapshot = memory.unwrap_or_default();
         snapshot.policy = policy.clone();
@@ -38,8 +38,8 @@ impl EngineLink {
         self.now
     }
 
-    /// Sends an event that the engine must accept; a rejection is a bug of this crate and goes to the log. Returns whether
-    /// the engine accepted the event.
+    /// Sends an event that the engine must accept; a rejection is a bug of this crate and is logged. Returns true if the
+    /// engine accepted the event.
     pub(super) fn send(&mut self, event: Event) -> bool {
         match self.scheduler.apply(self.now, event.clone()) {
             Ok(()) => true,
@@ -55,7 +55,7 @@ impl EngineLink {
         self.scheduler.apply(self.now, event)
     }
 
-    /// Decisions of one pass, and the time of the next pass that the engine wants.
+    /// Decisions of one pass, and the time of the next pass that the engine requests.
     pub(super) fn decide(&mut self) -> (Vec<Decision>, Option<Time>) {
         let plan = self.scheduler.decide(self.now);
         (plan.decisions, plan.wake_at)

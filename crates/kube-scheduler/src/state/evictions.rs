@@ -25,7 +25,7 @@ pub(super) const RETRY_AFTER: u64 = 30_000;
 pub(super) struct Evictions {
     budgets: BTreeMap<Key, DisruptionBudget>,
     backoffs: BTreeMap<Key, EvictionBackoff>,
-    /// Pods whose eviction was refused while the engine still expects them to go.
+    /// Pods whose eviction was refused while the engine still expects their end.
     refused: BTreeSet<Key>,
     /// Deleted pods that are still there, and the time of the next request.
     deletions: BTreeMap<Key, Time>,
@@ -149,7 +149,7 @@ impl Evictions {
         self.refused.remove(pod);
     }
 
-    /// Protects a pod whose eviction was refused by a budget of its own, for twice as long after each refusal.
+    /// Protects a pod whose eviction was refused with a budget of its own; each refusal doubles the duration.
     pub(super) fn back_off(&mut self, pod: &Key, engine: &mut EngineLink) {
         let backoff = self.backoffs.entry(pod.clone()).or_default();
         let delay = Span(EVICTION_RETRIES.delay(backoff.refusals).as_millis() as u64);

@@ -50,14 +50,14 @@ pub struct WorkloadExplanation {
     pub closest: Vec<(String, String)>,
     /// Nodes of its tasks.
     pub nodes: Vec<String>,
-    /// The same in types of the REST API.
+    /// The explanation in types of the REST API.
     pub explanation: Explanation,
 }
 
 /// Totals for metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterSummary {
-    /// Devices managed; a device that is shared by time counts once, whatever number of units its node offers.
+    /// Number of devices; a time-sliced device counts once, independent of the units that its node offers.
     pub gpus: f64,
     /// Devices that could be allocated now.
     pub free: f64,
@@ -183,7 +183,7 @@ impl ClusterState {
         summary
     }
 
-    /// Whether every member runs; finished pods are no members.
+    /// Returns true if every member runs; finished pods are not members.
     fn is_running(&self, gang: &Gang) -> bool {
         gang.members.values().all(|key| {
             let pod = self.pods.get(key).and_then(|entry| entry.pod.as_ref());

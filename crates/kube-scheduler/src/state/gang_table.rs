@@ -20,7 +20,7 @@ pub(super) struct Gang {
     pub(super) members: BTreeMap<u32, Key>,
     /// Requests by task as last submitted; empty while the gang is incomplete.
     pub(super) submitted_requests: Vec<Arc<Request>>,
-    /// Members that have not been told why the gang is pending.
+    /// Members without a condition for the pending reason of the gang.
     pub(super) unexplained: Vec<Key>,
     /// The engine knows the workload.
     pub(super) submitted: bool,
@@ -147,7 +147,7 @@ impl GangTable {
         self.pod_groups.get(group).copied()
     }
 
-    /// Returns whether the number changed.
+    /// Returns true if the number changed.
     pub(super) fn set_min_members(&mut self, group: Key, min_members: u32) -> bool {
         self.pod_groups.insert(group, min_members) != Some(min_members)
     }

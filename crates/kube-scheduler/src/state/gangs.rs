@@ -20,7 +20,7 @@ impl ClusterState {
     pub(super) fn reconcile_pending_pod(&mut self, key: &Key, pod: &Arc<Pod>) {
         let Some(entry) = self.pods.get(key) else { return };
         if let Some(binding) = &entry.pending_binding {
-            // The binding in flight goes first: changes of the pod count only if it fails.
+            // The binding in flight has precedence: changes of the pod count only if it fails.
             let node = binding.node.clone();
             let is_member = matches!(entry.state, PodState::Member { .. });
             if !is_member && entry.state != PodState::Foreign(node.clone()) {
@@ -132,7 +132,7 @@ impl ClusterState {
         }
     }
 
-    /// Records a pod that stands apart from its gang.
+    /// Records a pod placed apart from its gang.
     pub(super) fn record_detached(&mut self, key: &Key, gang: &WorkloadId) {
         if let Some(entry) = self.pods.get_mut(key) {
             self.gangs.add_detached(gang, key);
@@ -314,7 +314,7 @@ impl ClusterState {
             return;
         }
         gang.members.remove(&task);
-        // A pod that goes before it is bound breaks its gang: the rest must not start without it.
+        // A pod that is deleted before it is bound breaks its gang: the rest must not start without it.
         let is_binding = matches!(binding, BindingState::Binding { .. });
         let breaks = gang.is_multi_pod() && !gang.tearing_down && is_binding;
         if breaks {

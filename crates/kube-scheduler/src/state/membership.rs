@@ -154,8 +154,8 @@ impl Lookup<'_> {
         let mut traits = self.traits(pod, &annotations)?;
         self.add_spec(&mut traits, spec)?;
         traits.priority = traits.priority.min(self.max_priority_without_class(pod));
-        // Quotas and policies restrict the use of classes. A class that the template names wins; one that the controller
-        // chose is an upper limit until there are new pods.
+        // Quotas and policies restrict the use of classes. A class in the template has precedence; a class that the
+        // controller chose is an upper limit until there are new pods.
         if let Some(class) = translate::admitted(pod) {
             let named = gpu_workload::names_class(spec);
             let limit = if named { class } else { class.min(traits.priority) };

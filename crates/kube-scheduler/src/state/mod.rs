@@ -202,7 +202,7 @@ impl ClusterState {
         self.record_dependency(dependency_changed);
     }
 
-    /// Enqueues everything that is computed from storage objects and namespaces.
+    /// Enqueues all items computed from storage objects and namespaces.
     fn record_dependency(&mut self, changed: bool) {
         if changed {
             self.work.push(WorkItem::RefreshDependents);
@@ -219,7 +219,7 @@ impl ClusterState {
         }
     }
 
-    /// Every kind is listed: sends everything to the engine, running workloads as facts.
+    /// Called after all kinds are listed: sends the cluster to the engine, and adopts running workloads.
     pub fn start(&mut self, now: Time) {
         self.engine.advance(now);
         self.started = true;

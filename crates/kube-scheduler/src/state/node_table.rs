@@ -32,12 +32,12 @@ pub(super) struct NodeEntry {
 }
 
 impl NodeEntry {
-    /// Whether the engine knows the node.
+    /// Returns true if the node was sent to the engine.
     pub(super) fn is_known(&self) -> bool {
         self.sent.is_some()
     }
 
-    /// Whether the node exists in the cluster.
+    /// Returns true if the node exists in the cluster.
     pub(super) fn exists(&self) -> bool {
         self.node.is_some()
     }
@@ -51,17 +51,17 @@ impl NodeEntry {
         Some(self.sent.as_ref()?.node.gpus.first()?.model.as_str())
     }
 
-    /// Fraction of a device that one unit of the device plugin stands for.
+    /// Fraction of a device that one unit of the device plugin represents.
     pub(super) fn device_fraction(&self) -> f64 {
         1.0 / f64::from(self.sent.as_ref().map_or(1, |view| view.shared_units.max(1)))
     }
 
-    /// Whether a node monitor reports its GPUs.
+    /// Returns true if a node monitor reports its GPUs.
     pub(super) fn is_monitored(&self) -> bool {
         self.devices.is_some()
     }
 
-    /// Whether the engine knows a GPU of the node by this name.
+    /// Returns true if the engine knows a GPU of the node by this id.
     pub(super) fn has_gpu(&self, id: &str) -> bool {
         let sent = self.sent.as_ref();
         sent.is_some_and(|sent| sent.node.gpus.iter().any(|gpu| gpu.id.as_str() == id))
@@ -111,7 +111,7 @@ impl NodeTable {
         self.0.iter().filter_map(|(name, entry)| Some((&**name, entry.labels()?))).collect()
     }
 
-    /// Returns whether the node is new.
+    /// Returns true if the node is new.
     pub(super) fn set_node(&mut self, name: &Arc<str>, node: Option<Node>) -> bool {
         let entry = self.0.entry(name.clone()).or_default();
         let is_new = entry.node.is_none();
@@ -127,7 +127,7 @@ impl NodeTable {
         self.0.entry(name.clone()).or_default().csi = csi;
     }
 
-    /// Returns whether the number changed.
+    /// Returns true if the number changed.
     pub(super) fn set_free_volumes(&mut self, name: &Arc<str>, free: Left) -> bool {
         let Some(entry) = self.0.get_mut(name) else { return false };
         let changed = entry.free_volumes != free;
@@ -173,7 +173,7 @@ impl NodeTable {
         });
     }
 
-    /// Records a foreign pod without sending its usage, which is not complete before everything is listed.
+    /// Records a foreign pod without sending its usage, which is incomplete until all kinds are listed.
     pub(super) fn add_foreign(&mut self, key: &Key, name: &Arc<str>) {
         self.0.entry(name.clone()).or_default().foreign.insert(key.clone());
     }

@@ -37,7 +37,7 @@ impl ClusterState {
         self.nodes.remove_if_empty(&name);
     }
 
-    /// An unreadable `GPUNode` says nothing; the labels of the node remain.
+    /// An unreadable `GPUNode` is ignored; the labels of the node remain.
     pub(super) fn gpu_node_applied(&mut self, devices: slim::GpuNode) {
         let name: Arc<str> = names_of(&devices.metadata).1.into();
         self.nodes.set_devices(&name, devices.readable());
@@ -134,7 +134,7 @@ impl ClusterState {
                 .push(Action::DeleteOrphan { pod: entry.reference(key), node: node.clone() });
             self.actions.push(entry.event(key, EventType::Warning, "NodeVanished", message));
         }
-        // Counts again if the node comes back.
+        // Counted again after the node returns.
         self.record_foreign_use(key, &pod, node);
     }
 

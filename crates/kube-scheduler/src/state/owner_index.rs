@@ -32,7 +32,7 @@ impl OwnerIndex {
         self.entry(pod)?.annotations.as_ref()
     }
 
-    /// The owner whose annotations must be read before the pod can be handed to the engine.
+    /// Owner whose annotations must be read before the pod can be submitted to the engine.
     pub(super) fn unread(&self, pod: &Pod) -> Option<Owner> {
         let owner = controller(pod)?;
         self.annotations(pod).is_none().then(|| Owner {
@@ -44,7 +44,7 @@ impl OwnerIndex {
         })
     }
 
-    /// Records that a pod needs its owner's annotations; returns whether they must be requested now.
+    /// Records that a pod needs its owner's annotations; returns true if they must be requested now.
     pub(super) fn request(&mut self, pod: &Key, owner: &Owner) -> bool {
         let entry = self.0.entry((owner.namespace.clone(), owner.uid.clone())).or_default();
         entry.pods.insert(pod.clone());

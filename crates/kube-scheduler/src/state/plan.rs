@@ -33,7 +33,7 @@ impl ClusterState {
         }
     }
 
-    /// Refuses a placement that cannot be carried out, and those of its gang that are decided and not executed yet.
+    /// Rejects a placement that cannot be executed, and all placements of its gang that are not executed yet.
     pub(super) fn undo_placement(&mut self, key: &Key, id: &WorkloadId, task: u32, node: &str) {
         self.fail_binding(key, id, task, node, "no volume for its claim on that node");
         let mut siblings = Vec::new();
@@ -131,7 +131,7 @@ impl ClusterState {
     fn preempt(&mut self, victims: &[Victim], preemptor: &WorkloadId) {
         for Victim { workload: victim, reason: right } in victims {
             let Some(gang) = self.gangs.get_mut(victim) else {
-                // Nothing of the victim is left in the cluster.
+                // All pods of the victim are gone.
                 self.engine.send(Event::Cancelled(victim.clone()));
                 continue;
             };
@@ -184,7 +184,7 @@ impl ClusterState {
         }
     }
 
-    /// Records a new kind of reason for which a workload is pending, on the workload and on its pods.
+    /// Records a new pending reason of a workload on the workload and on its pods.
     fn record_wait(&mut self, id: &WorkloadId, reason: &Arc<WaitReason>) {
         let pending = PendingReason {
             code: reason.kind(),
@@ -198,7 +198,7 @@ impl ClusterState {
         gang.unexplained.clear();
         gang.reason = Some(pending.clone());
         let members: Vec<Key> = gang.members.values().cloned().collect();
-        // An incomplete gang is soon over; its pods carry the reason.
+        // An incomplete gang is a short state; its pods have the reason.
         let is_gated = matches!(**reason, WaitReason::Gated(_));
         let is_reported = || {
             let workload = self.gpu_workload_of(id);
@@ -224,7 +224,7 @@ impl ClusterState {
         }
     }
 
-    /// The API server refused an eviction for good: the pod stays, and its preemptor looks for other victims.
+    /// The API server refused an eviction permanently: the pod stays, and its preemptor needs other victims.
     pub(super) fn eviction_failed(&mut self, pod: &PodRef, why: String) {
         if let Some(entry) = self.pods.get(&pod.key).filter(|entry| entry.uid == pod.uid) {
             self.actions.push(entry.event(&pod.key, EventType::Warning, "EvictionFailed", why));

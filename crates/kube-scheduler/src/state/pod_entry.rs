@@ -18,7 +18,7 @@ pub(super) struct PodEntry {
     pub(super) created: Time,
     /// The object; only of pods of this scheduler.
     pub(super) pod: Option<Arc<Pod>>,
-    /// The object of a foreign pod whose usage depends on other objects. Most depend on nothing, and are not kept.
+    /// Object of a foreign pod whose usage depends on other objects; `None` for most foreign pods.
     pub(super) foreign_pod: Option<Box<Pod>>,
     /// Usage of the node; only of pods that the engine does not decide about.
     pub(super) foreign_use: Option<Box<ForeignUse>>,
@@ -42,7 +42,7 @@ pub(super) struct PodEntry {
     condition_written: bool,
 }
 
-/// Target of a binding in flight; stays until the API server answers, whatever the engine decides meanwhile.
+/// Target of a binding in flight; stays until the API server responds, independent of later decisions of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PendingBinding {
     pub(super) node: Arc<str>,
@@ -185,7 +185,8 @@ pub(super) fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.node_name.as_deref().or(nominated)
 }
 
-/// Whether an update changed nothing that this scheduler reads: most updates of a pending pod are its own conditions.
+/// Returns true if an update changed nothing that this scheduler reads: most updates of a pending pod are its own
+/// conditions.
 pub(super) fn is_irrelevant_update(old: &Pod, new: &Pod) -> bool {
     let facts = |pod: &Pod| -> (bool, bool, Option<String>, Option<BTreeMap<String, String>>) {
         let labels = pod.metadata.labels.clone();
@@ -200,8 +201,8 @@ pub(super) fn is_irrelevant_update(old: &Pod, new: &Pod) -> bool {
         && old.spec.scheduling_gates == new.spec.scheduling_gates
 }
 
-/// Whether a running pod uses other resources than before, as after a resize, or has other labels, which affinity terms of
-/// other pods select. Changes made by its binding do not count.
+/// Returns true if a running pod uses other resources than before, as after a resize, or has other labels, which affinity
+/// terms of other pods select. Changes made by its binding do not count.
 pub(super) fn is_resized(old: &Pod, new: &Pod) -> bool {
     old.spec.node_name.is_some()
         && !is_terminating(new)

@@ -262,7 +262,7 @@ impl ClusterState {
         self.work.push_pods(self.volumes.set_waiting(key, claims));
     }
 
-    /// Parks a pod; writes the reason once, however often the pod is reconciled.
+    /// Parks a pod; writes the reason once, even if the pod is reconciled several times.
     pub(super) fn park_pod(&mut self, key: &Key, reason: Parked) {
         let parked =
             |entry: &PodEntry| matches!(&entry.state, PodState::Parked(known) if *known == reason);

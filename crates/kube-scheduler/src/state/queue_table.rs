@@ -39,7 +39,7 @@ pub(super) struct QueueTable {
 #[derive(Debug, Default)]
 struct QueueStatusEntry {
     generation: Option<i64>,
-    /// The status as the API server has it, or will have it after our last write.
+    /// Status on the API server after the last write.
     status: GpuQueueStatus,
     /// This scheduler had workloads in the queue when it last wrote the status.
     ours: bool,
@@ -55,7 +55,7 @@ impl QueueTable {
         self.active.get(queue.as_str()).map_or(10, |queue| queue.max_priority)
     }
 
-    /// Records a queue; returns whether the engine and pending pods must learn of a change.
+    /// Records a queue; returns true if the engine and pending pods must be updated.
     pub(super) fn record(&mut self, queue: &Queue) -> bool {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
         let entry = self.statuses.entry(name.clone()).or_default();
@@ -99,7 +99,7 @@ impl QueueTable {
             let spec = self.specs.get(known.queue.id.as_str());
             let parent = spec.map(|spec| spec.parent.as_deref().unwrap_or(ROOT));
             if parent != Some(known.queue.parent.as_str()) {
-                // A queue with children goes when they are gone.
+                // A queue with children is removed after its children.
                 let _ = engine.try_send(Event::QueueRemoved(known.queue.id.clone()));
             }
         }
@@ -147,7 +147,7 @@ impl QueueTable {
         })
     }
 
-    /// The queue of pods that name none: the only one that names the namespace, else the only one for all namespaces.
+    /// Queue of pods that name none: the only queue that lists the namespace, otherwise the only queue for all namespaces.
     fn default_of(&self, namespace: &str) -> Option<Arc<str>> {
         let naming = |wanted: &str| {
             let mut found = self.specs.iter().filter(|(name, spec)| {

@@ -19,8 +19,8 @@ pub struct Settings {
     pub node_selector: Option<NodeTerm>,
     /// Kueue is installed: its queue label is ignored.
     pub kueue: bool,
-    /// The admission webhook runs. It turns the priority annotation of a new pod into a class, so that a pod without a class gets
-    /// at most the middle priority, whatever its annotations say later.
+    /// The admission webhook runs. It converts the priority annotation of a new pod to a priority class; a pod without a
+    /// class is limited to the middle priority, regardless of annotations added later.
     pub admission: bool,
     pub policy: Policy,
 }
@@ -62,12 +62,12 @@ impl Settings {
 }
 
 impl Settings {
-    /// Whether a pod names this scheduler.
+    /// Returns true if a pod names this scheduler.
     pub(super) fn schedules(&self, pod: &Pod) -> bool {
         pod.spec.scheduler_name.as_deref() == Some(self.scheduler_name.as_str())
     }
 
-    /// Whether the template of a workload names this scheduler, or none and this is the default one.
+    /// Returns true if the template of a workload names this scheduler, or names none and this is the default scheduler.
     pub(super) fn manages(&self, workload: &Workload) -> bool {
         let template = workload.spec.0.as_ref().map(|spec| spec.pod_template.value());
         let named = template.ok().and_then(|template| {
@@ -76,7 +76,7 @@ impl Settings {
         named.as_deref().unwrap_or(names::SCHEDULER_NAME) == self.scheduler_name
     }
 
-    /// Whether the node selector matches a node.
+    /// Returns true if the node selector matches a node.
     pub(super) fn selects(&self, node: &Node) -> bool {
         let Some(selector) = &self.node_selector else { return true };
         let labels = translate::labels(node.metadata.labels.as_ref());

@@ -24,7 +24,7 @@ pub(super) struct VolumeLedger {
     reservations: BTreeMap<Key, Reservation>,
     /// Pods that wait for a pre-provisioned volume, by claim.
     waiters: BTreeMap<Key, BTreeSet<Key>>,
-    /// The same by pod.
+    /// Claims by pod.
     claims: BTreeMap<Key, BTreeSet<Key>>,
     /// Some node was sent a number of free volumes.
     published: bool,

@@ -33,7 +33,7 @@ struct Proposal {
 
 impl ClusterState {
     /// Forecast for a `GPUWorkload`, a pod, or the first pod of an object with a pod template, as if it were created now.
-    /// Changes nothing. The error says what is wrong with the object.
+    /// Changes nothing. The error names the invalid field of the object.
     pub fn what_if(&self, namespace: &str, object: &Value) -> Result<Explanation, String> {
         let proposal = self.read(namespace, object)?;
         match self.proposed_workload(&proposal) {
@@ -87,7 +87,7 @@ impl ClusterState {
         api
     }
 
-    /// Price of a pending workload on the most expensive node; its first pod stands for all.
+    /// Price of a pending workload on the most expensive node; its first pod represents all pods.
     fn highest_price(&self, view: &WorkloadView) -> Option<MicroDollars> {
         let member = self.gangs.get(&view.workload.id)?.first_member()?;
         let pod = self.pods.get(member)?.pod.as_ref()?;

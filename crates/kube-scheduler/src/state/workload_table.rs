@@ -14,8 +14,8 @@ use super::key_of;
 use super::pod_entry::engine_time;
 use crate::controller::{self, EventType, Finalizer, Reconciled, SchedulerView};
 
-/// Delays before a written status that the watch has not reported is written again. A schema of another version may lack
-/// a field, and then no status ever comes back as it was written.
+/// Delays before a written status that the watch has not reported is written again. A schema of another version may lack a
+/// field; the watch then never reports the written status.
 const STATUS_RETRIES: BackoffPolicy =
     BackoffPolicy::new(Duration::from_secs(5), Duration::from_secs(320));
 
@@ -70,8 +70,8 @@ impl WorkloadTable {
         self.object(key)?.spec.0.as_deref().ok()
     }
 
-    /// Records a workload; returns whether its spec changed. Only this scheduler writes the status: its last write stands,
-    /// however late the watch reports it.
+    /// Records a workload; returns true if its spec changed. Only this scheduler writes the status: its last write is valid
+    /// before the watch reports it.
     pub(super) fn record(&mut self, workload: Workload) -> bool {
         let key = key_of(&workload.metadata);
         let old = self.entries.remove(&key);
@@ -114,7 +114,7 @@ impl WorkloadTable {
         }
     }
 
-    /// Records the API server's answer to a new pod; returns whether the workload must be reconciled.
+    /// Records the API server's response to a new pod; returns true if the workload must be reconciled.
     pub(super) fn pod_created(
         &mut self,
         workload: &Key,
@@ -129,7 +129,7 @@ impl WorkloadTable {
         entry.rejected.is_some()
     }
 
-    /// Removes and returns the workloads whose time has come.
+    /// Removes and returns the workloads whose timer is due.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<Key> {
         let mut due = Vec::new();
         while self.wakes.first().is_some_and(|(at, _)| *at <= now) {
@@ -166,7 +166,7 @@ impl WorkloadTable {
         Some(Action::RecordEvent(EventRecord { object, event_type, reason, message }))
     }
 
-    /// Whether the status carries this reason for being pending: the last leader has recorded the Event.
+    /// Returns true if the status contains this pending reason: the last leader has recorded the Event.
     pub(super) fn reports_pending(&self, key: &Key, reason: &str) -> bool {
         let conditions = self.object(key).into_iter().flat_map(|object| &object.status.conditions);
         conditions

@@ -70,7 +70,7 @@ impl ClusterState {
         workload_owner(self.pods.get(first)?.pod.as_ref()?)
     }
 
-    /// Records an Event on the `GPUWorkload` behind a workload of the engine; returns whether there is one.
+    /// Records an Event on the `GPUWorkload` behind a workload of the engine; returns true if there is one.
     pub(super) fn record_workload_event(
         &mut self,
         id: &WorkloadId,
@@ -113,7 +113,7 @@ impl ClusterState {
             };
             let gpus = self.engine.scheduler().assumed_gpus(&id, *task);
             view.planned.push(PlannedTask {
-                // The engine numbers the pods of a gang in an order of its own.
+                // The engine numbers the pods of a gang in its own order.
                 task: entry.pod.as_deref().and_then(task_label).unwrap_or(*task),
                 node: node.to_string(),
                 gpus: gpus.iter().map(ToString::to_string).collect(),

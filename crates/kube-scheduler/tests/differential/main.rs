@@ -196,7 +196,7 @@ impl Hunt {
         self.made += 1;
         let name = format!("p{}", self.made);
         pod["metadata"]["name"] = json!(name);
-        // It takes its time to end when it is asked politely.
+        // The pod uses its whole grace period.
         pod["metadata"]["annotations"]["kwok.agentaflow.io/stop-after"] = json!("10m");
         let full: Api<k8s_openapi::api::core::v1::Pod> =
             Api::namespaced(self.share.client(), namespace);

@@ -57,7 +57,7 @@ impl Share {
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
             Api::namespaced_with(self.client(), namespace, &resource)
         } else {
-            // Kinds are for all tests; anything else belongs to this one and goes away with it.
+            // CRDs are shared by all tests; all other objects belong to this test and are deleted with it.
             if resource.kind != "CustomResourceDefinition" {
                 object["metadata"]["labels"][OWNER] = json!(self.id);
                 let mut applied = self.applied.lock().expect("nobody panicked with it");

@@ -31,7 +31,7 @@ pub(super) fn clean(share: &Share) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(work);
     });
-    // What went wrong has been told there; the test has its own verdict.
+    // The thread reports its own panic; the result of the test is independent of it.
     let _ = aside.join();
 }
 
@@ -80,11 +80,11 @@ async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String
         let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
         let _ = api.delete(name, &DeleteParams::default()).await;
     }
-    // At once: nobody would say any more that the pods on these nodes have ended.
+    // Without a grace period: no kubelet would report the end of the pods on these nodes.
     let pods: Api<Pod> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
     for node in nodes.list(&own).await.map(|list| list.items).unwrap_or_default() {
-        // A node with a kubelet was only lent.
+        // A node with a real kubelet is not deleted.
         let annotations = node.metadata.annotations.unwrap_or_default();
         let is_played = annotations.contains_key("kwok.x-k8s.io/node");
         let name = node.metadata.name.unwrap_or_default();

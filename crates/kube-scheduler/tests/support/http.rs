@@ -33,7 +33,7 @@ pub(super) async fn request(
     *request.method_mut() = method.parse().expect("a method");
     *request.uri_mut() = path.parse().expect("a path");
     if let Some(body) = body {
-        // What a patch is, the API server must be told; JSON merge patch is the plainest.
+        // A patch needs its content type; JSON merge patch is the simplest.
         let kind =
             if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         request.headers_mut().insert("content-type", kind.parse().expect("a type"));

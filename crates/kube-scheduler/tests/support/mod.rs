@@ -11,7 +11,7 @@
 //! let node = share.bound("train").await;
 //! ```
 
-// Each program of tests uses a part of this.
+// Each test binary uses a part of this module.
 #![allow(dead_code, unused_imports)]
 
 mod apply;

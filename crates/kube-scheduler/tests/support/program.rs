@@ -55,7 +55,7 @@ impl Program {
 
     /// `kill -9`.
     pub(crate) fn kill(&mut self) {
-        // It may have ended by itself; the test will find out why.
+        // The process may have exited; the test detects that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

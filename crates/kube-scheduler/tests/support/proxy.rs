@@ -111,7 +111,7 @@ async fn serve(listener: TcpListener, cable: Cable) {
 async fn pass(near: TcpStream, far: TcpStream, mut cable: Cable) {
     let (near_in, near_out) = split(near);
     let (far_in, far_out) = split(far);
-    // Set when something was asked whose answer is to be lost.
+    // True after a request whose response is to be dropped.
     let asked = watch::Sender::new(false);
     let state = cable.state;
     tokio::select! {
@@ -152,7 +152,7 @@ async fn answer(
         if state.wait_for(|state| *state != State::Silent).await.is_err() {
             return;
         }
-        // The server has done what it was asked for; the connection ends without a word about it.
+        // The server has executed the request; the connection closes without a response.
         if *asked.borrow() || to.write_all(&bytes[..count]).await.is_err() {
             return;
         }

@@ -92,7 +92,7 @@ impl Drop for Scheduler {
         let log = self.program.log();
         let amiss: Vec<&str> =
             log.lines().filter(|line| line.contains("the engine did not take")).collect();
-        // A body that tells its engine nonsense is wrong, whatever comes of it.
+        // An event that the engine rejects is always a bug of the driver.
         assert!(amiss.is_empty() || std::thread::panicking(), "{}", amiss.join("\n"));
     }
 }

@@ -138,7 +138,7 @@ impl Share {
             .await
             .expect("a new namespace");
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), name);
-        // Without it no pod can be made.
+        // Pods cannot be created without the service account.
         wait_for("the account of a new namespace", async || accounts.get("default").await).await;
     }
 

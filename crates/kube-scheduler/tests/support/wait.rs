@@ -22,7 +22,7 @@ pub(crate) fn wait_within<T, E: Display>(
     what: &str,
     mut check: impl AsyncFnMut() -> Result<T, E>,
 ) -> impl Future<Output = T> {
-    // The line of the test, not this one.
+    // Caller's line for the error message.
     let place = std::panic::Location::caller();
     async move {
         let started = Instant::now();

@@ -126,7 +126,7 @@ fn broken(cluster: &Cluster) -> u32 {
     cluster.pods.iter().filter(|pod| read(pod).state == TaskPodState::Failed).count() as u32
 }
 
-/// The same cases every time, unless a seed is given.
+/// Deterministic cases, unless a seed is given.
 fn config() -> Config {
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if matches!(config.rng_seed, RngSeed::Random) {

@@ -1,4 +1,4 @@
-//! What becomes of bindings and claims when the API server answers late, or otherwise than hoped.
+//! Tests of bindings and claims with late or unexpected responses of the API server.
 
 use super::*;
 use crate::state::PodRef;

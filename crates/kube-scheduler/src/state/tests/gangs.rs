@@ -86,7 +86,7 @@ fn when_one_binding_fails_the_bound_ones_go_and_the_gang_gathers_again() {
         harness.kubelets();
         harness.settle();
         assert_eq!(harness.node_of("b"), None);
-        // Whoever made the first makes another.
+        // The owner creates another pod.
         gang(&mut harness, &["c"]);
         harness.settle_for_long();
         assert_eq!([harness.node_of("b"), harness.node_of("c")], [Some("n"); 2], "{told_late}");
@@ -175,7 +175,7 @@ fn a_gang_is_stopped_whole_for_a_higher_priority() {
     for name in ["evict a", "evict b"] {
         assert!(said.iter().any(|line| line == name), "{said:?}");
     }
-    // New ones of the old gang wait until the old ones are gone.
+    // New pods of the gang are pending until the old pods are gone.
     gang(&mut harness, &["c", "d"]);
     harness.settle();
     assert_eq!(harness.reason("c").as_deref(), Some("Stopping"));
@@ -196,7 +196,7 @@ fn a_gang_continues_beside_a_member_whose_binding_response_was_lost() {
     gang(&mut harness, &["a", "b", "c", "d"]);
     harness.tell_all();
     harness.step();
-    // The API server is out of reach: no answer comes, and one binding was carried out.
+    // The API server is unreachable: no response arrives, and one binding was executed.
     harness.misunderstand();
     for _ in 0..3 {
         harness.refuse();
@@ -243,7 +243,7 @@ fn the_deletion_of_a_pod_of_a_broken_gang_is_repeated_until_it_is_gone() {
     harness.tell_all();
     harness.step();
     assert!(harness.said().contains(&"delete a".to_owned()));
-    // Somebody does not let it be deleted at first.
+    // The API server denies the first deletion.
     harness.deny();
     harness.settle();
     assert!(!harness.said().contains(&"delete a".to_owned()), "it was told a moment ago");

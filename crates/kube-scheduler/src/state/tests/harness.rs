@@ -105,7 +105,7 @@ impl Harness {
         self.state.set_settings(settings);
     }
 
-    /// Delivers the next watch event of a kind; returns whether there was one.
+    /// Delivers the next watch event of a kind; returns true if there was one.
     pub(super) fn tell(&mut self, kind: Kind) -> bool {
         let told = self.told.entry(kind).or_default();
         let news = self.server.history.get(&kind).and_then(|all| all.get(*told)).cloned();
@@ -223,7 +223,7 @@ impl Harness {
         there.map(|((_, name), pod)| (name, asks(pod))).collect()
     }
 
-    /// Executes the next action; returns whether there was one.
+    /// Executes the next action; returns true if there was one.
     pub(super) fn carry_out(&mut self) -> bool {
         if let Some(act) = self.ghosts.pop_front() {
             self.server.carry_out(&act);
@@ -234,7 +234,7 @@ impl Harness {
         true
     }
 
-    /// Executes the actions before the next binding; returns whether there is a binding.
+    /// Executes the actions before the next binding; returns true if there is a binding.
     pub(super) fn up_to_binding(&mut self) -> bool {
         while !self.acts.is_empty() {
             if matches!(self.acts.front(), Some(Action::Bind(_))) {
@@ -275,7 +275,7 @@ impl Harness {
         }
     }
 
-    /// Delivers the next result; returns whether there was one.
+    /// Delivers the next result; returns true if there was one.
     pub(super) fn answer(&mut self) -> bool {
         let Some(outcome) = self.outcomes.pop_front() else { return false };
         self.answer_with(outcome);
@@ -299,7 +299,7 @@ impl Harness {
         self.state.action_finished(self.now, outcome);
     }
 
-    /// Delivers and executes everything until nothing happens any more.
+    /// Delivers all events and executes all actions until none is left.
     #[track_caller]
     pub(super) fn settle(&mut self) {
         for _ in 0..100 {
@@ -317,13 +317,13 @@ impl Harness {
         panic!("it never comes to rest: {:?}", self.said);
     }
 
-    /// The same, with time passing until no wake is left.
+    /// [`Self::settle`], and advances the time until no wake is left.
     #[track_caller]
     pub(super) fn settle_for_long(&mut self) {
         for _ in 0..60 {
             self.settle();
             let Some(wake) = self.wake.filter(|wake| wake.0 > self.now.0) else { return };
-            // Past these it is only the engine's own interest in the time.
+            // Later wakes are timers of the engine only.
             if wake.0 > self.now.0 + 3_600_000 {
                 return;
             }

@@ -91,7 +91,7 @@ fn another_pod_of_the_same_name_is_another_pod() {
     harness.put(Kind::Pod, pod("a", 1));
     harness.tell_all();
     harness.step();
-    // It is deleted and made anew before its binding is carried out.
+    // The pod is deleted and created again before its binding is executed.
     harness.delete("a");
     harness.put(Kind::Pod, pod("a", 1));
     harness.settle();
@@ -131,7 +131,7 @@ fn a_pod_bound_by_another_client_stays() {
     harness.server.change(Kind::Pod, &Key::new("ns", "a"), |pod| {
         pod["spec"]["nodeName"] = json!(other);
     });
-    // The answer comes before the watch tells.
+    // The response arrives before the watch event.
     harness.carry_out();
     harness.answer();
     harness.step();
@@ -198,7 +198,7 @@ fn with_the_webhook_a_pod_without_a_class_gets_no_high_priority() {
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Pod, pod("runs", 1));
     harness.check_settled(&["bind runs n"]);
-    // It was made without an annotation, which somebody writes there later; or on its owner.
+    // The annotation is added after the creation of the pod, or to its owner.
     harness.put(Kind::Pod, pod("later", 1));
     harness.settle();
     harness.server.change(Kind::Pod, &Key::new("ns", "later"), |pod| {
@@ -209,7 +209,7 @@ fn with_the_webhook_a_pod_without_a_class_gets_no_high_priority() {
     harness.settle();
     let said = harness.said();
     assert!(!said.contains(&"evict runs".to_owned()), "{said:?}");
-    // A class was looked at by quotas and policies.
+    // Quotas and admission policies have checked a priority class.
     let classed = with(pod("classed", 1), "spec|priorityClassName", json!("agentaflow-9"));
     harness.put(Kind::Pod, with(classed, "spec|priority", json!(900_000)));
     harness.settle();

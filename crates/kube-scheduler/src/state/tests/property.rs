@@ -1,8 +1,8 @@
-//! Properties of random histories with delayed and reordered watch events: no pod is bound twice, no GPU is allocated twice,
-//! the engine accepts every event, and in the end every pod starts that can.
+//! Properties of random histories with delayed and reordered watch events: no pod is bound twice, no GPU is allocated
+//! twice, the engine accepts every event, and in the end every pod starts that can.
 //!
 //! [`Harness`] checks the safety properties at every step. `PROPTEST_CASES` sets the number of cases, `PROPTEST_RNG_SEED`
-//! chooses others.
+//! the seed.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};

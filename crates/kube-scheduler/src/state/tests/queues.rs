@@ -68,7 +68,7 @@ fn a_queue_that_is_gone_leaves_its_running_pods_alone() {
     harness.check_settled(&["explain b QueueMissing"]);
     harness.end("a", "Succeeded");
     harness.settle();
-    // The same name again is a new queue.
+    // A recreated queue of the same name is a new queue.
     harness.put(Kind::Queue, queue("q", 1));
     harness.settle();
     assert_eq!(harness.node_of("b"), Some("n"));

@@ -125,7 +125,7 @@ fn an_eviction_that_is_always_refused_is_tried_seldom() {
     harness.server.guarded.insert(Key::new(SPACE, "low"));
     harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
     harness.said();
-    // For an hour.
+    // One hour.
     for _ in 0..120 {
         harness.settle();
         harness.pass(30_000);
@@ -196,7 +196,7 @@ fn a_gang_is_not_stopped_when_a_budget_guards_any_of_its_pods() {
     harness.settle();
     let said = harness.said();
     assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
-    // When it guards them no more, all may go.
+    // Without the protection of the budget all pods can be evicted.
     let key = Key::new(SPACE, "workers");
     harness.server.change(Kind::Budget, &key, |budget| {
         budget["status"]["disruptionsAllowed"] = json!(3);

@@ -88,7 +88,7 @@ pub(super) enum Event {
         pack: bool,
     },
     Crash,
-    /// A binding takes effect, and the response says that it failed.
+    /// A binding takes effect although the response reports a failure.
     Misunderstanding,
     /// A crash after which actions in flight still take effect.
     LateCrash,
@@ -276,7 +276,7 @@ impl Scenario {
         }
     }
 
-    /// Delivers everything and ends running pods, until no pod is pending that could run.
+    /// Delivers all events and ends running pods until no pending pod can run.
     pub(super) fn end(&mut self) {
         for name in 0..3 {
             self.harness(Event::Node { name });
@@ -313,10 +313,10 @@ impl Scenario {
         assert!(left.is_empty(), "these were deleted and are still there: {left:?}");
     }
 
-    /// A single pod that waits for room finds none, or the room is reserved.
+    /// Checks that no node has unreserved room for a pending single pod.
     fn check_room(&mut self) {
         if self.stores {
-            // It may be where its volume is not.
+            // The room may be on a node without access to the pod's volume.
             return;
         }
         let alone: Vec<(String, u64)> = self

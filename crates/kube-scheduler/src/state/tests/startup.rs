@@ -111,7 +111,7 @@ fn a_nomination_is_kept_over_a_crash() {
     harness.put(Kind::Pod, weighted("high", 1, "9"));
     harness.tell_all();
     harness.step();
-    // The crash comes before anybody is told.
+    // The crash happens before the condition is written.
     harness.acts.retain(|act| !matches!(act, Action::WriteCondition { .. }));
     harness.settle();
     assert_eq!(harness.node_of("high"), None);
@@ -142,7 +142,7 @@ fn a_new_leader_does_not_repeat_conditions_and_events() {
     harness.settle_for_long();
     harness.check(&[]);
     assert_eq!(harness.notes[told..], [""; 0]);
-    // What changes is told.
+    // A changed reason is reported.
     harness.put(Kind::PodGroup, group("g", 2));
     harness.settle();
     harness.check(&["explain c Gated again"]);

@@ -92,7 +92,7 @@ fn a_binding_that_waits_for_its_volume_decides_for_pods_that_come_later() {
     harness.tell_all();
     harness.step();
     assert_eq!(planned(&harness).len(), 1, "{:?}", harness.acts);
-    // It was not to be: the other may have the volume where it goes.
+    // The API server refuses the first pod: the second may use the volume on its own node.
     harness.refuse();
     while harness.answer() {}
     harness.delete("one");
@@ -174,7 +174,7 @@ fn each_pod_of_a_gang_gets_a_volume_of_its_own() {
     assert_eq!([harness.node_of("one"), harness.node_of("two")], [Some("n"); 2]);
 }
 
-/// Nodes with this many GPUs and this many local volumes, and a gang of which each pod waits for one.
+/// Nodes with this many GPUs and this many local volumes, and a gang whose pods each need one volume.
 fn spread(nodes: &[(&str, u32, u32)], gang: u32) -> Harness {
     let mut harness = local(0, &[], gang);
     for (name, gpus, volumes) in nodes {
@@ -361,7 +361,7 @@ fn volumes_of_foreign_pods_count_in_any_listing_order() {
     server.put(Kind::Volume, volume("v", "zonal", "n"));
     server.put(Kind::Pod, theirs(using(pod("theirs", 0), "data"), "n"));
     server.put(Kind::Pod, using(pod("ours", 1), "data"));
-    // Pods are told before claims.
+    // Pods are delivered before claims.
     let mut harness = Harness::of(server);
     harness.settle_for_long();
     assert_eq!(harness.node_of("ours"), None, "one pod may use the claim at a time");

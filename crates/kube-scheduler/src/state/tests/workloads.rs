@@ -104,7 +104,7 @@ fn a_priority_class_of_the_template_decides_about_its_priority() {
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Workload, class("runs", 6, None));
     harness.settle_for_long();
-    // Ten in the spec is nothing beside a class that means zero.
+    // A priority class of zero overrides priority ten of the spec.
     harness.put(Kind::Workload, class("loud", 10, Some("agentaflow-0")));
     harness.settle_for_long();
     assert_eq!(harness.node_of("runs-0"), Some("n"));
@@ -209,7 +209,7 @@ fn the_end_of_a_pod_is_asked_for_once_however_often_its_workload_is_looked_at() 
     harness.tell_all();
     harness.step();
     assert_eq!(deleted(&mut harness), ["delete w-0", "delete w-1", "delete w-2"]);
-    // The API server has so far heard of one.
+    // Only one deletion has reached the API server.
     harness.carry_out();
     harness.tell_all();
     harness.step();
@@ -225,7 +225,7 @@ fn refused_writes_are_repeated_until_a_deleted_workload_is_gone() {
     harness.put(Kind::Workload, workload("w", 2, 0));
     harness.settle_for_long();
     harness.server.delete_workload(&Key::new("ns", "w"));
-    // Somebody lets nothing pass for a while, first of the pods, then of the workload.
+    // Writes are lost, first for the pods, then for the workload.
     for _ in 0..2 {
         harness.tell_all();
         harness.step();
