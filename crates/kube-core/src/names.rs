@@ -1,14 +1,14 @@
 //! Every name that other programs, manifests or dashboards rely on.
 
-/// The name that pods give to be placed by us.
+/// `schedulerName` of pods that agentaflow places.
 pub const SCHEDULER_NAME: &str = "agentaflow";
-/// The API group of our kinds.
+/// API group of the agentaflow kinds.
 pub const GROUP: &str = "agentaflow.io";
-/// The version of our kinds.
+/// API version of the agentaflow kinds.
 pub const VERSION: &str = "v1";
 /// Field manager of server-side apply.
 pub const FIELD_MANAGER: &str = "agentaflow";
-/// The namespace of the product.
+/// Namespace of agentaflow.
 pub const NAMESPACE: &str = "agentaflow";
 /// Service of the scheduler's HTTP API.
 pub const SCHEDULER_SERVICE: &str = "agentaflow-scheduler-service";
@@ -16,7 +16,7 @@ pub const SCHEDULER_SERVICE: &str = "agentaflow-scheduler-service";
 pub const ASKER_ROLE: &str = "agentaflow-asker";
 /// Cluster role with read access to nodes and queues.
 pub const NODE_VIEWER_ROLE: &str = "agentaflow-node-viewer";
-/// The deployment of the scheduler.
+/// Deployment of the scheduler.
 pub const SCHEDULER_DEPLOYMENT: &str = "agentaflow-gpu-scheduler";
 /// `ConfigMap` with settings that apply without a restart.
 pub const SCHEDULER_CONFIG: &str = "agentaflow-scheduler-config";
@@ -25,7 +25,7 @@ pub const SCHEDULER_CONFIG: &str = "agentaflow-scheduler-config";
 pub const NODE_ENABLED: &str = "agentaflow.gpu/enabled";
 /// Node label: at least one GPU can be used.
 pub const NODE_SCHEDULABLE: &str = "agentaflow.gpu/schedulable";
-/// Node label: how many GPUs.
+/// Node label: number of GPUs.
 pub const NODE_COUNT: &str = "agentaflow.gpu/count";
 /// Node label: `low`, `medium` or `high`.
 pub const NODE_TIER: &str = "agentaflow.gpu/utilization-tier";
@@ -33,20 +33,20 @@ pub const NODE_TIER: &str = "agentaflow.gpu/utilization-tier";
 pub const NODE_DEVICES: &str = "agentaflow.gpu/devices";
 /// Node annotation: status and metrics as JSON.
 pub const NODE_STATUS: &str = "agentaflow.gpu/status";
-/// Node annotation: when the status was written.
+/// Node annotation: time of the last status write.
 pub const NODE_LAST_UPDATE: &str = "agentaflow.gpu/last-update";
 /// Node label or annotation set by administrators: `true` during maintenance of the GPUs.
 pub const NODE_MAINTENANCE: &str = "agentaflow.gpu/maintenance";
 
-/// Node annotation, set by `agentaflow cordon NODE/GPU`: GPUs that get no new work, by id or number, comma-separated.
-/// As many fewer are given out on the node; which devices a pod gets is the kubelet's choice.
+/// Node annotation, set by `agentaflow cordon NODE/GPU`: cordoned GPUs, by id or index, comma-separated. The scheduler
+/// allocates that many fewer on the node; the kubelet chooses the devices of a pod.
 pub const NODE_CLOSED_GPUS: &str = "agentaflow.gpu/cordoned";
 
 /// Node annotation set by administrators: dollars per GPU hour, such as `2.50`.
 pub const NODE_PRICE: &str = "agentaflow.gpu/price-per-gpu-hour";
 
-/// Annotation of a `GPUWorkload`, set by `agentaflow complete`: `"true"` ends it as if it were done. Its pods are
-/// stopped, and its phase becomes `Succeeded`.
+/// Annotation of a `GPUWorkload`, set by `agentaflow complete`: `"true"` completes the workload. Its pods are stopped, and
+/// its phase becomes `Succeeded`.
 pub const COMPLETE: &str = "agentaflow.gpu/complete";
 
 /// Prefix of agentaflow's labels and annotations on pods.
@@ -57,21 +57,21 @@ pub const POD_WORKLOAD: &str = "agentaflow.gpu/workload";
 pub const POD_MANAGED: &str = "agentaflow.gpu/managed";
 /// Common label with the managing tool.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Pod label: the number of the task in its workload.
+/// Pod label: index of the task in its workload.
 pub const POD_TASK: &str = "agentaflow.gpu/task";
-/// Pod label: which attempt of the task this is, from 0.
+/// Pod label: attempt of the task, from 0.
 pub const POD_ATTEMPT: &str = "agentaflow.gpu/attempt";
-/// Pod annotation: how many of its workload's retries were spent when it was made.
+/// Pod annotation: retries that its workload had used when the pod was created.
 pub const POD_RETRIES: &str = "agentaflow.gpu/retries";
 /// Pod annotation, written with the binding: the GPUs, `node/gpu-id`, comma-separated.
 pub const POD_ASSIGNED_GPU: &str = "agentaflow.gpu/assigned-gpu";
 /// Pod annotation, written with the binding: the node.
 pub const POD_ASSIGNED_NODE: &str = "agentaflow.gpu/assigned-node";
-/// Pod annotation, written with the binding: dollars that its GPUs cost an hour.
+/// Pod annotation, written with the binding: price of its GPUs in dollars per hour.
 pub const POD_PRICE: &str = "agentaflow.gpu/price-per-hour";
 /// Pod annotation written by the monitor: devices allocated by the kubelet, comma-separated.
 pub const POD_DEVICES: &str = "agentaflow.gpu/allocated-devices";
-/// Annotation read on pods and their owners: a strategy's name.
+/// Annotation read on pods and their owners: name of a strategy.
 pub const STRATEGY: &str = "agentaflow.gpu/scheduling-strategy";
 /// Annotation read on pods and their owners: 0 to 10.
 pub const PRIORITY: &str = "agentaflow.gpu/priority";
@@ -79,64 +79,63 @@ pub const PRIORITY: &str = "agentaflow.gpu/priority";
 pub const QUEUE: &str = "agentaflow.gpu/queue";
 /// Annotation of pods and their owners: `"false"` protects from preemption.
 pub const PREEMPTIBLE: &str = "agentaflow.gpu/preemptible";
-/// Annotation read on pods and their owners: how long it is expected to run, such as `1h30m`.
+/// Annotation read on pods and their owners: expected run time, such as `1h30m`.
 pub const DURATION: &str = "agentaflow.gpu/estimated-duration";
-/// Annotation read on pods and their owners: MiB that each GPU must have.
+/// Annotation read on pods and their owners: required memory of each GPU in MiB.
 pub const GPU_MEMORY: &str = "agentaflow.gpu/min-gpu-memory";
 /// Reason of events about pending pods; equals the default scheduler's reason, which alerts use.
 pub const FAILED_SCHEDULING: &str = "FailedScheduling";
-/// Annotations that a pod inherits from its owners; those written by the scheduler are not inherited.
+/// Annotations that a pod inherits from its owners; annotations written by the scheduler are not inherited.
 pub const INHERITED: [&str; 6] = [STRATEGY, PRIORITY, QUEUE, PREEMPTIBLE, DURATION, GPU_MEMORY];
-/// Namespace label: GPU pods in it are ours.
+/// Namespace label: assigns all GPU pods of the namespace to agentaflow.
 pub const NAMESPACE_OPT_IN: &str = "agentaflow.gpu/scheduling";
 /// The value of [`NAMESPACE_OPT_IN`].
 pub const NAMESPACE_OPT_IN_VALUE: &str = "enabled";
-/// Label of Kueue's, read where Kueue is absent.
+/// Queue label of Kueue, read if Kueue is not installed.
 pub const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// The API group of Kueue.
 pub const KUEUE_GROUP: &str = "kueue.x-k8s.io";
 /// Label of the scheduler plugins' pod groups.
 pub const POD_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 
-/// The finalizer of a `GPUWorkload`.
 pub const FINALIZER: &str = "agentaflow.io/cleanup";
 
-/// The resource that counts whole GPUs, or time slices of them.
+/// Resource that counts whole GPUs, or time slices of GPUs.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
 /// Prefix of MIG resources.
 pub const MIG_PREFIX: &str = "nvidia.com/mig-";
 /// Engine resource of nodes with whole GPUs.
 pub const EXCLUSIVE_RESOURCE: &str = "agentaflow.gpu/exclusive";
-/// The engine's resource that counts pods.
+/// Engine resource that counts pods.
 pub const PODS_RESOURCE: &str = "pods";
 /// Label with the namespace of a task in the engine's terms; not a valid pod label.
 pub const NAMESPACE_KEY: &str = "namespace!";
 
-/// Node label of NVIDIA's: the model.
+/// Node label of NVIDIA: model.
 pub const NVIDIA_PRODUCT: &str = "nvidia.com/gpu.product";
-/// Node label of NVIDIA's: MiB of each GPU.
+/// Node label of NVIDIA: memory of each GPU in MiB.
 pub const NVIDIA_MEMORY: &str = "nvidia.com/gpu.memory";
-/// Node label of NVIDIA's: how many devices.
+/// Node label of NVIDIA: number of devices.
 pub const NVIDIA_COUNT: &str = "nvidia.com/gpu.count";
-/// Node label of NVIDIA's: time slices of each device.
+/// Node label of NVIDIA: time slices of each device.
 pub const NVIDIA_REPLICAS: &str = "nvidia.com/gpu.replicas";
 
 /// Prefix of agentaflow's priority classes.
 pub const PRIORITY_CLASS_PREFIX: &str = "agentaflow-";
 
-/// The class of a priority from 0 to 10.
+/// Priority class of a priority from 0 to 10.
 pub fn priority_class(priority: u8) -> String {
     format!("{PRIORITY_CLASS_PREFIX}{}", priority.min(10))
 }
 
-/// One step of priority, in the values of priority classes.
+/// Difference between two priorities in the values of priority classes.
 pub const PRIORITY_STEP: i32 = 100_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Scripts, manifests and dashboards of users depend on these to the letter.
+    /// Scripts, manifests and dashboards of users depend on the exact names.
     #[test]
     fn names_that_users_rely_on_stay_as_they_are() {
         let table = [

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 
 use crate::slim::{ContainerStatus, Pod, Terminated};
 
-/// True if a failed pod failed because of its own work. Preemption, a lost or full node and a rejecting kubelet are
-/// no failures of the work.
+/// True if the container caused the failure of the pod. Preemption, a lost or full node and a rejecting kubelet are other
+/// causes.
 pub fn own_fault(pod: &Pod) -> bool {
     if disrupted(pod) {
         return false;
@@ -48,7 +48,7 @@ fn over_its_own_limit(pod: &Pod) -> bool {
     message.contains("exceed") && message.contains("limit")
 }
 
-/// A kubelet that refuses a pod never starts a container of it.
+/// Returns true if a container was started: a kubelet that rejects a pod starts none.
 fn started(pod: &Pod) -> bool {
     statuses(pod).any(|status| ended(status).is_some())
 }
@@ -134,7 +134,7 @@ pub fn stuck(pod: &Pod) -> Option<(String, String)> {
     Some((word.to_owned(), text))
 }
 
-/// Valid condition reason that says more than that the container starts.
+/// Valid condition reason that is more specific than the start of the container.
 fn proper(word: &str) -> bool {
     !matches!(word, "ContainerCreating" | "PodInitializing")
         && word.len() <= 64

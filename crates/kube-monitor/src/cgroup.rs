@@ -26,7 +26,7 @@ fn pod_of_path(path: &str) -> Option<String> {
 
 /// `pod<uid>` or `kubepods[-class]-pod<uid>.slice`.
 fn uid_of_part(part: &str) -> Option<String> {
-    // `<slice>:cri-containerd:<container>`, where runtime and kubelet disagree about the driver.
+    // `<slice>:cri-containerd:<container>`, if runtime and kubelet use different drivers.
     let part = part.split_once(':').map_or(part, |(slice, _)| slice);
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let uid = match part.strip_prefix("pod") {

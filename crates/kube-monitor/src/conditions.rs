@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::observation::{Observation, Unschedulable};
 use super::observe::DeviceRecord;
 
-/// The conditions; a time of change is kept while the status stays the same.
+/// Conditions of the node; the transition time changes only with the status.
 pub(super) fn of(
     devices: &[DeviceRecord],
     seen: &Observation,
@@ -64,7 +64,7 @@ fn healthy(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
     }
 }
 
-/// New work may go there.
+/// True if the node accepts new work.
 fn schedulable(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
     let available = devices.iter().filter(|known| known.reading.available).count();
     match (seen.node.closed, &seen.gpus) {

@@ -31,7 +31,7 @@ const POWER_STEP: f64 = 25.0;
 pub struct LastWrites {
     pub spec: Option<GpuNodeSpec>,
     pub status: Option<(GpuNodeStatus, Timestamp)>,
-    /// The line in the node's annotation.
+    /// Value of the node's status annotation.
     pub line: Option<(StatusLine, Timestamp)>,
 }
 

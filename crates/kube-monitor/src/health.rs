@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub const HOT: u32 = 85;
 /// Degrees Celsius at which a GPU becomes unavailable.
 pub const CRITICAL: u32 = 95;
-/// Consecutive healthy samples before a GPU is available again: protects work from a flapping GPU.
+/// Consecutive healthy samples before a GPU is available again: protects workloads from a flapping GPU.
 pub const HEALTHY_SAMPLES: u32 = 3;
 
 /// Throttle reasons of `agentaflow-gpu` that are caused by the environment; a power cap is normal.
@@ -122,7 +122,7 @@ impl Health {
         let Some(old) = &before.problem else { return Self { problem: found, xid } };
         let problem = match found {
             Some(new) if new.cause.is_critical() || !old.cause.is_critical() => Some(new),
-            // Nothing as bad as before: wait and see.
+            // No problem as severe as before: keep the old problem until enough samples are healthy.
             _ if old.better + 1 < HEALTHY_SAMPLES => {
                 Some(HealthProblem { better: old.better + 1, ..old.clone() })
             }

@@ -1,4 +1,4 @@
-//! The monitor against a real API server.
+//! Tests of the monitor with a real API server.
 
 use agentaflow_kube_core::crd::{GpuNode, GpuNodePhase, GpuStatus};
 use agentaflow_kube_core::names;
@@ -152,7 +152,7 @@ impl TestNode {
         self.nodes().get(&self.name).await.unwrap().labels().get(key).cloned()
     }
 
-    /// Waits until the `GPUNode` is as it should be.
+    /// Waits until the `GPUNode` meets the condition.
     async fn published(&self, what: &str, fits: impl Fn(&GpuNode) -> bool) -> GpuNode {
         wait_for(what, async || {
             let node = self.gpu_nodes().get(&self.name).await.map_err(|error| error.to_string())?;
@@ -299,7 +299,7 @@ async fn kube_a_pod_learns_which_devices_the_kubelet_gave_it() {
         },
     }))
     .unwrap();
-    // The namespace's account is made a moment after the namespace.
+    // The service account is created a moment after the namespace.
     wait_for("the pod", async || pods.create(&PostParams::default(), &pod).await).await;
     stage.start();
     wait_for("its devices", async || {

@@ -24,10 +24,10 @@ const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 /// Prefix of NVIDIA's resources: GPUs, shared GPUs, MIG slices.
 const NVIDIA: &str = "nvidia.com/";
 
-/// As large as the kubelet's own clients allow.
+/// Message limit of the kubelet's own clients.
 const LARGEST_ANSWER: usize = 16 << 20;
 
-/// A kubelet answers from memory.
+/// Request timeout; a kubelet responds from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The kubelet could not be queried.

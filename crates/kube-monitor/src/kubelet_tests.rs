@@ -157,7 +157,7 @@ async fn a_kubelet_that_fails_or_is_restarted_is_asked_again() {
     assert!(server.await.unwrap_err().is_cancelled());
     std::fs::remove_file(&socket).unwrap();
     let server = serve(fake, &socket);
-    // The first call may meet the connection that died.
+    // The first call may use the closed connection.
     let mut told = kubelet.ask().await;
     if told.is_err() {
         told = kubelet.ask().await;

@@ -41,16 +41,16 @@ pub const FIELD_MANAGER: &str = "agentaflow-monitor";
 /// Fatal error of the monitor.
 #[derive(Debug, Error)]
 pub enum MonitorError {
-    /// No cluster can be found.
+    /// No valid cluster configuration.
     #[error("cannot load the cluster configuration: {0}")]
     Cluster(String),
-    /// A port is taken.
+    /// The port is in use.
     #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
-    /// The node is not there.
+    /// The node does not exist.
     #[error("the cluster has no node `{0}`; set this machine's node with --node or NODE_NAME")]
     NoNode(String),
-    /// Something could not be written or read; it is tried again.
+    /// A read or write failed and is retried.
     #[error("cannot {what}")]
     Api { what: String, source: Box<kube::Error> },
     /// The API server did not answer in time.

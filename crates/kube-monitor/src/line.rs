@@ -17,11 +17,11 @@ pub struct StatusLine {
     /// Usable devices.
     pub available: u32,
     pub total: u32,
-    /// Percent, the mean over the devices.
+    /// Mean over the devices, in percent.
     pub utilization: f64,
-    /// Percent to aim at.
+    /// Target utilization in percent.
     pub utilization_goal: u32,
-    /// The mean is above the goal.
+    /// True if the mean is above the goal.
     pub above_goal: bool,
     /// MiB.
     pub memory_used: u64,

@@ -10,7 +10,7 @@ use super::line::StatusLine;
 use super::observation::PodDevices;
 use super::usage::PodUse;
 
-/// No node has more pods on its GPUs than this; a label must not grow without bound.
+/// Limit of pods in the metrics: label values must not grow without bound.
 const MOST_PODS: usize = 500;
 
 /// Bytes.

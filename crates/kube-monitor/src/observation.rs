@@ -48,7 +48,7 @@ pub struct NodeFacts {
     pub claims_gpus: bool,
 }
 
-/// Reason that the node takes no new work.
+/// Reason that the node accepts no new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unschedulable {
     Maintenance,
@@ -159,7 +159,7 @@ fn device_of<'a>(id: &str, devices: &'a [Device], replicas: u32) -> Option<(&'a 
     Some((gpu.uuid.as_str(), milli / slices))
 }
 
-/// Compute slices of the profile (`3g.20gb`) ÷ those of the model.
+/// Compute slices of the profile (`3g.20gb`) divided by the compute slices of the model.
 fn mig_share(profile: &str, model: &str) -> u32 {
     let all = if model.contains("A30") { 4 } else { 7 };
     let slices = profile.split_once('g').and_then(|(number, _)| number.parse::<u32>().ok());

@@ -202,7 +202,7 @@ fn step(
     DeviceRecord { device, health, reading }
 }
 
-/// The devices as they were, none of them usable.
+/// Last known devices, all unavailable.
 fn driver_failed_devices(memory: &MonitorState, message: &str) -> Vec<DeviceRecord> {
     let out = |known: &DeviceRecord| {
         let health = known.health.after(DeviceObservation::DriverFailed(message), false);
@@ -313,7 +313,7 @@ fn line(devices: &[DeviceRecord], seen: &Observation) -> StatusLine {
     }
 }
 
-/// Percent of utilisation over all devices that answer.
+/// Utilization in percent over all responding devices.
 fn mean(devices: &[DeviceRecord]) -> f64 {
     let silent = |known: &&DeviceRecord| {
         let cause = known.health.problem.as_ref().map(|problem| problem.cause);

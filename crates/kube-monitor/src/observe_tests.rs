@@ -44,7 +44,7 @@ fn with(mut gpu: (Device, Sample), change: impl FnOnce(&mut Sample)) -> (Device,
     gpu
 }
 
-/// Turns one after the other, a quarter of a minute apart; the last report.
+/// Last report of a sequence of observations, 15 seconds apart.
 fn after(turns: &[Observation]) -> Report {
     let mut report = Report::default();
     for (turn, seen) in (0..).zip(turns) {
@@ -100,7 +100,7 @@ fn a_healthy_node_is_published_as_documented() {
     }
 }
 
-/// The policy refuses the monitor every other label and annotation.
+/// The admission policy denies the monitor every other label and annotation.
 #[test]
 fn the_policy_of_the_monitor_names_what_it_writes_on_its_node() {
     let file =

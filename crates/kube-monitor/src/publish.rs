@@ -41,7 +41,7 @@ pub(super) struct Publisher {
 impl Publisher {
     pub(super) fn new(client: Client, settings: &Settings, liveness: Arc<Liveness>) -> Self {
         let Settings { interval, refresh, namespace, .. } = settings.clone();
-        // The next chance is an interval away.
+        // The next write is one interval later.
         let again_after = refresh.saturating_sub(interval);
         // A hanging call must not fail the liveness probe.
         let patience = (interval * 2).clamp(Duration::from_secs(1), Duration::from_secs(10));

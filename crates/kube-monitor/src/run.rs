@@ -33,12 +33,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 pub struct Settings {
-    /// The node that this machine is.
+    /// Name of this node.
     pub node: String,
     /// Namespace of the `GPUNode` objects.
     pub namespace: String,
     pub interval: Duration,
-    /// The longest time between two writes of the status; [`super::REFRESH`] but for tests.
+    /// Longest time between two writes of the status: [`super::REFRESH`], except in tests.
     pub refresh: Duration,
     /// Target utilization in percent.
     pub goal: u32,
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// A client for the cluster of this kubeconfig, else of `KUBECONFIG`, else the one that we run in.
+/// Client for the cluster of this kubeconfig, otherwise of `KUBECONFIG`, otherwise of the pod's service account.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, MonitorError> {
     let wrong = |error: &dyn std::error::Error| MonitorError::Cluster(error.to_string());
     let config = match kubeconfig {
@@ -173,7 +173,7 @@ impl Monitor {
         })
     }
 
-    /// One turn, for scripts: what fails is the answer.
+    /// Runs one interval, for scripts; returns its error.
     async fn once(&mut self) -> Result<(), MonitorError> {
         self.watch.listed(PATIENCE).await;
         self.observe_node().await?;
@@ -340,7 +340,7 @@ fn devices(readings: &GpuReadings, memory: &MonitorState) -> Vec<Device> {
     devices
 }
 
-/// The load of simulated GPUs: what pods have is busy, and most of its memory in use, as training is.
+/// Load of simulated GPUs: GPUs assigned to pods are busy and use most of their memory, as in training.
 fn load(holders: &PodDevices, devices: &[Device]) -> Vec<(String, u32, u64)> {
     let memory: BTreeMap<&str, u64> =
         devices.iter().map(|device| (&*device.uuid, device.memory)).collect();

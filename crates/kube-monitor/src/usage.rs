@@ -20,7 +20,7 @@ pub(super) struct Use {
 /// Usage by pod and by GPU or MIG slice.
 pub(super) type PodUse = BTreeMap<(PodName, String), Use>;
 
-/// The UID of the pod of a process of the host; none for one that ended or belongs to no pod.
+/// UID of the pod of a host process; `None` if the process ended or belongs to no pod.
 pub(super) fn pod_of_process(proc: &Path, pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(proc.join(pid.to_string()).join("cgroup")).ok()?;
     cgroup::pod_uid(&text)

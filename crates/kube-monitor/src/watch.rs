@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::observation::PodName;
 
-/// The node and its pods.
 #[derive(Clone)]
 pub(super) struct Watch {
     nodes: Store<slim::Node>,
@@ -32,7 +31,7 @@ impl Watch {
         }
     }
 
-    /// Waits until both were listed once; false when that took too long.
+    /// Waits until both are listed; returns false after the timeout.
     pub(super) async fn listed(&self, patience: Duration) -> bool {
         let both = async {
             let nodes = self.nodes.wait_until_ready().await;
@@ -53,7 +52,6 @@ impl Watch {
     }
 }
 
-/// The name of a pod.
 pub(super) fn name(pod: &slim::Pod) -> PodName {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     PodName { namespace: text(&pod.metadata.namespace), name: text(&pod.metadata.name) }

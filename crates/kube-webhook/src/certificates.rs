@@ -28,7 +28,7 @@ use super::{Certificates, Options, SECRET};
 const VALID: i32 = 365;
 /// Remaining lifetime at which it is renewed.
 const MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Annotation of the Secret: when the certificate ends.
+/// Annotation of the Secret: end of the certificate's validity.
 const EXPIRES: &str = "agentaflow.io/expires";
 /// Annotation of the Secret: DNS names of the certificate.
 const NAMES: &str = "agentaflow.io/names";
@@ -58,13 +58,13 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The trusted authorities as a webhook configuration has them.
+    /// CA bundle for the webhook configuration.
     pub(super) fn bundle(&self) -> Option<String> {
         let authority = self.authority.as_ref()?;
         Some(base64::engine::general_purpose::STANDARD.encode(authority))
     }
 
-    /// Verifies the certificate as the API server does; none unless it is trusted under all names at time `then`.
+    /// Verifies the certificate like the API server; `None` unless it is trusted under all names at time `then`.
     fn is_trusted(&self, names: &BTreeSet<String>, then: UnixTime) -> Option<()> {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(self.authority.as_ref()?) {
@@ -163,7 +163,7 @@ fn wanted(options: &Options, found: Option<&Secret>) -> BTreeSet<String> {
     let host = host.as_ref().and_then(http::Uri::host);
     names.extend(host.map(|host| host.trim_matches(['[', ']']).to_owned()));
     names.extend(found.into_iter().flat_map(names_of));
-    // One that no certificate can be for would have it made anew for ever.
+    // A name that is invalid in a certificate would cause endless renewals.
     names.retain(|name| ServerName::try_from(name.as_str()).is_ok());
     names
 }
@@ -190,7 +190,7 @@ fn identity(secret: &Secret) -> Option<Identity> {
         key: get("tls.key")?,
         authority: Some(get("ca.crt")?),
     };
-    // A corrupt one is replaced.
+    // A corrupt certificate is replaced.
     identity.server().is_ok().then_some(identity)
 }
 

@@ -10,10 +10,9 @@ use super::Options;
 
 /// Field manager of the configurations.
 const MANAGER: &str = "agentaflow-webhook";
-/// The label that every namespace has its name in.
+/// Label of every namespace with its own name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// The two kinds of configurations.
 pub(super) const KINDS: [&str; 2] =
     ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
@@ -60,7 +59,7 @@ async fn put(api: &Api<DynamicObject>, whole: &Value) -> Result<(), kube::Error>
     Ok(())
 }
 
-/// The configuration of a kind, without the certificate to trust.
+/// Configuration of a kind, without the CA bundle.
 pub(super) fn configuration(kind: &str, options: &Options) -> Value {
     let webhooks = match kind {
         "MutatingWebhookConfiguration" => vec![pods(options, true), pods(options, false)],
@@ -104,8 +103,8 @@ fn trusting(mut configuration: Value, bundle: &str) -> Value {
     configuration
 }
 
-/// Two paths for pods, because only the API server knows the labels of the namespace. Pods fail open: without the
-/// webhook they go to the scheduler that they name.
+/// Two paths for pods, because only the API server knows the labels of the namespace. Pods fail open: without the webhook
+/// they keep the scheduler that they name.
 fn pods(options: &Options, opted_in: bool) -> Value {
     let (name, path) = if opted_in {
         ("gpu-pods.agentaflow.io", "/mutate-pods/opted-in")
@@ -137,7 +136,7 @@ fn pods(options: &Options, opted_in: bool) -> Value {
     })
 }
 
-/// Only pods that could become ours are sent to us.
+/// Match conditions: the API server sends only pods that the agentaflow scheduler may place.
 fn conditions(options: &Options, opted_in: bool) -> Value {
     let Options { namespace, scheduler_name, .. } = options;
     let scheduler = format!(

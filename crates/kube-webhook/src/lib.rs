@@ -24,9 +24,8 @@ use tokio_util::sync::CancellationToken;
 /// Address, certificate and scope of the webhook.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The address to listen on.
     pub listen: SocketAddr,
-    /// The namespace of the product.
+    /// Namespace of agentaflow.
     pub namespace: String,
     /// Service name of the webhook.
     pub service: String,
@@ -34,11 +33,11 @@ pub struct Options {
     /// Address such as `https://127.0.0.1:9443` for an API server that cannot reach services. The webhook then writes
     /// the configurations itself, with this address.
     pub url: Option<String>,
-    /// The scheduler that pods are given to.
+    /// Scheduler name to set on pods.
     pub scheduler_name: String,
-    /// The name of both webhook configurations.
+    /// Name of both webhook configurations.
     pub configuration: String,
-    /// With an address of our own: only pods and workloads of these namespaces; empty means all.
+    /// Used with `url`: only pods and workloads of these namespaces; empty selects all.
     pub namespaces: Vec<String>,
 }
 
@@ -60,7 +59,7 @@ impl Default for Options {
 /// Source of the certificate.
 #[derive(Clone, Debug)]
 pub enum Certificates {
-    /// We make one and share it among the replicas in a Secret.
+    /// Created by the webhook and shared among the replicas in a Secret.
     SelfMade,
     /// PEM files maintained externally; read again after a change.
     Files {
@@ -75,7 +74,7 @@ pub enum Certificates {
 /// Fatal error of the webhook.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// The address is taken or not ours.
+    /// The address is in use or not local.
     #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("cannot serve admission on {address}")]
@@ -97,11 +96,11 @@ pub fn configurations(options: &Options) -> [serde_json::Value; 2] {
     configuration::KINDS.map(|kind| configuration::configuration(kind, options))
 }
 
-/// The port of admission.
+/// Default port of the webhook.
 pub const PORT: u16 = 9443;
-/// The service of the scheduler.
+/// Service of the scheduler.
 pub const SERVICE: &str = "agentaflow-scheduler-service";
 /// Secret shared by the replicas.
 pub const SECRET: &str = "agentaflow-webhook-certs";
-/// The usual name of both webhook configurations.
+/// Default name of both webhook configurations.
 pub const CONFIGURATION: &str = "agentaflow";

@@ -1,4 +1,4 @@
-//! Reading the owners of a pod: only their metadata, briefly remembered, and never waited for long.
+//! Reads the metadata of a pod's owners, with a short-lived cache and a short timeout.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,14 +14,13 @@ use super::pods::{Annotations, own_annotations, owner_of};
 
 /// Levels of owner references to follow.
 const LEVELS: usize = 3;
-/// Admission as a whole may take three seconds; a pod must never fail because an owner could not be read.
+/// Timeout for reading owners. The whole admission may take three seconds, and an unreadable owner must not fail a pod.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A burst of pods has the same owners; a change of an owner's annotations is seen soon enough.
+/// Lifetime of a cached owner: a burst of pods has the same owners, and a changed annotation takes effect after this time.
 const FRESH: Duration = Duration::from_secs(10);
 /// Most owners cached.
 const REMEMBERED: usize = 4096;
 
-/// The owners of pods.
 pub(super) struct Owners {
     client: Client,
     seen: Mutex<HashMap<Key, CachedOwner>>,
@@ -39,7 +38,7 @@ struct CachedOwner {
 #[derive(Clone, Default)]
 struct Owner {
     annotations: Annotations,
-    /// The owner with only the reference to its own owner.
+    /// Owner reference of the owner itself.
     above: Option<Value>,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Rules<'a> {
     pub(super) scheduler: &'a str,
     /// Namespace of agentaflow.
     pub(super) home: &'a str,
-    /// The pod's namespace gives all its GPU pods to us.
+    /// The label of the namespace assigns all its GPU pods to the agentaflow scheduler.
     pub(super) opted_in: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn may_take(rules: Rules<'_>, request: &Request) -> bool {
     let named = ["", "default-scheduler", rules.scheduler].contains(&scheduler);
     let kept = owner_references(pod).any(|owner| {
         let is = |kind: &str, group: &str| owner["kind"] == kind && group_of(owner) == group;
-        // A workload's pods are complete as we made them.
+        // Pods of a workload are complete: the controller sets all fields.
         owner["controller"] == true && (is("DaemonSet", "apps") || is("GPUWorkload", names::GROUP))
     });
     request.operation == "CREATE" && named && !component && !placed && !system && !kept

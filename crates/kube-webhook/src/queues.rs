@@ -12,7 +12,7 @@ pub(super) const ROOT: &str = "root";
 /// Queues by name.
 pub(super) type Queues = BTreeMap<String, GpuQueueSpec>;
 
-/// All problems of a queue among the other queues.
+/// All problems of a queue, given all other queues.
 pub(super) fn check(name: &str, spec: &GpuQueueSpec, others: &Queues) -> AdmissionResult {
     let mut problems = Vec::new();
     if name == ROOT {

@@ -1,10 +1,10 @@
-//! The API server's questions and our answers, as they travel.
+//! Admission requests and responses on the wire.
 
 use k8s_openapi::api::authentication::v1::UserInfo;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A question with its envelope. Questions hold whole pods, and so they cannot be printed.
+/// Admission review. Not `Debug`: a request contains a whole pod, which must not be logged.
 #[derive(Deserialize)]
 pub(super) struct Review {
     pub(super) request: Request,
@@ -64,7 +64,7 @@ pub(super) struct AdmissionResult {
 }
 
 impl AdmissionResult {
-    /// A refusal for one reason.
+    /// Rejection with one problem.
     pub(super) fn refuse(problem: impl Into<String>) -> Self {
         Self { problems: vec![problem.into()], ..Self::default() }
     }
@@ -74,7 +74,7 @@ impl AdmissionResult {
         Self { forbidden: true, ..Self::refuse(problem) }
     }
 
-    /// Adds what another check found.
+    /// Adds the findings of another check.
     pub(super) fn add(&mut self, other: Self) {
         self.problems.extend(other.problems);
         self.warnings.extend(other.warnings);
@@ -82,7 +82,7 @@ impl AdmissionResult {
         self.forbidden |= other.forbidden;
     }
 
-    /// The answer as it travels.
+    /// Admission response as JSON.
     pub(super) fn answer(self, uid: &str) -> Value {
         let mut response = json!({"uid": uid, "allowed": self.problems.is_empty()});
         if !self.problems.is_empty() {

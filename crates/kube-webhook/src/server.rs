@@ -24,7 +24,8 @@ use super::pods::{self, Rules};
 use super::review::{AdmissionResult, Request, Review};
 use super::{Options, WebhookError, configuration, queues, workloads};
 
-/// A question holds an object twice at most, and the API server takes no object above three megabytes.
+/// Maximum request body in bytes: a request contains an object at most twice, and the API server rejects objects above
+/// three megabytes.
 const LARGEST_REQUEST: usize = 7 << 20;
 /// Concurrent requests about pods, and about other objects; further requests wait without using memory.
 const CONCURRENT_REQUESTS: usize = 16;
@@ -129,7 +130,7 @@ fn bounded(questions: Router<Arc<WebhookState>>) -> Router<Arc<WebhookState>> {
         .layer(middleware::from_fn_with_state(places, in_turn))
 }
 
-/// Lets a few questions in at a time, before their bodies are read.
+/// Limits concurrent requests before their bodies are read.
 async fn in_turn(
     State(places): State<Arc<Semaphore>>,
     question: axum::extract::Request,
@@ -201,7 +202,7 @@ impl WebhookState {
     }
 }
 
-/// The first certificate, waited for.
+/// Waits for the first certificate.
 async fn first_identity(options: &Options, client: &Client) -> (Identity, RustlsConfig) {
     loop {
         let found = certificates::current(options, client).await;
@@ -218,14 +219,14 @@ async fn first_identity(options: &Options, client: &Client) -> (Identity, Rustls
     }
 }
 
-/// Keeps the certificate fresh and the API server's trust in it, for ever.
+/// Renews the certificate and the CA bundle of the configurations; never returns.
 async fn keep_identity(options: &Options, client: &Client, first: Identity, tls: &RustlsConfig) {
     let mut shown = first;
     loop {
         let found = certificates::current(options, client).await;
         let trusted = match found.and_then(|identity| Ok((identity.server()?, identity))) {
             Ok((server, identity)) => {
-                // Trusted first, then shown.
+                // The API server must trust a certificate before it is served.
                 let trusted = trust(options, client, &identity).await;
                 if trusted && identity != shown {
                     tls.reload_from_config(server);

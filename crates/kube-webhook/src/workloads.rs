@@ -54,7 +54,7 @@ pub(super) async fn validate(
 pub(super) async fn all_queues(client: &Client) -> Result<Queues, kube::Error> {
     let api: Api<DynamicObject> =
         Api::all_with(client.clone(), &ApiResource::erase::<GpuQueue>(&()));
-    // Any state will do: it may be a moment old, but is not fetched from the store each time.
+    // A cached list is sufficient and spares the API server's store.
     let queues = api.list(&ListParams::default().match_any()).await?;
     let spec = |queue: &DynamicObject| serde_json::from_value(queue.data["spec"].clone()).ok();
     let named = |queue: DynamicObject| Some((queue.metadata.name.clone()?, spec(&queue)?));
@@ -96,7 +96,7 @@ async fn may_create_pods(client: &Client, user: &UserInfo, namespace: &str) -> A
     }
 }
 
-/// The queue must exist, take the namespace and allow the priority.
+/// The queue must exist, admit the namespace and allow the priority.
 fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> AdmissionResult {
     let open = || queues.iter().filter(|(_, queue)| serves(queue, namespace));
     let (name, queue) = match &spec.queue {
@@ -129,7 +129,8 @@ fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> AdmissionR
     ))
 }
 
-/// The queue of a workload that names none: the only one that names the namespace, else the only one for all.
+/// Queue of a workload that names none: the only queue that lists the namespace, otherwise the only queue for all
+/// namespaces.
 fn of_namespace<'a>(namespace: &str, queues: &'a Queues) -> Option<(&'a String, &'a GpuQueueSpec)> {
     let only = |name: &str| {
         let mut named =

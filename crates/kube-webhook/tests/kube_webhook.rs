@@ -12,7 +12,7 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// A name of its own, so that schedulers of other tests keep theirs.
+/// A separate name: schedulers of other tests keep their configurations.
 const CONFIGURATION: &str = "agentaflow-webhook-test";
 
 /// Operations of a test on the cluster.
@@ -27,7 +27,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A client; with `user`, in that person's name.
+/// A client; impersonates `user` if given.
 async fn client(user: Option<&str>) -> Client {
     let path =
         std::env::var("AGENTAFLOW_TEST_KUBE").expect("AGENTAFLOW_TEST_KUBE names a kubeconfig");
@@ -85,7 +85,7 @@ impl Cluster {
         cluster
     }
 
-    /// The API server takes a moment to learn of new configurations.
+    /// Waits until the API server uses the new configurations.
     async fn until_asked(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -98,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Creates the object for show: everything happens but storing.
+    /// Creates the object as a dry run.
     async fn create(&self, namespace: &str, object: &Value) -> Result<Value, String> {
         create(&self.client, namespace, object, true).await
     }
@@ -196,7 +196,7 @@ async fn kube_admission_names_fields_and_remedies_and_gives_pods_their_scheduler
 
 async fn pods_get_our_name_where_asked(cluster: &Cluster) {
     let annotated = json!({"annotations": {"agentaflow.gpu/priority": "9"}});
-    // Whoever makes a pod may name any owner; only what could be its controller keeps it from us.
+    // A user may name any owner; only a built-in controller keeps a pod from the agentaflow scheduler.
     let owned = |version: &str, controller: bool| {
         let mut metadata = annotated.clone();
         metadata["ownerReferences"] = json!([{"apiVersion": version, "kind": "DaemonSet",
@@ -214,7 +214,7 @@ async fn pods_get_our_name_where_asked(cluster: &Cluster) {
     ] {
         let made = cluster.create(namespace, &pod("p", &metadata)).await.unwrap();
         assert_eq!(made["spec"]["schedulerName"], scheduler, "{namespace} {metadata}");
-        // What was asked for is a class, whose value the API server has filled in.
+        // The annotation becomes a priority class, and the API server fills in its value.
         let asked = scheduler == "agentaflow" && !metadata["annotations"].is_null();
         let class = if asked { json!(["agentaflow-9", 900_000]) } else { json!([null, 0]) };
         let spec = &made["spec"];
@@ -308,7 +308,7 @@ async fn strangers_cannot_borrow_our_rights(cluster: &Cluster) {
         if refused.contains("user `stranger` may not create pods in namespace `webhook-plain`") {
             return;
         }
-        // The role itself takes a moment to be seen.
+        // The API server applies a new role after a moment.
         assert!(Instant::now() < deadline, "{refused}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -344,7 +344,7 @@ async fn changes_that_are_not_of_the_spec_always_pass(cluster: &Cluster) {
     assert!(refused.contains("spec.queue"), "{refused}");
     let fixed = patch(json!({"spec": {"gangSize": 2}})).await.unwrap_err().to_string();
     assert!(fixed.contains("spec.gangSize") && fixed.contains("cannot be changed"), "{fixed}");
-    // The webhook is away, and a finalizer can still be removed.
+    // The webhook is unreachable; removal of a finalizer must still work.
     cluster.stop.cancel();
     api.delete(name, &DeleteParams::default()).await.unwrap();
     patch(json!({"metadata": {"finalizers": null}})).await.unwrap();

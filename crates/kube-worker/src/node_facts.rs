@@ -70,7 +70,7 @@ impl Jobs {
         info!("the resources of the node changed; registering again");
     }
 
-    /// Marks GPUs that foreign pods use or that are closed.
+    /// Marks GPUs that foreign pods use or that are cordoned.
     fn mark(&self, offer: &Offer, instances: &mut [GpuInstance]) {
         let ours = self.granted();
         let at = |(index, gpu): (usize, &Gpu)| ours.contains(&self.uuid(gpu)).then_some(index);

@@ -157,7 +157,7 @@ fn configure(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     pod.termination_grace_period_seconds =
         Some(seconds(Duration::from_millis(assignment.grace_ms)));
     let Some(container) = pod.containers.first_mut() else { return };
-    // The same default as with Docker.
+    // Default of the Docker runtime.
     container.image_pull_policy = Some("IfNotPresent".to_owned());
     container.working_dir.clone_from(&assignment.working_dir);
     container.security_context = Some(SecurityContext {

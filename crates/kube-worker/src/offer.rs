@@ -87,7 +87,7 @@ impl Offer {
         self
     }
 
-    /// Positions of GPUs that foreign pods use or that are closed. The devices of foreign pods are unknown: they count
+    /// Positions of GPUs that foreign pods use or that are cordoned. The devices of foreign pods are unknown: they count
     /// from the last GPU down, skipping GPUs of the agent's tasks.
     pub(crate) fn unavailable(&self, ours: &BTreeSet<usize>) -> BTreeSet<usize> {
         let mut gone: BTreeSet<usize> = self.closed_gpus.difference(ours).copied().collect();

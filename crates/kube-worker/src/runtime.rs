@@ -104,7 +104,7 @@ impl Jobs {
         lock(&self.tasks)
     }
 
-    /// Last closed state that was logged.
+    /// Last cordon state that was logged.
     pub(crate) fn logged_closed(&self) -> MutexGuard<'_, Option<NodeClosed>> {
         lock(&self.logged_closed)
     }
@@ -309,7 +309,7 @@ impl Runtime for Jobs {
     }
 }
 
-/// Name that `create_gpu_job` gives to the Job of a task.
+/// Job name of a task, as in `create_gpu_job`.
 pub(crate) fn job_name(key: TaskKey) -> String {
     agentaflow_manifest::build::job_name(&key.to_string()).unwrap_or_default()
 }

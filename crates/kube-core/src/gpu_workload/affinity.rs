@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::template::{BadTemplate, object, shape};
 use crate::names;
 
-/// Karpenter's label on AWS: MiB of each GPU, known to it before the node exists.
+/// Karpenter's label on AWS: memory of each GPU in MiB. Karpenter knows it before the node exists.
 const KARPENTER_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
@@ -44,7 +44,7 @@ fn require(body: &mut Map<String, Value>, alternatives: &[Vec<Value>]) -> Result
     let terms = match required.remove("nodeSelectorTerms") {
         None | Some(Value::Null) => vec![json!({})],
         Some(Value::Array(terms)) if terms.is_empty() => vec![json!({})],
-        // An empty term matches no node in Kubernetes: keep it so.
+        // An empty term matches no node in Kubernetes and stays empty.
         Some(Value::Array(terms)) => terms.into_iter().filter(|term| !is_empty(term)).collect(),
         Some(_) => return Err(shape(&path, "a list")),
     };

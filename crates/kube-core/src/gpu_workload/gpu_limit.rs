@@ -6,18 +6,18 @@ use super::template::{BadTemplate, object, shape};
 use crate::crd::GpuRequirements;
 use crate::names;
 
-/// The annotation by which `kubectl logs` and `kubectl exec` know the main container.
+/// Annotation that selects the container of `kubectl logs` and `kubectl exec`.
 const MAIN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// Time slices of GPUs under the device plugin's other name.
+/// Alternative name of the device plugin for time slices of GPUs.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
 
 /// GPUs that a pod finally requests.
 pub(super) struct Gpus {
-    /// Whole GPUs, as opposed to none or MIG slices.
+    /// True for whole GPUs; false for MIG slices or no GPU.
     pub(super) whole: bool,
 }
 
-/// Adds the limit when no container has one; refuses a template that asks for something else than the workload.
+/// Adds the limit if no container has one; rejects a template that contradicts the workload.
 pub(super) fn fill(
     body: &mut Map<String, Value>,
     annotations: &Value,
@@ -71,7 +71,7 @@ fn check_containers(body: &Map<String, Value>) -> Result<(), BadTemplate> {
     }
 }
 
-/// Containers run together and init containers one after the other, as Kubernetes counts; sidecars stay.
+/// Sums containers and sidecars and takes the maximum over init containers, as Kubernetes does.
 fn asked(body: &Map<String, Value>) -> Vec<Asked> {
     let mut all: Vec<Asked> = Vec::new();
     let mut note = |resource: &str, amount: Option<u64>, add: bool| match all
@@ -119,7 +119,7 @@ fn entries(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
     value.and_then(Value::as_object).into_iter().flatten()
 }
 
-/// Network cards are `nvidia.com/…` too.
+/// Returns true for GPU resources: network cards also have the prefix `nvidia.com/`.
 fn is_gpu(resource: &str) -> bool {
     resource == names::GPU_RESOURCE
         || resource == SHARED_RESOURCE
@@ -164,7 +164,7 @@ fn contradiction(
     BadTemplate::Contradiction { asked: texts.join(" and "), field, wanted }
 }
 
-/// Puts the limit on the one container, or on the one that `kubectl logs` shows.
+/// Adds the limit to the only container, or to the default container of `kubectl logs`.
 fn add(
     body: &mut Map<String, Value>,
     annotations: &Value,

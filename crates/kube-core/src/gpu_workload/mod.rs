@@ -1,4 +1,4 @@
-//! A `GPUWorkload`'s spec: validation, the engine request it becomes, and the pods made from its template.
+//! Spec of a `GPUWorkload`: validation, conversion to an engine request, and pods from its template.
 
 mod affinity;
 mod gpu_limit;

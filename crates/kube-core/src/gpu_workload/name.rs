@@ -1,4 +1,4 @@
-//! Names of pods and values of labels, cut where Kubernetes has no room for them.
+//! Pod names and label values, shortened to the limits of Kubernetes.
 
 use std::hash::Hasher as _;
 
@@ -19,8 +19,8 @@ pub fn pod_name(workload: &str, task: u32, attempt: u32) -> String {
     name
 }
 
-/// The value of the label that names the workload: its name, or its beginning and a hash when it is longer than a
-/// label may be. Pods of such a workload are found for certain by their owner reference.
+/// Label value of a workload name: the name, or its beginning and a hash if the name exceeds the length of a label. Only
+/// the owner reference identifies the pods of such a workload.
 pub fn label_value(workload: &str) -> String {
     cut(workload, MAX)
 }

@@ -9,12 +9,12 @@ use crate::crd::{GpuWorkloadSpec, TopologyMode};
 use crate::names;
 use crate::translate;
 
-/// A spec that passed the API server's schema and still cannot be carried out.
+/// Spec that passes the schema of the API server but cannot be scheduled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSpec {
     #[error("spec.schedulingStrategy `{0}` does not exist: write one of {names}", names = strategies())]
     Strategy(String),
-    /// Not a length of time.
+    /// Invalid duration.
     #[error("spec.estimatedDuration `{0}` is not a length of time: write `90m`, `4h` or `1h30m`")]
     Duration(String),
     /// No pods, or too many.
@@ -27,10 +27,10 @@ pub enum BadSpec {
     TemplateSize(usize),
 }
 
-/// The most pods of one gang.
+/// Maximum number of pods of a gang.
 pub const MAX_GANG: u32 = 10_000;
 
-/// The most bytes of a template; every pod of a gang is a copy of it.
+/// Maximum size of a template in bytes; every pod of a gang is a copy of it.
 pub const MAX_TEMPLATE: usize = 128 << 10;
 
 /// Rejects an invalid spec.
@@ -79,7 +79,7 @@ pub fn priority(spec: &GpuWorkloadSpec) -> u8 {
     spec.priority.min(10)
 }
 
-/// None means the cluster's strategy.
+/// `None` selects the strategy of the cluster.
 pub fn strategy(spec: &GpuWorkloadSpec) -> Result<Option<Strategy>, BadSpec> {
     let text = spec.scheduling_strategy.as_deref().filter(|text| !text.is_empty());
     let parse = |text: &str| text.parse().map_err(|_| BadSpec::Strategy(excerpt(text)));

@@ -15,10 +15,10 @@ pub struct Identity<'a> {
     pub uid: Option<&'a str>,
 }
 
-/// A template that no pod can be made from.
+/// Template from which no pod can be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTemplate {
-    /// A part of it is not what Kubernetes has there.
+    /// A field has a type that Kubernetes does not accept.
     #[error("spec.{path} must be {expected}")]
     Shape { path: String, expected: &'static str },
     /// GPU limit and workload disagree.
@@ -106,12 +106,12 @@ pub fn names_class(spec: &GpuWorkloadSpec) -> bool {
     said("/spec/priorityClassName") || said("/spec/priority")
 }
 
-/// MiB that each GPU must have.
+/// Required memory of each GPU in MiB.
 pub fn memory(spec: &GpuWorkloadSpec) -> u64 {
     spec.gpu_memory_required.max(spec.gpu_requirements.min_gpu_memory.unwrap_or(0))
 }
 
-/// The object at `key`, made when absent.
+/// The object at `key`, created if absent.
 pub(super) fn object<'a>(
     parent: &'a mut Map<String, Value>,
     key: &str,
@@ -196,7 +196,7 @@ fn fill(body: &mut Map<String, Value>, key: &str, value: impl FnOnce() -> Value)
     }
 }
 
-/// Kubernetes takes an empty text for an absent one.
+/// Returns true for an absent or empty text: Kubernetes treats both alike.
 fn absent(body: &Map<String, Value>, key: &str) -> bool {
     body.get(key).is_none_or(|value| value.is_null() || value == "")
 }

@@ -1,4 +1,4 @@
-//! Pods made from templates.
+//! Tests of pods from templates.
 
 use agentaflow_engine::{GpuRequest, MiB, Request, Span, Strategy, Topology};
 use serde_json::{Value, json};

@@ -25,8 +25,8 @@ struct Meta {
     finalizers: Option<Vec<String>>,
 }
 
-/// Prefixes of the annotations in use: agentaflow's, those of claims and volumes, and those of static pods. All other
-/// annotations are dropped: they can hold up to 256 kB per object.
+/// Prefixes of the annotations in use: of agentaflow, of claims and volumes, and of static pods. All other annotations are
+/// dropped: they can hold up to 256 kB per object.
 const READ: [&str; 4] = [names::PREFIX, "volume.", "pv.kubernetes.io/", "kubernetes.io/config."];
 
 /// Decodes metadata without unused parts.

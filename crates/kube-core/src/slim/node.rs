@@ -1,4 +1,4 @@
-//! Nodes: what scheduling reads of them.
+//! Node fields that scheduling reads.
 
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -36,7 +36,6 @@ pub struct NodeStatus {
     pub conditions: Option<Vec<NodeCondition>>,
 }
 
-/// A condition of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeCondition {

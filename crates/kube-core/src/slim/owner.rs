@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-/// An owner of pods: only its metadata is read.
+/// Owner of pods, reduced to its metadata.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Owner {

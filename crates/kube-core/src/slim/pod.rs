@@ -1,4 +1,4 @@
-//! Pods: what scheduling reads of them.
+//! Pod fields that scheduling reads.
 
 use k8s_openapi::api::core::v1::{
     Affinity, ContainerPort, PodSchedulingGate, ResourceRequirements, ResourceStatus, Toleration,
@@ -26,7 +26,6 @@ super::resource!(Pod, "", "v1", "Pod", "pods", NamespaceResourceScope);
 pub struct PodSpec {
     pub node_name: Option<String>,
     pub scheduler_name: Option<String>,
-    /// Labels that its node must carry.
     pub node_selector: Option<BTreeMap<String, String>>,
     /// Node and pod (anti-)affinity.
     pub affinity: Option<Affinity>,
@@ -45,13 +44,13 @@ pub struct PodSpec {
     #[serde(deserialize_with = "super::tight::volumes")]
     pub volumes: Option<Vec<Volume>>,
     pub scheduling_gates: Option<Vec<PodSchedulingGate>>,
-    /// Claims of dynamic resource allocation: their mere number matters, we do not carry them out.
+    /// Claims of dynamic resource allocation. Only their number is read: the scheduler does not support them.
     pub resource_claims: Option<Vec<serde_json::Value>>,
     /// Native pod group.
     pub scheduling_group: Option<SchedulingGroup>,
-    /// The native group of Kubernetes 1.35.
+    /// Reference to the native group in Kubernetes 1.35.
     pub workload_ref: Option<serde_json::Value>,
-    /// The value of its priority class.
+    /// Value of the priority class.
     pub priority: Option<i32>,
     pub priority_class_name: Option<String>,
     /// `Never`, or `PreemptLowerPriority`.
@@ -62,7 +61,6 @@ pub struct PodSpec {
     pub host_users: Option<bool>,
 }
 
-/// A container's resources and ports.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
@@ -92,9 +90,9 @@ pub struct Volume {
     pub name: String,
     pub persistent_volume_claim:
         Option<k8s_openapi::api::core::v1::PersistentVolumeClaimVolumeSource>,
-    /// A claim made for this pod; only its presence matters, the claim is named `<pod>-<volume>`.
+    /// Claim created for this pod, named `<pod>-<volume>`; only its presence is read.
     pub ephemeral: Option<serde::de::IgnoredAny>,
-    /// A volume of a CSI driver that lives and dies with the pod.
+    /// Volume of a CSI driver with the lifetime of the pod.
     pub csi: Option<InlineCsi>,
     pub iscsi: Option<Box<InlineDisk>>,
     pub rbd: Option<Box<InlineDisk>>,
@@ -120,22 +118,22 @@ impl Volume {
 #[serde(rename_all = "camelCase", default)]
 pub struct InlineDisk {
     pub read_only: Option<bool>,
-    /// The name of an iSCSI target.
+    /// Qualified name of an iSCSI target (`iqn`).
     pub iqn: Option<String>,
-    /// The monitors of a Ceph cluster.
+    /// Monitors of a Ceph cluster.
     pub monitors: Option<Vec<String>>,
-    /// The pool of a Ceph image.
+    /// Pool of a Ceph image.
     pub pool: Option<String>,
     /// Ceph image.
     pub image: Option<String>,
-    /// A disk of Google's.
+    /// Persistent disk of Google Cloud.
     pub pd_name: Option<String>,
-    /// A disk of Amazon's.
+    /// EBS volume of AWS.
     #[serde(rename = "volumeID")]
     pub volume_id: Option<String>,
 }
 
-/// A volume of a CSI driver that lives and dies with the pod.
+/// Volume of a CSI driver with the lifetime of the pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct InlineCsi {
@@ -154,9 +152,8 @@ pub struct SchedulingGroup {
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`.
     pub phase: Option<String>,
-    /// A word about the phase, such as `Evicted` or `UnexpectedAdmissionError`.
+    /// Reason of the phase, such as `Evicted` or `UnexpectedAdmissionError`.
     pub reason: Option<String>,
-    /// A sentence about it.
     pub message: Option<String>,
     /// Node on which pods are preempted for this one.
     pub nominated_node_name: Option<String>,
@@ -174,7 +171,6 @@ pub struct PodStatus {
     pub init_container_statuses: Option<Vec<ContainerStatus>>,
 }
 
-/// A condition of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodCondition {
@@ -210,7 +206,7 @@ pub struct ContainerState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Waiting {
-    /// One word, such as `ImagePullBackOff`.
+    /// Reason, such as `ImagePullBackOff`.
     pub reason: Option<String>,
     pub message: Option<String>,
 }
@@ -219,9 +215,8 @@ pub struct Waiting {
 #[serde(rename_all = "camelCase", default)]
 pub struct Terminated {
     pub exit_code: i32,
-    /// The signal that ended it.
     pub signal: Option<i32>,
-    /// One word, such as `OOMKilled`.
+    /// Reason, such as `OOMKilled`.
     pub reason: Option<String>,
     pub message: Option<String>,
     pub finished_at: Option<Time>,

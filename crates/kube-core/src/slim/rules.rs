@@ -4,7 +4,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A namespace: its labels.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
@@ -22,7 +21,7 @@ pub struct PriorityClass {
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
     pub value: i32,
-    /// Pods without a class get it.
+    /// The class of pods that name none.
     pub global_default: Option<bool>,
 }
 
@@ -58,7 +57,7 @@ super::resource!(
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct DisruptionBudgetSpec {
-    /// Pods of its namespace; none selects no pod, an empty one all pods.
+    /// Selects pods of its namespace: an absent selector selects no pod, an empty one all pods.
     pub selector: Option<LabelSelector>,
 }
 

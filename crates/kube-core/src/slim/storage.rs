@@ -1,4 +1,4 @@
-//! Claims, volumes and what storage asks of nodes.
+//! Claims, volumes, and their constraints on nodes.
 
 use k8s_openapi::api::core::v1::{
     ObjectReference, TopologySelectorTerm, VolumeNodeAffinity, VolumeResourceRequirements,
@@ -33,18 +33,17 @@ super::resource!(
 pub struct PersistentVolumeClaimSpec {
     /// Bound or requested volume.
     pub volume_name: Option<String>,
-    /// An empty name means no class.
+    /// Empty for a claim without a class.
     pub storage_class_name: Option<String>,
     pub access_modes: Option<Vec<String>>,
     pub resources: Option<VolumeResourceRequirements>,
     pub selector: Option<LabelSelector>,
     /// `Filesystem` or `Block`.
     pub volume_mode: Option<String>,
-    /// A volume must have the same one.
+    /// Claim and volume must have the same class.
     pub volume_attributes_class_name: Option<String>,
 }
 
-/// Only the phase of a status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Phase {
@@ -81,18 +80,17 @@ pub struct PersistentVolumeSpec {
     pub node_affinity: Option<VolumeNodeAffinity>,
     /// `Filesystem` or `Block`.
     pub volume_mode: Option<String>,
-    /// A volume must have the same one.
+    /// Claim and volume must have the same class.
     pub volume_attributes_class_name: Option<String>,
-    /// The CSI driver that serves it.
+    /// CSI driver of the volume.
     pub csi: Option<Csi>,
 }
 
-/// The CSI driver of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Csi {
     pub driver: String,
-    /// The volume as the driver calls it.
+    /// Volume id of the driver.
     pub volume_handle: String,
 }
 
@@ -118,7 +116,6 @@ super::resource!(
     ClusterResourceScope
 );
 
-/// The CSI drivers of a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CsiNode {
@@ -130,16 +127,14 @@ pub struct CsiNode {
 
 super::resource!(CsiNode, "storage.k8s.io", "v1", "CSINode", "csinodes", ClusterResourceScope);
 
-/// The drivers of a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CsiNodeSpec {
-    /// The drivers. A kubelet without any writes `null`.
+    /// A kubelet without drivers writes `null`.
     #[serde(deserialize_with = "super::tight::all")]
     pub drivers: Vec<CsiDriver>,
 }
 
-/// A driver on a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiDriver {
@@ -147,7 +142,6 @@ pub struct CsiDriver {
     pub allocatable: Option<VolumeNodeResources>,
 }
 
-/// A storage driver of the cluster.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StorageDriver {
@@ -184,12 +178,12 @@ pub struct StorageCapacity {
     /// Total capacity left.
     pub capacity: Option<Quantity>,
     pub maximum_volume_size: Option<Quantity>,
-    /// The nodes that reach it; none when absent.
+    /// Nodes with access to the storage; absent for none.
     pub node_topology: Option<LabelSelector>,
 }
 
 impl StorageCapacity {
-    /// True if both report the same.
+    /// Returns true if both objects have equal values.
     pub fn says_the_same(&self, other: &Self) -> bool {
         self.storage_class_name == other.storage_class_name
             && self.capacity == other.capacity

@@ -26,7 +26,7 @@ where
     list(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Decodes volumes and keeps those that constrain the node: every pod has one with its service account token.
+/// Decodes volumes and keeps the ones that constrain the node: every pod also has a volume with its service account token.
 pub(super) fn volumes<'de, D>(deserializer: D) -> Result<Option<Vec<Volume>>, D::Error>
 where
     D: Deserializer<'de>,

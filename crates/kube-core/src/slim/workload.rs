@@ -1,4 +1,4 @@
-//! Agentaflow's kinds as watched: an invalid object is kept as an error and never fails the watch.
+//! Watched kinds of agentaflow: an invalid object is stored as an error and never fails the watch.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;

@@ -74,7 +74,7 @@ pub fn estimate(annotations: &BTreeMap<String, String>) -> Option<Span> {
     duration(annotations.get(names::DURATION)?.trim()).ok()
 }
 
-/// The memory that each GPU must have according to the annotations.
+/// Required memory of each GPU according to the annotations.
 pub fn min_gpu_memory(annotations: &BTreeMap<String, String>) -> Option<MiB> {
     annotations.get(names::GPU_MEMORY)?.trim().parse().ok().map(MiB)
 }

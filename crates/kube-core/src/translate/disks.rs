@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use crate::slim::{InlineDisk, Pod, Volume};
 
-/// The disks of a pod.
 pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenAccess> {
     let mut tokens = BTreeMap::new();
     for volume in pod.spec.volumes.iter().flatten() {
@@ -36,7 +35,7 @@ fn disks(volume: &Volume) -> Vec<(String, TokenAccess)> {
     }
     if let Some(disk) = &volume.rbd {
         let pool = disk.pool.as_deref().unwrap_or("rbd");
-        // Clusters that share a monitor are one cluster.
+        // Clusters with a common monitor are one cluster.
         for monitor in disk.monitors.iter().flatten() {
             disks.push((format!("disk/rbd/{monitor}/{pool}/{}", text(&disk.image)), usage(disk)));
         }

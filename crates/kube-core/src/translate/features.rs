@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::slim::{Node, Pod};
 
-/// Before the names of features; a real key has no capital letters there.
+/// Prefix of feature names; a valid label key has no capital letters in this part.
 const PREFIX: &str = "status.declaredFeatures/";
-/// All containers of a pod begin again when one ends in a certain way.
+/// A container exit restarts all containers of the pod.
 const RESTART_ALL: &str = "RestartAllContainersOnContainerExits";
 /// Host network with user namespaces.
 const OWN_USERS: &str = "UserNamespacesHostNetworkSupport";

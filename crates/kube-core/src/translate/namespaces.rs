@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::selector::{labels, selector};
 use crate::slim::Namespace;
 
-/// The namespaces of the cluster and their labels.
 #[derive(Clone, Debug, Default)]
 pub struct Namespaces {
     labels: BTreeMap<Arc<str>, Labels>,
@@ -38,7 +37,6 @@ impl Namespaces {
         picked.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The labels of one.
     pub fn labels(&self, name: &str) -> Option<&Labels> {
         self.labels.get(name)
     }

@@ -42,8 +42,8 @@ pub struct NodeView {
     pub prices: BTreeMap<String, MicroDollars>,
 }
 
-/// A node, with what its monitor and its CSI drivers say. Call [`Volumes::lift_limits`](super::Volumes::lift_limits)
-/// on the result where other nodes have limits that this one lacks.
+/// Converts a node with the reports of its monitor and its CSI drivers. Call
+/// [`Volumes::lift_limits`](super::Volumes::lift_limits) on the result if other nodes have limits that this one lacks.
 pub fn node(node: &Node, devices: Option<&GpuNode>, csi: Option<&CsiNode>) -> NodeView {
     let offers = offers(node.status.allocatable.as_ref());
     let mut made = agentaflow_engine::Node::new(node.metadata.name.as_deref().unwrap_or_default());

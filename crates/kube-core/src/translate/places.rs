@@ -27,7 +27,7 @@ impl Places {
         Self(Some(terms.into_iter().filter_map(tidy).collect()))
     }
 
-    /// Nodes of any of them.
+    /// Union of node sets.
     pub(super) fn union(all: impl IntoIterator<Item = Self>) -> Self {
         let mut terms = Vec::new();
         for places in all {
@@ -66,7 +66,7 @@ impl Places {
         Ok(Self(Some(both)))
     }
 
-    /// As the engine's required terms, where none at all means anywhere.
+    /// Converts to required terms of the engine; an empty list matches all nodes.
     pub(super) fn into_terms(self) -> Result<Vec<NodeTerm>, TooMany> {
         match self.0 {
             None => Ok(Vec::new()),
@@ -76,7 +76,7 @@ impl Places {
         }
     }
 
-    /// The values that this label of a node can have among them; none when nodes without it may be, too.
+    /// Values of this label among the nodes; `None` if nodes without the label may match.
     pub(super) fn values_of(&self, label: &str) -> Option<Vec<&str>> {
         let mut values = Vec::new();
         for term in self.0.as_ref()? {
@@ -114,7 +114,7 @@ fn compact(terms: Vec<NodeTerm>) -> Vec<NodeTerm> {
     values.into_iter().map(one).chain(others).collect()
 }
 
-/// Joins conditions on the same label; none when the term cannot match any node.
+/// Joins conditions on the same label; `None` if the term cannot match any node.
 fn tidy(term: NodeTerm) -> Option<NodeTerm> {
     if term.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Ports of the host as tokens.
+//! Host ports as tokens.
 
 use agentaflow_engine::{TokenAccess, TokenName};
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use crate::slim::Pod;
 /// Wildcard address.
 const EVERY_ADDRESS: &str = "0.0.0.0";
 
-/// The host ports of a pod.
+/// Host ports of a pod.
 ///
-/// A port on all addresses excludes every other use of that port; a port on one address excludes that address
-/// and the use on all addresses, so it shares the port itself with other addresses only.
+/// A port on all addresses excludes every other use of that port; a port on one address excludes that address and the use
+/// on all addresses, so it shares the port itself with other addresses only.
 pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenAccess> {
     let sidecars =
         pod.spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));

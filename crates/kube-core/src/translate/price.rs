@@ -24,7 +24,7 @@ pub(super) fn charges(
     let model = model.or(product).unwrap_or_default();
     let memory = label(names::NVIDIA_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0);
     let Some(device) = said(node).or_else(|| list_price(model)) else { return BTreeMap::new() };
-    // MIG's single strategy hands out slices as if they were GPUs.
+    // MIG's single strategy advertises slices as GPUs.
     let single = product.and_then(|product| product.split_once(SLICED)).map(|(_, profile)| profile);
     let unit = single.map_or(device, |profile| slice(device, model, memory, profile));
     let unit = MicroDollars(unit.0 / u64::from(shared.max(1)));
@@ -50,7 +50,7 @@ pub fn dollars(price: MicroDollars) -> String {
     text[..kept].to_owned()
 }
 
-/// The other way round.
+/// Inverse of [`dollars`].
 pub fn micro_dollars(text: &str) -> Option<MicroDollars> {
     let dollars: f64 = text.trim().trim_start_matches('$').parse().ok()?;
     (0.0..=MOST).contains(&dollars).then(|| MicroDollars((dollars * 1e6).round() as u64))
@@ -61,7 +61,7 @@ fn said(node: &Node) -> Option<MicroDollars> {
     micro_dollars(node.metadata.annotations.as_ref()?.get(names::NODE_PRICE)?)
 }
 
-/// The part of a device's price for a slice of it; the whole where its geometry is not known.
+/// Price of a slice of a device; the whole price if the geometry is unknown.
 fn slice(device: MicroDollars, model: &str, memory: u64, profile: &str) -> MicroDollars {
     let nominal = |geometry: &&Geometry| geometry.profile(profile).is_some();
     let geometry = Geometry::for_gpu(model, memory).filter(nominal);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Only field of nodes that a term may test.
 const NAME_FIELD: &str = "metadata.name";
 
-/// A selector of pods, volumes or namespaces by their labels.
+/// Converts a label selector of pods, volumes or namespaces.
 pub fn selector(selector: &LabelSelector) -> Result<Selector, String> {
     let match_labels = labels(selector.match_labels.as_ref());
     let mut exprs = Vec::new();
@@ -28,25 +28,24 @@ pub fn selector(selector: &LabelSelector) -> Result<Selector, String> {
     Ok(selector)
 }
 
-/// A selector of labels as a term about nodes; one that selects everything is an empty term.
+/// Converts a label selector to a node term; a selector that matches everything becomes an empty term.
 pub(super) fn selector_term(wanted: &LabelSelector) -> Result<NodeTerm, String> {
     let Selector { match_labels, exprs } = selector(wanted)?;
     let same = match_labels.into_iter().map(|(key, value)| Expr::new(key, Op::In, [value]));
     Ok(NodeTerm { exprs: same.chain(exprs).collect(), names: Vec::new() })
 }
 
-/// Labels as the engine keeps them.
+/// Converts labels to the engine's type.
 pub fn labels(labels: Option<&BTreeMap<String, String>>) -> Labels {
     let shared = |(key, value): (&String, &String)| (Arc::from(&**key), Arc::from(&**value));
     labels.into_iter().flatten().map(shared).collect()
 }
 
-/// The terms of a node selector. A selector without terms matches no node, as an empty term does.
+/// Converts the terms of a node selector. A selector without terms matches no node, like an empty term.
 pub(super) fn node_terms(selector: &NodeSelector) -> Result<Vec<NodeTerm>, String> {
     selector.node_selector_terms.iter().map(node_term).collect()
 }
 
-/// One term of a node selector.
 pub(super) fn node_term(term: &NodeSelectorTerm) -> Result<NodeTerm, String> {
     let exprs = term.match_expressions.iter().flatten().map(node_expr).collect::<Result<_, _>>()?;
     let names = term.match_fields.iter().flatten().map(name_expr).collect::<Result<_, _>>()?;
@@ -70,7 +69,7 @@ fn node_expr(requirement: &NodeSelectorRequirement) -> Result<Expr, String> {
         "Lt" => Op::Lt,
         other => return Err(format!("`{}` is not an operator of node affinity", short(other))),
     };
-    // The API server lets these pass; kube-scheduler gives up on the whole pod.
+    // The API server accepts these values; kube-scheduler rejects the whole pod.
     let wrong = requirement.values.iter().flatten().find(|value| !is_label_value(value));
     if let Some(wrong) = wrong {
         return Err(format!("`{}` cannot be the value of a label", short(wrong)));

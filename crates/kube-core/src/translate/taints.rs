@@ -8,12 +8,12 @@ use crate::slim::{Node, Pod};
 /// Taint of a cordoned node, which the node controller adds later.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// The tolerations of a pod. One that Kubernetes would not accept tolerates nothing and is left out.
+/// Tolerations of a pod. An invalid toleration tolerates nothing and is dropped.
 pub(super) fn tolerations(pod: &Pod) -> Vec<Toleration> {
     pod.spec.tolerations.iter().flatten().filter_map(toleration).collect()
 }
 
-/// The taints of a node, with that of a cordoned one.
+/// Taints of a node, including the taint of a cordon.
 pub(super) fn taints(node: &Node) -> Vec<Taint> {
     let mut taints: Vec<Taint> = node.spec.taints.iter().flatten().filter_map(taint).collect();
     let cordon = Taint::new(UNSCHEDULABLE, "", Effect::NoSchedule);

@@ -1,4 +1,4 @@
-//! Terms between pods: near, away, spread.
+//! Pod affinity, anti-affinity and topology spread.
 
 use agentaflow_engine::labels::{Expr, Labels, Op, Selector};
 use agentaflow_engine::{AffinityKind, TaskAffinity, TopologySpread};
@@ -12,17 +12,16 @@ use super::{Namespaces, Obstacle};
 use crate::names;
 use crate::slim::Pod;
 
-/// The engine's topology key for single nodes; no Kubernetes term may use it by accident.
+/// Topology key of the engine for single nodes; a Kubernetes term must not use it.
 const EACH_NODE: &str = "node";
 
-/// The labels by which terms see a pod: its own, and its namespace.
+/// Labels that terms match: the labels of the pod, and its namespace.
 pub(super) fn task_labels(pod: &Pod) -> Labels {
     let mut labels = labels(pod.metadata.labels.as_ref());
     labels.insert(names::NAMESPACE_KEY.into(), namespace(pod).into());
     labels
 }
 
-/// The namespace of a pod.
 pub(super) fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
@@ -87,7 +86,7 @@ pub(super) fn spread(pod: &Pod) -> Result<Vec<TopologySpread>, Obstacle> {
         .collect()
 }
 
-/// A weight from 1 to 100; a weight of nothing is no term at all.
+/// A weight from 1 to 100; `None` for a weight of 0.
 pub(super) fn weight(weight: i32, field: &'static str) -> Result<Option<u32>, Obstacle> {
     match u32::try_from(weight) {
         Ok(0) => Ok(None),
@@ -99,8 +98,8 @@ pub(super) fn weight(weight: i32, field: &'static str) -> Result<Option<u32>, Ob
     }
 }
 
-/// A pod that counts must match every required term at once, so that all terms get one selector, as in
-/// kube-scheduler; each keeps its own topology.
+/// A matching pod must match every required term at once, so that all terms get one selector, as in kube-scheduler; each
+/// keeps its own topology.
 fn required_near(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAffinity>, Obstacle> {
     let near = pod.spec.affinity.as_ref().and_then(|affinity| affinity.pod_affinity.as_ref());
     let near =
@@ -162,7 +161,7 @@ fn term(
     Ok((picked, key))
 }
 
-/// The namespaces of a term; none means all of them.
+/// Namespaces of a term; `None` selects all.
 fn meant_namespaces(
     pod: &Pod,
     term: &PodAffinityTerm,
@@ -192,7 +191,7 @@ fn picked(wanted: Option<&LabelSelector>, field: &'static str) -> Result<Selecto
     selector(wanted).map_err(|why| Obstacle::unsupported(field, why))
 }
 
-/// The API server has added these conditions already, in most cases: adding them once more changes nothing.
+/// The API server usually has added these conditions; adding them again changes nothing.
 fn add_own_values(selector: &mut Selector, pod: &Pod, keys: Option<&[String]>, op: Op) {
     for key in keys.into_iter().flatten() {
         let value = pod.metadata.labels.as_ref().and_then(|labels| labels.get(key));

@@ -1,4 +1,4 @@
-//! Near, away and spread.
+//! Tests of affinity, anti-affinity and spread.
 
 use serde_json::{Value, json};
 
@@ -36,7 +36,6 @@ fn term(app: &str, key: &str) -> Value {
     json!({"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": key})
 }
 
-/// A term with more fields.
 fn with(mut term: Value, more: Value) -> Value {
     for (key, value) in more.as_object().unwrap() {
         term[key] = value.clone();

@@ -49,14 +49,14 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
             two(),
             &["u1 NVIDIA A100-SXM4-40GB 40960 Healthy", "u2 NVIDIA A100-SXM4-40GB 40960 Healthy"],
         ),
-        // The monitor knows too few.
+        // The monitor reports too few.
         (
             json!({}),
             json!("3"),
             two(),
             &["0 unknown 1 Healthy", "1 unknown 1 Healthy", "2 unknown 1 Healthy"],
         ),
-        // The kubelet offers fewer devices: the rest takes no new work.
+        // The kubelet offers fewer devices: the rest accepts no new work.
         (
             json!({}),
             json!("1"),

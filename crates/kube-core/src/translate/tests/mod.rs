@@ -78,7 +78,7 @@ impl Cluster {
         self
     }
 
-    /// Has the last pod deleted, though it still runs.
+    /// Marks the last pod as terminating.
     pub(super) fn leaving(mut self) -> Self {
         let pod = self.pods.last_mut().unwrap();
         pod.metadata.deletion_timestamp = Some(read(json!("2026-01-01T00:00:00Z")));
@@ -140,7 +140,7 @@ impl Cluster {
         super::pod(&read(pod), &self.around())
     }
 
-    /// An engine that knows the cluster.
+    /// An engine with the state of the cluster.
     fn engine(&self) -> Scheduler {
         let mut engine = Scheduler::default();
         let mut tell =
@@ -193,7 +193,7 @@ pub(super) fn check(cluster: &Cluster, pod: Value, expected: &str) {
     assert_eq!(got, expected, "{shown:#}");
 }
 
-/// Checks on which node the engine puts a pod, or what all nodes lack.
+/// Checks the node that the engine chooses for a pod, or the shortfalls of all nodes.
 #[track_caller]
 pub(super) fn check_lands(cluster: &Cluster, pod: Value, expected: &str) {
     let shown = pod.clone();

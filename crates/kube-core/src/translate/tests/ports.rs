@@ -43,7 +43,7 @@ fn ports_count_for_host_networks_and_sidecars_but_not_for_init_containers() {
             "no: Token",
         ),
         (json!({"initContainers": [{"name": "c", "ports": ports}]}), "n1"),
-        // Both of the pod's own containers on one port is the kubelet's business.
+        // The kubelet handles two containers of one pod on one port.
         (
             json!({"containers": [{"name": "a", "ports": [{"containerPort": 90, "hostPort": 90}]},
                                {"name": "b", "ports": [{"containerPort": 90, "hostPort": 90}]}]}),

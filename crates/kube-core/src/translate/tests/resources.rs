@@ -64,7 +64,7 @@ fn a_pod_takes_the_most_that_runs_at_a_time() {
             1024,
         ),
         (json!({"containers": [], "resources": {"limits": {"cpu": "3"}}}), 3000, 0),
-        // The API server makes requests of limits.
+        // The API server derives requests from limits.
         (json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}]}), 2000, 0),
         (
             json!({"containers": [{"name": "c",

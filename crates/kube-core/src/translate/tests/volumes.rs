@@ -129,7 +129,7 @@ fn a_pod_goes_where_its_volumes_are() {
     check(&cluster, using(["anywhere"]), "a b old plain");
     check(&cluster, using(["on-a-b"]), "a b");
     check(&cluster, using(["on-a-b", "on-b-plain"]), "b");
-    // A node that knows of no zones is in all of them; the new label stands in for the old one.
+    // A node without zone labels is in every zone; the new label replaces the old one.
     check(&cluster, using(["zone-a"]), "a plain");
     check(&cluster, using(["zones"]), "b plain");
     check(&cluster, using(["old-zone-a"]), "a old plain");

@@ -15,7 +15,7 @@ pub(super) struct Capacities {
     drivers: BTreeSet<String>,
     /// By class, then by namespace and name of the object.
     by_class: BTreeMap<String, BTreeMap<(String, String), StorageCapacity>>,
-    /// The class of each.
+    /// Class of each object.
     classes: BTreeMap<(String, String), String>,
 }
 

@@ -13,7 +13,7 @@ use crate::slim::{PersistentVolumeClaim, Pod, StorageClass};
 /// Access mode of volumes for a single pod.
 const ONE_POD: &str = "ReadWriteOncePod";
 
-/// A claim that waits for a node to be chosen, and must have its volume before the pod is bound.
+/// Claim with delayed binding: its volume is chosen for the node and must be bound before the pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimToBind {
     pub namespace: String,
@@ -98,7 +98,7 @@ pub(in super::super) fn taken_by(
     held(&known.collect::<Vec<_>>(), volumes)
 }
 
-/// The claim, when the pod may use it.
+/// The claim; an error if the pod may not use it.
 fn usable<'a>(
     pod: &Pod,
     volumes: &'a Volumes,
@@ -157,7 +157,7 @@ fn reach(
         ClaimHow::Static => Err(not_yet(
             "waits for a volume: none matches, and no provisioner creates one".to_owned(),
         )),
-        // More nodes may bring more storage.
+        // New nodes may add storage.
         ClaimHow::Provision => {
             let why = format!("claim `{name}` waits for storage: nowhere is enough of it left");
             Err(Obstacle::NoStorage { why })

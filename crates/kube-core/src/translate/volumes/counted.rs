@@ -15,7 +15,7 @@ pub type Left = BTreeMap<ResourceName, u64>;
 
 /// Prefix of these resources.
 const FREE: &str = "free volume of class ";
-/// The label of a node by which local volumes name it.
+/// Node label that local volumes select.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// True for a counted volume resource.
@@ -44,7 +44,7 @@ fn of_class(class: &str) -> ResourceName {
 }
 
 impl Volumes {
-    /// Free volumes on each node for claims like these, without those in `taken`.
+    /// Free volumes on each node for claims like these, without the volumes in `taken`.
     pub fn left<'a>(
         &self,
         claims: impl IntoIterator<Item = (&'a str, &'a str)>,

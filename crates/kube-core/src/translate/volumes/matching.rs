@@ -62,7 +62,7 @@ pub(super) fn reachable(volume: &PersistentVolume) -> Result<Places, String> {
     affinity.map_or(Ok(Places::ANYWHERE), |terms| Ok(Places::any_of(node_terms(terms)?)))
 }
 
-/// The nodes in the zone of a volume, as its labels name it. A node that knows of no zones at all is in all of them.
+/// Nodes in the zone of a volume, by its labels. A node without zone labels is in every zone.
 pub(super) fn in_zone(volume: &PersistentVolume) -> Places {
     let mut inside = Places::ANYWHERE;
     for (key, newer) in ZONES {
@@ -75,7 +75,7 @@ pub(super) fn in_zone(volume: &PersistentVolume) -> Places {
                 vec![Expr::new(key, Op::DoesNotExist, [""; 0]), Expr::new(newer, Op::In, values)];
             terms.push(NodeTerm { exprs, names: vec![] });
         }
-        // At most sixteen alternatives come of four labels.
+        // Four labels give at most sixteen alternatives.
         inside = inside.and(Places::any_of(terms)).unwrap_or(Places::NOWHERE);
     }
     if inside == Places::ANYWHERE {

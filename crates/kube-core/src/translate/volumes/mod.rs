@@ -24,7 +24,7 @@ use capacity::Capacities;
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Annotation of a completely bound claim.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// The annotation by which claims and volumes named their class before there was a field.
+/// Annotation with the class of claims and volumes, used before the API had a field.
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// Effectively no limit.
 const UNLIMITED: u64 = u32::MAX as u64;
@@ -37,7 +37,7 @@ pub struct Volumes {
     /// By namespace and name.
     claims: BTreeMap<String, BTreeMap<String, PersistentVolumeClaim>>,
     by_name: BTreeMap<String, PersistentVolume>,
-    /// The names of the volumes of a class.
+    /// Names of the volumes of each class.
     by_class: BTreeMap<String, BTreeSet<String>>,
     classes: BTreeMap<String, StorageClass>,
     /// By node and driver.
@@ -48,7 +48,7 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// A claim is there, or was changed.
+    /// Adds or updates a claim.
     pub fn set_claim(&mut self, claim: PersistentVolumeClaim) -> bool {
         let (Some(namespace), Some(name)) = (&claim.metadata.namespace, &claim.metadata.name)
         else {
@@ -69,7 +69,7 @@ impl Volumes {
         known
     }
 
-    /// A volume is there, or was changed.
+    /// Adds or updates a volume.
     pub fn set_volume(&mut self, volume: PersistentVolume) -> bool {
         let Some(name) = volume.metadata.name.clone() else { return false };
         let relevant = self.by_name.get(&name).is_none_or(|old| !is_same_volume(old, &volume));
@@ -84,7 +84,7 @@ impl Volumes {
         self.by_name.remove(name).is_some()
     }
 
-    /// A class is there, or was changed.
+    /// Adds or updates a class.
     pub fn set_class(&mut self, class: StorageClass) -> bool {
         let Some(name) = class.metadata.name.clone() else { return false };
         let relevant = self.classes.get(&name).is_none_or(|old| {
@@ -100,8 +100,8 @@ impl Volumes {
         self.classes.remove(name).is_some()
     }
 
-    /// The CSI drivers of a node are there, or were changed. When this changes [`limited_drivers`](Self::limited_drivers),
-    /// every node and every pod with claims reads differently.
+    /// Adds or updates the CSI drivers of a node. If [`limited_drivers`](Self::limited_drivers) changes, every node and
+    /// every pod with claims must be translated again.
     pub fn set_csi_node(&mut self, node: &CsiNode) -> bool {
         let Some(name) = node.metadata.name.clone() else { return false };
         let limits = limits(node);
@@ -129,7 +129,7 @@ impl Volumes {
         !limits.is_empty()
     }
 
-    /// A storage driver is there, or was changed.
+    /// Adds or updates a storage driver.
     pub fn set_driver(&mut self, driver: &StorageDriver) -> bool {
         self.capacities.set_driver(driver)
     }
@@ -147,25 +147,25 @@ impl Volumes {
         self.capacities.remove(namespace, name).is_some()
     }
 
-    /// The drivers that some node limits.
+    /// Drivers with a limit on at least one node.
     pub fn limited_drivers(&self) -> impl Iterator<Item = &str> {
         self.limited.keys().map(String::as_str)
     }
 
-    /// Adds unlimited attachments to a node for drivers that only other nodes limit. Without it the engine would
-    /// treat a missing limit as no room.
+    /// Adds unlimited attachments to a node for drivers that only other nodes limit. Otherwise the engine would treat a
+    /// missing limit as no room.
     pub fn lift_limits(&self, node: &mut Node) {
         for driver in self.limited_drivers() {
             node.resources.entry(attachments(driver)).or_insert(UNLIMITED);
         }
     }
 
-    /// The claim, when it is known.
+    /// `None` if the claim is unknown.
     pub fn claim(&self, namespace: &str, name: &str) -> Option<&PersistentVolumeClaim> {
         self.claims.get(namespace)?.get(name)
     }
 
-    /// The volume, when it is known.
+    /// `None` if the volume is unknown.
     pub fn volume(&self, name: &str) -> Option<&PersistentVolume> {
         self.by_name.get(name)
     }
@@ -261,7 +261,7 @@ pub fn reaches(volume: &PersistentVolume, node: &str, labels: &Labels) -> bool {
         && matching::in_zone(volume).contain(node, labels)
 }
 
-/// The engine's resource that counts the volumes of a driver on a node.
+/// Engine resource that counts the volumes of a driver on a node.
 pub(super) fn attachments(driver: &str) -> ResourceName {
     format!("volumes/{driver}").into()
 }
@@ -275,12 +275,12 @@ pub(super) fn limits(node: &CsiNode) -> BTreeMap<String, u64> {
     node.spec.drivers.iter().filter_map(limit).collect()
 }
 
-/// The class of a claim; an empty name means none.
+/// Class of a claim; `None` for an empty name.
 pub(super) fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
     class_of(&claim.metadata, claim.spec.storage_class_name.as_deref())
 }
 
-/// The class of a volume; an empty name means none.
+/// Class of a volume; `None` for an empty name.
 pub(super) fn class_of_volume(volume: &PersistentVolume) -> &str {
     class_of(&volume.metadata, volume.spec.storage_class_name.as_deref())
 }
