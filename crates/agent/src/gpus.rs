@@ -28,7 +28,7 @@ use shares::OverCounter;
 /// part of the list comes from a program.
 const DEVICE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// After this time the driver counts as hung. The waiting thread is lost, so there is never a second one.
+/// After this time the driver counts as hung. The blocked thread is never replaced.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Running task with its GPUs and processes.

@@ -19,7 +19,7 @@ const CONNECT_OPTIONS: [&str; 4] = ["--context", "--namespace", "-n", "--kubecon
 /// Options that `--mode=cli` accepts before its command.
 const LEADING_OPTIONS: [&str; 4] = ["--namespace", "--strategy", "--node", "--log-level"];
 
-/// Translates the arguments of any name to those of `agentaflow`.
+/// Translates the arguments of any alias to arguments of `agentaflow`.
 pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
     translate_alias(given).map(attach_negative_values).map(move_help_last)
 }
@@ -91,7 +91,7 @@ fn translate_alias(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
             rest.push(word);
         }
     }
-    // Each mode accepts the options of all modes and ignores those of the others.
+    // Each mode accepts the options of all modes and ignores options of other modes.
     let ignored = match mode.as_deref() {
         None | Some("scheduler") => "--node",
         _ => "--strategy",

@@ -62,7 +62,7 @@ impl std::fmt::Display for AlreadyReported {
 
 impl std::error::Error for AlreadyReported {}
 
-/// Runs an operation for each name. An error is printed and does not stop the others, unless the backend is
+/// Runs an operation for each name. An error is printed, and the remaining names are processed unless the backend is
 /// unreachable.
 pub(crate) async fn each(
     names: &[String],

@@ -53,9 +53,9 @@ pub(crate) fn warnings_only() -> Result<()> {
 }
 
 fn init(level: &str, format: LogFormat) -> Result<()> {
-    // Python and others call the level `warning`.
+    // Python, for example, calls the level `warning`.
     let level = if level == "warning" { "warn" } else { level };
-    // Debug logs of libraries would drown those of agentaflow; a filter can enable them.
+    // Debug logs of libraries would hide the logs of agentaflow; a filter can enable them.
     let level = match level {
         "debug" | "trace" => format!("info,agentaflow={level}"),
         _ => level.to_owned(),

@@ -13,7 +13,7 @@ const MIN_FRAMED_ROWS: u16 = 34;
 /// The fewest rows that show all panes; a smaller screen shows the focused one.
 const MIN_STACKED_ROWS: u16 = 18;
 
-/// Areas of the screen; an area without room is empty.
+/// Areas of the screen; an area that does not fit is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Areas {
     pub(crate) header: Rect,

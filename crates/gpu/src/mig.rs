@@ -45,7 +45,7 @@ fn row(line: &str) -> Option<(u32, String, u8)> {
     Some((gpu, profile, start.parse().ok()?))
 }
 
-/// Assigns each slice a placement: one that the driver reported for its profile, else any free one.
+/// Assigns each slice a placement: one that the driver reported for its profile, otherwise any free one.
 pub(crate) fn place(slices: &mut [MigDevice], reported: &Placements, model: &str, memory: u64) {
     // The A30 alone has four memory slots.
     let slots: u64 = if model.contains("A30") { 4 } else { 8 };
@@ -61,7 +61,7 @@ pub(crate) fn place(slices: &mut [MigDevice], reported: &Placements, model: &str
             rest.push(slice);
         }
     }
-    // Large slices may begin at few slots only, so they choose first.
+    // Large slices can start at few slots only, so they choose first.
     rest.sort_by_key(|slice| Reverse(slice.memory));
     for slice in rest {
         let size = size(slice.memory, memory, slots);

@@ -1,4 +1,4 @@
-//! GPU models that the simulation knows by name.
+//! GPU models of the simulation, by name.
 
 /// Properties of a model as its driver reports them.
 #[derive(Clone, Copy, Debug, PartialEq)]

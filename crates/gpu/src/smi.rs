@@ -27,7 +27,7 @@ impl SmiSource {
         let mut source =
             Self { program: program.to_owned(), host, no_extra: AtomicBool::new(false) };
         source.host.driver = source.rows()?.into_iter().find_map(|row| row.driver);
-        // The version of CUDA is printed only in the table; it is optional.
+        // Only the table contains the CUDA version, which is optional.
         source.host.cuda = command::run(program, &[]).ok().and_then(|table| smi_text::cuda(&table));
         Ok(source)
     }

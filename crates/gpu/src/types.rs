@@ -20,7 +20,7 @@ pub struct Device {
     pub nvlink_group: Option<u32>,
     /// Watts.
     pub power_limit: Option<f64>,
-    /// `Some` when it is in MIG mode: the slices that exist.
+    /// MIG devices; `Some` in MIG mode.
     pub mig: Option<Vec<MigDevice>>,
     pub simulated: bool,
 }

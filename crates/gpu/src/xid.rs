@@ -90,7 +90,7 @@ fn listen(
                 }
             }
             Err(NvmlError::Timeout) => {}
-            // A lost GPU makes the call fail at once: do not spin.
+            // For a lost GPU the call fails at once: do not spin.
             Err(NvmlError::GpuLost | NvmlError::Unknown) => {
                 std::thread::sleep(std::time::Duration::from_millis(WAIT_MILLISECONDS.into()));
             }

@@ -192,7 +192,7 @@ fn percent(part: usize, whole: usize) -> String {
     format!("{:.1} %", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
-/// The base rule as it is written down, and nothing of ours.
+/// Base rule as documented, independent of the implementation.
 fn has(text: &str, keyword: &str) -> bool {
     let text = text.to_lowercase();
     if !matches!(keyword, "cv" | "nlp") {

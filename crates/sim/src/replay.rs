@@ -200,7 +200,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Executes a plan; returns whether it preempted a workload, which frees room at once.
+    /// Executes a plan; returns true if it preempted a workload, which frees room at once.
     fn execute(&mut self, at: Time, plan: &Plan) -> Result<bool, SimError> {
         let mut preempted = false;
         for decision in &plan.decisions {

@@ -52,7 +52,7 @@ impl fmt::Display for OverShare {
 pub(super) struct OverCounter(BTreeMap<(TaskKey, String), Instant>);
 
 impl OverCounter {
-    /// Records the tasks that are over their share now; returns those over at every call for `OVER_FOR`.
+    /// Records the tasks that are over their share now; returns the tasks over their share at every call for `OVER_FOR`.
     pub(super) fn observe(&mut self, over: Vec<OverShare>, now: Instant) -> Vec<OverShare> {
         let slot = |over: &OverShare| (over.key, over.uuid.clone());
         let mut since = BTreeMap::new();

@@ -20,7 +20,7 @@ pub(super) type Incoming = (u64, Option<Result<Request, String>>);
 #[derive(Debug)]
 struct Connection {
     outbox: UnboundedSender<Message>,
-    /// The agent wants to be notified of ended tasks.
+    /// The agent has subscribed to ended tasks.
     watches: bool,
 }
 

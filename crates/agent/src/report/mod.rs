@@ -64,7 +64,7 @@ async fn send(session: &Session, batch: &ReportBatch) -> Result<ReportReply, Cli
     Err(ClientError::Garbled { url: session.client.base().to_string(), cause })
 }
 
-/// The server will not accept this request, however often the agent sends it.
+/// The server rejects this request permanently.
 fn is_rejected(error: &ClientError) -> bool {
     matches!(error.status(), Some(400 | 409 | 413 | 422))
 }

@@ -19,8 +19,8 @@ use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{Assignment, KubernetesPlace, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
-/// Capabilities of a container. All others are dropped, above all `NET_RAW` (forged packets), `MKNOD` (devices) and
-/// `SYS_CHROOT`, which Docker grants by default.
+/// Capabilities of a container. All other capabilities are dropped, above all `NET_RAW` (forged packets), `MKNOD` (devices)
+/// and `SYS_CHROOT`, which Docker grants by default.
 pub const CAPABILITIES: [&str; 8] = [
     // Package managers and archives set owners and modes of files.
     "CHOWN",
@@ -107,7 +107,7 @@ pub trait Runtime: Send + Sync + 'static {
     }
     /// Paths of the result file and the data file as the task sees them, given the task folder on the host.
     fn files(&self, dir: &Path) -> io::Result<[String; 2]>;
-    /// Starts a task and returns when it runs. Its output goes to `output.log` in the task folder.
+    /// Starts a task and returns when it runs. Its output is written to `output.log` in the task folder.
     async fn start(&self, launch: &Launch, progress: Progress<'_>) -> Result<Stamp, StartError>;
     /// Waits until no process of the task runs and its output is complete. May be called again after a restart of the
     /// agent, and after the end.

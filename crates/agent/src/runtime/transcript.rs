@@ -64,8 +64,8 @@ enum Resume {
     Unknown,
     /// The file already has this many bytes.
     Skip(u64),
-    /// The file already has everything up to the last of `ties` lines with the timestamp `last`. Lines of the two
-    /// streams may be out of order, so every later line is new, whatever its timestamp.
+    /// The file already has all lines up to the last of `ties` lines with the timestamp `last`. Lines of the two streams
+    /// may be out of order, so every later line is new, independent of its timestamp.
     After { last: String, ties: u64, seen: bool },
 }
 

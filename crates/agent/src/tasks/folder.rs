@@ -21,7 +21,7 @@ use crate::identity::write_private;
 use crate::runtime::process::WORK;
 use crate::runtime::user::JobUser;
 
-/// Larger `JOB_DATA` goes into a file: Linux limits one environment variable to 128 KiB.
+/// Larger `JOB_DATA` is written to a file: Linux limits one environment variable to 128 KiB.
 pub(super) const INLINE_DATA: usize = 96 << 10;
 
 /// Maximum nesting depth of a result; JSON parsers, the server's included, have a limit.

@@ -132,7 +132,7 @@ async fn next_order(orders: &mut watch::Receiver<Option<StopOrder>>) -> StopOrde
         {
             return order;
         }
-        // The sender is gone, so no order will come.
+        // The sender was dropped, so no order will arrive.
         std::future::pending::<()>().await;
     }
 }
@@ -150,7 +150,7 @@ fn failed(task: &Task, error: StartError) -> TaskUpdate {
     }
 }
 
-/// Stops a task that is being started, and returns when nothing of the task is left.
+/// Stops a task during its start, and returns when all of its processes and containers are gone.
 async fn interrupt(task: &Task, order: StopOrder) -> TaskUpdate {
     let limit = INTERRUPT_LIMIT.max(order.grace.saturating_mul(2));
     let exit = loop {

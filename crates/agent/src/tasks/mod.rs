@@ -149,7 +149,7 @@ impl Tasks {
             .filter(|task| task.assignment.leased && task.stop_order.borrow().is_none())
         {
             info!(key = %task.key, "the lease expired; stopping the task");
-            // The grace counts from the expiry, as the server's does, however late the agent notices it.
+            // The grace period starts at the expiry, as on the server, even if the agent notices the expiry late.
             let grace = clock::until(expired_ms.saturating_add(task.assignment.grace_ms));
             task.stop(StopCause::LeaseLost, grace);
         }

@@ -1,4 +1,4 @@
-//! A job to submit, as a REST job or a Kubernetes object. Each converts to the other as far as both can express it.
+//! A job to submit, as a REST job or a Kubernetes object. The two forms convert to each other if the target has all fields.
 
 use agentaflow_api::client::ClientError;
 use agentaflow_api::job::JobCreate;

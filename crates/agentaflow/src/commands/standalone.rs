@@ -32,7 +32,7 @@ pub(crate) struct SimArgs {
 const DEFAULT_MODEL: &str = "NVIDIA A100";
 
 impl SimArgs {
-    /// The simulated GPUs of the options. The node name makes GPUs of two nodes differ.
+    /// Simulated GPUs of the options. The node name is part of their ids, so that GPUs of two nodes differ.
     pub(crate) fn source(&self, node: &str) -> Result<Option<Box<dyn GpuSource>>> {
         let Some(count) = self.sim_gpus else { return Ok(None) };
         if count == 0 {
@@ -106,7 +106,7 @@ pub(crate) async fn termination_signal() -> Result<()> {
     Ok(())
 }
 
-/// An async runtime. With one thread everything runs on the caller's thread, which saves memory.
+/// An async runtime. With one thread all tasks run on the caller's thread, which saves memory.
 pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime> {
     raise_file_limit();
     let mut builder = match threads {

@@ -16,7 +16,7 @@ use crate::backend::{SourceDocument, Submission, SubmissionContent};
 use crate::failure::{bad_file, not_found, usage};
 use short::ShortJob;
 
-/// An operand is a file, not an image, if it looks like one or exists.
+/// An operand is a file, not an image, if it has the form of a path or exists.
 pub(crate) fn is_file(word: &str) -> bool {
     let there = || Path::new(word).metadata().is_ok_and(|found| !found.is_dir());
     looks_like_file(word) || there()

@@ -34,7 +34,7 @@ impl Selector {
         parts(text).into_iter().map(parse).collect::<Result<_>>().map(Self)
     }
 
-    /// Rejects a key that no row has, since a typo would silently select nothing or everything.
+    /// Rejects a key that no row has, since a typo would silently select no row or all rows.
     pub(super) fn check_keys<T>(&self, listing: &Listing<T>, rows: &[(Value, T)]) -> Result<()> {
         let is_column = |key: &str| column(listing, key).is_some();
         let has =

@@ -85,7 +85,7 @@ fn known_width() -> Option<usize> {
     terminal.or_else(variable)
 }
 
-/// Wraps a sentence for the terminal; the first line starts with `first`, all others with `rest`.
+/// Wraps a sentence for the terminal; the first line starts with `first`, all further lines with `rest`.
 pub(crate) fn wrapped(sentence: &str, first: &str, rest: &str) -> String {
     let width = known_width().unwrap_or(DEFAULT_WIDTH);
     let mut text = String::new();

@@ -22,7 +22,7 @@ pub(crate) struct Column<T> {
     pub(crate) cell: fn(&T) -> String,
     /// Value for programs, if different: a number without unit, a name that is not cut.
     pub(crate) plain: Option<fn(&T) -> String>,
-    /// A shorter text for a row whose text exceeds the room of the last column.
+    /// A shorter text for a row whose text exceeds the width of the last column.
     pub(crate) short: Option<fn(&T) -> String>,
 }
 
@@ -35,7 +35,7 @@ impl<T> Column<T> {
         Self { plain: Some(plain), ..self }
     }
 
-    /// The same column with a shorter text where space is short.
+    /// Adds a shorter text for narrow terminals.
     pub(crate) const fn short(self, short: fn(&T) -> String) -> Self {
         Self { short: Some(short), ..self }
     }
@@ -134,7 +134,7 @@ fn cut_to(text: &str, room: usize) -> String {
     cut + "…"
 }
 
-/// Replaces texts of the last column that exceed their room by their short form.
+/// Replaces texts of the last column that exceed its width by their short form.
 fn shorten<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], room: usize) {
     let Some(last) = shown.last().filter(|last| may_be_cut(last)) else { return };
     let Some(short) = last.short else { return };

@@ -4,7 +4,7 @@
 //! * `$ line` runs in bash, `> line` continues it. The output follows, indented: stdout, then stderr
 //!   with `!` before each line, then the exit code in brackets unless it is 0.
 //! * `# text` is a comment.
-//! * `@order` is an order to the stage.
+//! * `@directive` sets up the environment.
 
 use std::fmt::Write as _;
 use std::fs;

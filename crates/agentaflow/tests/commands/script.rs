@@ -1,5 +1,5 @@
-//! A server with simulated GPUs as the stage of a script: `@server` starts the server, `@agent NAME` adds a node with two
-//! simulated GPUs, `@wait JOB STATUS [on NODE]` waits.
+//! Server with simulated GPUs for a script: `@server` starts the server, `@agent NAME` adds a node with two simulated GPUs,
+//! `@wait JOB STATUS [on NODE]` waits.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

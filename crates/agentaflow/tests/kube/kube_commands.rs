@@ -1,9 +1,9 @@
 //! All commands with a cluster: scripts in `golden/` run in a real shell, as in
 //! `tests/commands`. The scheduler is real; KWOK simulates nodes and pods.
 //!
-//! * `@node NAME GPUS` adds a node, `@bare NAME` one that is marked and hands out no GPU, `@monitored NODE` lets a monitor
-//!   tell of its GPUs. `@install` adds what an installation has, but for the scheduler, which runs beside the cluster.
-//! * `@later` waits for the next second, so that what follows is younger.
+//! * `@node NAME GPUS` adds a node, `@bare NAME` a node with GPU labels that offers no GPU. `@monitored NODE` publishes the
+//!   report of a monitor. `@install` installs all components except the scheduler, which runs outside the cluster.
+//! * `@later` waits for the next second, so that later objects are younger.
 //! * `@wait JOB PHASE`, `@wait JOB because REASON`, `@wait JOB told REASON`, `@wait JOB on NODE` and `@gone JOB` wait.
 //! * `@account NAME ROLE…` creates a user with these roles in the namespace, and a context of that name;
 //!   `@everywhere NAME ROLE` adds a role for the whole cluster.

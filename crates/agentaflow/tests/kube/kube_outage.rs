@@ -70,8 +70,8 @@ async fn a_lost_bind_response_is_resolved_by_reading_the_pod() {
     let share = Share::new().await;
     let (scheduler, cable) = behind_cable(&share).await;
     let node = share.node("only", &NodePlan::gpus(5)).await;
-    // Leaves several connections open: what is asked reaches the server only through one that is, and the renewal of the
-    // lease takes one, too.
+    // Keeps several connections open: a request reaches the server only through an open connection, and the renewal of the
+    // lease uses one as well.
     share.burst("before", 3, |name| share.one_gpu(name)).await;
     scheduler.counts("agentaflow_bindings_total{result=\"bound\"}", 3.0).await;
     scheduler.counts("agentaflow_gpu_available", 2.0).await;

@@ -1,4 +1,4 @@
-//! A terminal that a test holds in its hands: a pseudo-terminal, and what a person would see on it.
+//! Terminal for tests: a pseudo-terminal and its screen contents.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -32,7 +32,7 @@ impl Terminal {
         let name = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
         let device = File::options().read(true).write(true).open(name).unwrap();
         tcsetwinsize(&device, size(columns, rows)).unwrap();
-        // `setsid` becomes the program: it has the same number, and signals reach it.
+        // `setsid` executes the program in its own process, so the PID is the same and signals reach the program.
         let mut started = Command::new("setsid");
         started.arg("--ctty").arg(command.get_program()).args(command.get_args());
         started.env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8").env_remove("NO_COLOR");
@@ -74,7 +74,7 @@ impl Terminal {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    /// Waits until the screen is as wanted.
+    /// Waits until the screen meets the condition.
     #[track_caller]
     pub(crate) fn wait(&self, wanted: &str, test: impl Fn(&str) -> bool) {
         let since = Instant::now();
@@ -125,7 +125,7 @@ impl Terminal {
             if !alternate && !hidden && self.echoes() {
                 return;
             }
-            // What was written last may still be on its way to the screen.
+            // The last output may not have reached the screen yet.
             assert!(
                 since.elapsed() < Duration::from_secs(5),
                 "alternate screen {alternate}, cursor hidden {hidden}, echo {}",
@@ -143,7 +143,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

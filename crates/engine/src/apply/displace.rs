@@ -23,7 +23,7 @@ impl Scheduler {
         }
     }
 
-    /// Requeues every workload on the node, whatever its `OnFault`, and removes the node.
+    /// Requeues every workload on the node, regardless of its `OnFault`, and removes the node.
     pub(crate) fn remove_node(&mut self, node: NodeIdx) {
         self.release_holds_on(node);
         let fault = Fault::NodeLost(self.cluster.node_state(node).spec.id.clone());
@@ -143,7 +143,7 @@ impl Scheduler {
         workloads.into_iter().map(|(_, workload)| workload).collect()
     }
 
-    /// Requeues or keeps the workload as its `OnFault` says.
+    /// Requeues or keeps the workload according to its `OnFault`.
     pub(crate) fn displace(&mut self, workload: WorkloadIdx, fault: &Fault) {
         if self.workloads.get(workload).spec.on_fault == OnFault::Requeue {
             self.displace_now(workload, fault);

@@ -20,7 +20,7 @@ pub struct NodeRanking {
     pub strategy: Strategy,
     /// Number of fitting nodes.
     pub fitting: usize,
-    /// The chosen node first, then the best others, with scores.
+    /// The chosen node first, then the best alternatives, with scores.
     pub nodes: Vec<(NodeId, i64)>,
 }
 

@@ -64,7 +64,7 @@ impl Holds {
         }
     }
 
-    /// Returns whether any hold waited for the victim.
+    /// Returns true if any hold waited for the victim.
     pub(crate) fn remove_victim(&mut self, victim: WorkloadIdx) -> bool {
         let mut found = false;
         for hold in self.by_workload.values_mut() {

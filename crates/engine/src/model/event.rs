@@ -18,7 +18,7 @@ use crate::strategy::Strategy;
 pub enum Event {
     /// A node joined, became reachable again, or changed its capacity, labels or taints.
     NodeUpdated(Box<Node>),
-    /// The node is unreachable. Its workloads are displaced as their [`OnFault`](crate::OnFault) says.
+    /// The node is unreachable. Its workloads are displaced according to their [`OnFault`](crate::OnFault).
     NodeLost(NodeId),
     /// The node left the cluster for good. Its workloads are requeued.
     NodeRemoved(NodeId),

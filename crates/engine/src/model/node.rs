@@ -45,7 +45,7 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
     #[serde(default)]
     pub device_selection: DeviceSelection,
-    /// The node hands out whole GPUs only: a request for a share takes the whole GPU.
+    /// The node allocates whole GPUs only: a request for a share takes the whole GPU.
     #[serde(default)]
     pub whole_gpus_only: bool,
     #[serde(default)]

@@ -23,7 +23,7 @@ pub struct Policy {
     pub ageing: Span,
     /// Half-life of past usage in the fair share.
     pub half_life: Span,
-    /// Shared placements avoid GPUs above this utilization while others fit.
+    /// Shared placements avoid GPUs above this utilization while any other GPU fits.
     pub utilization_goal: Option<Percent>,
     /// Placed workloads rarely end, so the final packing matters: `least_fragmented` then learns by
     /// simulated placements. With short-lived workloads, the usual case, this setting increases

@@ -158,7 +158,7 @@ pub enum Shortfall {
         need: u32,
         most: u32,
     },
-    /// The node chooses devices itself and hands out whole GPUs only.
+    /// The node chooses devices itself and allocates whole GPUs only.
     WholeGpusOnly,
     FreeGpus {
         need: u32,

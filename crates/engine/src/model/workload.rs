@@ -50,7 +50,7 @@ pub struct Workload {
     /// The workload may be a preemption victim.
     #[serde(default)]
     pub preemptible: bool,
-    /// The workload may preempt others.
+    /// The workload may preempt lower-priority workloads.
     #[serde(default = "yes")]
     pub may_preempt: bool,
     /// Minimum run time before preemption; defaults to the policy's.

@@ -185,8 +185,8 @@ impl Scheduler {
         }
     }
 
-    /// Reserves the earliest room for the head of the queue. Returns whether the workload counts as the head;
-    /// a workload that never fits does not.
+    /// Reserves the earliest room for the head of the queue. Returns true if the workload counts as the head; a workload
+    /// that never fits does not.
     pub(crate) fn reserve_for_head(&mut self, workload: WorkloadIdx) -> bool {
         if self.holds.reserved == Some(workload) {
             return true;

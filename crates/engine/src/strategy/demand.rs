@@ -114,7 +114,7 @@ impl Expectation {
         }
     }
 
-    /// Builds missing or stale tables of the strategies in use; returns whether a table changed.
+    /// Builds missing or stale tables of the strategies in use; returns true if a table changed.
     pub(crate) fn renew(
         &mut self,
         default: Strategy,

@@ -30,7 +30,7 @@ use crate::state::cluster::room::{Device, NO_LINK, Room};
 use crate::state::cluster::shape::{GpuNeed, ModelVerdict, Shape};
 use crate::strategy::frag::{Fgd, Value};
 
-/// Rule that chooses GPUs among those that fit.
+/// Rule that chooses GPUs among the fitting ones.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -226,7 +226,7 @@ impl Question for DeviceKey<'_> {
 /// Weight of one preference step over any strategy's score.
 const PREFERENCE: i64 = 1 << 40;
 const BOUND: i64 = (1 << 38) - 1;
-/// A device above the goal ranks below all others of its node, and its node below all other nodes.
+/// A device above the goal ranks below all other devices of its node, and its node below all other nodes.
 const OVER_GOAL: i64 = 1 << 37;
 
 fn over_goal(view: &View<'_>, device: &Device) -> i64 {

@@ -1,4 +1,4 @@
-//! Names as Kubernetes takes them.
+//! Valid names of Kubernetes.
 
 use std::hash::Hasher as _;
 

@@ -60,7 +60,7 @@ pub struct Placement {
 pub(super) struct NodeRequest {
     /// Whole GPUs; for slices, the GPUs they need at least.
     pub(super) gpus: u32,
-    /// Slices, where no whole GPUs are meant.
+    /// MIG slices instead of whole GPUs.
     pub(super) slices: Option<Slices>,
     /// Explicit request only.
     pub(super) cpu_milli: u64,

@@ -70,7 +70,7 @@ impl PodShape {
         let resource = placed.resource.clone();
         limits.insert(resource.clone(), Quantity(gpus.to_string()));
         if !self.bare {
-            // Never another amount than the limit's: the API server refuses that.
+            // The request must equal the limit: the API server rejects any other amount.
             requests.insert(resource, Quantity(gpus.to_string()));
         }
         Ok(ResourceRequirements { limits: some(limits), requests: some(requests), claims: None })

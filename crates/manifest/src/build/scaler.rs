@@ -149,7 +149,7 @@ impl Scaler {
             let flag = if self.gpu.is_some() { "gpu" } else { "instance-type" };
             return refuse(flag, "only for karpenter: on this cloud --nodes counts nodes");
         }
-        // Karpenter runs on two clouds; the machines say on which.
+        // Karpenter runs on two clouds; the machine types determine which.
         let mut known = self.instance_type.iter().filter_map(|name| catalogue.named(name, None));
         let azure = known.next().is_some_and(|machine| machine.cloud == Cloud::Aks);
         Ok(Some(NodePool {
@@ -237,7 +237,7 @@ impl Scaler {
             service_account_name: Some(self.account()?),
             ..PodSpec::default()
         };
-        // Azure gives identities to pods that ask for one.
+        // Azure assigns identities to pods with this label.
         let labels = (cloud == Cloud::Aks).then(|| {
             BTreeMap::from([("azure.workload.identity/use".to_owned(), "true".to_owned())])
         });

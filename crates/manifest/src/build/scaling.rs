@@ -1,4 +1,4 @@
-//! Scaling servers by what their GPUs, or their queues, say.
+//! Autoscalers for servers, by GPU utilization or queue length.
 
 use std::collections::BTreeMap;
 
@@ -291,7 +291,7 @@ impl Keda {
         BuildOutput::of(&object, notes)
     }
 
-    /// Nothing that runs no pods can say how busy their GPUs are.
+    /// Rejects a minimum of 0 with the default query: without pods there is no utilization.
     fn query(&self, min: u32, target: &str) -> Result<String, BuildError> {
         match &self.query {
             None if min == 0 => refuse(

@@ -40,7 +40,7 @@ pub struct TimeSlicing {
     pub namespace: Option<String>,
 }
 
-/// `generate mig-config`: how nodes cut their GPUs.
+/// `generate mig-config`: partition of GPUs into MIG slices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MigConfig {

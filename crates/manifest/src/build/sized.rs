@@ -45,7 +45,7 @@ pub struct SizedRecipe {
     pub recipe: Recipe,
     /// Applied sizing; with a cloud, the one of its cheapest machine.
     pub sizing: Sizing,
-    /// Sentences about flags that went before.
+    /// Sentences about flags that override the sizing.
     pub kept: Vec<String>,
 }
 
@@ -190,7 +190,7 @@ impl SizingFields {
     }
 
     fn fill(&self, pod: &mut PodShape, placement: &mut Placement, kept: &mut Vec<String>) {
-        // Slices are counted otherwise.
+        // Slices and GPUs are counted separately.
         if let Some(profile) = &pod.mig {
             kept.push(format!("--mig {profile} overrides {} × {}", self.gpus, self.gpu));
         } else {

@@ -1,4 +1,4 @@
-//! `GPUWorkload`: work that our scheduler places.
+//! `GPUWorkload`: a workload for the agentaflow scheduler.
 
 use std::time::Duration;
 

@@ -24,9 +24,9 @@ pub struct Catalogue {
 pub struct InstanceType {
     /// `eks`, `gke` or `aks`.
     pub cloud: Cloud,
-    /// The cloud's name of it.
+    /// Name in the cloud.
     pub name: String,
-    /// The model of its GPUs, such as `a100`.
+    /// GPU model, such as `a100`.
     pub gpu: String,
     pub gpus: u32,
     pub vcpus: u32,
@@ -34,10 +34,10 @@ pub struct InstanceType {
     /// Dollars per hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_demand: Option<f64>,
-    /// Dollars an hour when it may be taken back at any time.
+    /// Spot price in dollars per hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spot: Option<f64>,
-    /// The day of the prices; that of the file when absent.
+    /// Date of the prices; default: the date of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_of: Option<String>,
 }
@@ -52,7 +52,7 @@ pub struct MachineRequirements {
     pub slices: Option<Slices>,
     pub cpu_milli: u64,
     pub memory_mib: u64,
-    /// The price that counts.
+    /// Compare spot prices instead of on-demand prices.
     pub spot: bool,
 }
 
@@ -62,10 +62,10 @@ pub enum CatalogueError {
     /// Invalid YAML, or several documents.
     #[error(transparent)]
     Text(#[from] YamlError),
-    /// A field is missing, unknown or of another kind.
+    /// Missing or unknown field, or value of another type.
     #[error(transparent)]
     Shape(#[from] DecodeError),
-    /// An entry makes no sense.
+    /// Invalid entry.
     #[error("instance type `{name}`: {why}")]
     Entry {
         name: String,
@@ -104,7 +104,7 @@ impl Catalogue {
         Ok(Self { instances })
     }
 
-    /// This catalogue before another: an entry of the same cloud, name and GPU replaces the other's.
+    /// Merges another catalogue; an entry of the same cloud, name and GPU in this catalogue has precedence.
     #[must_use]
     pub fn over(mut self, other: Self) -> Self {
         let same = |a: &InstanceType, b: &InstanceType| {
@@ -121,7 +121,7 @@ impl Catalogue {
         &self.instances
     }
 
-    /// An instance type by its name, of one cloud or of any.
+    /// Instance type by name, of one cloud or of any.
     pub fn named(&self, name: &str, cloud: Option<Cloud>) -> Option<&InstanceType> {
         let mut all = self.instances.iter();
         all.find(|instance| {
@@ -178,7 +178,7 @@ impl MachineRequirements {
 }
 
 impl InstanceType {
-    /// The model of its GPUs, if it is one that we know.
+    /// GPU model; `None` if it is unknown.
     pub fn model(&self) -> Option<&'static Gpu> {
         gpu_named(&self.gpu)
     }
@@ -213,7 +213,7 @@ impl InstanceType {
         ((vcpus * 1000).saturating_sub(cpu), mib.saturating_sub(memory + EVICTION_MIB))
     }
 
-    /// One line about it: GPUs, size and price with its day.
+    /// One-line description: GPUs, size, and price with its date.
     pub fn describe(&self, spot: bool) -> String {
         let title = self.model().map_or(self.gpu.as_str(), |gpu| gpu.title);
         let what = format!(

@@ -58,7 +58,7 @@ fn every_price_has_a_day_and_no_instance_is_listed_twice() {
 #[test]
 fn machines_reserve_resources() {
     let catalogue = Catalogue::built_in().unwrap();
-    // 4 vCPU and 16 GiB: what asks for all of it never fits.
+    // 4 vCPU and 16 GiB: a pod that requests all of them never fits.
     let small = catalogue.named("g4dn.xlarge", None).unwrap();
     assert_eq!(small.allocatable(), (3920, 16_384 - 327 - 255 - 11 * 29 - 100));
     let google = catalogue.named("g2-standard-4", None).unwrap();

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::{ACCELERATOR, GKE_ACCELERATOR, GKE_ACCELERATORS, GPUS, canonical_accelerator};
 use crate::yaml::nearest_within;
 
-/// GKE's label with the MIG profile that all GPUs of a node are cut into.
+/// GKE's label with the MIG profile of all GPUs of a node.
 pub const GKE_PARTITION: &str = "cloud.google.com/gke-gpu-partition-size";
 
 /// Values of `accelerator` for discontinued GPUs, and AKS's value for any GPU.

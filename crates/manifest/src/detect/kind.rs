@@ -12,7 +12,7 @@ pub enum WorkloadType {
     Training,
     /// Detects objects in images or signals.
     Detection,
-    /// Pictures are cut into their parts.
+    /// Image segmentation.
     Segmentation,
     /// Pictures, texts or sounds are sorted into classes.
     Classification,

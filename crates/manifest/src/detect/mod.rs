@@ -34,7 +34,7 @@ use self::verdict::Findings;
 pub struct Detection {
     /// True for ML work that needs a GPU.
     pub is_ml_workload: bool,
-    /// From 0 to 1: how sure the verdict is.
+    /// Confidence of the verdict, from 0 to 1.
     pub confidence: f64,
     /// From 0 to 1: strength of the evidence, independent of the verdict. More evidence never lowers it.
     pub score: f64,

@@ -33,9 +33,9 @@ pub(super) struct KnownModel {
 /// Dimensions that determine the memory of activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Shape {
-    /// A transformer: layers, width, and the width of its keys and values (0 where none are kept).
+    /// Transformer: layers, width, and the width of its cached keys and values (0 without a cache).
     Layers { layers: f64, width: f64, kept: f64 },
-    /// MiB of activations for each picture when it is trained in 32 bits, at the usual picture size.
+    /// MiB of activations per image for training in 32 bits, at the usual image size.
     Pictures { mib: f64 },
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Shape {
 pub(super) fn named(text: &Text<'_>, index: usize) -> Option<NamedModel> {
     (1..=3).rev().find_map(|words| {
         let (name, last) = squashed(text, index, words)?;
-        // A version is taken off one word only: in "llama-3 70B" it stands beside the name.
+        // A version is stripped from a single word only: in "llama-3 70B" it is separate from the name.
         let (letters, version) = if words == 1 { without_version(&name) } else { ("", "") };
         let (family, weight, hint) = family(&name).or_else(|| family(letters))?;
         let sure = weight >= STRONG
@@ -63,7 +63,7 @@ pub(super) fn known(text: &Text<'_>, index: usize) -> Option<&'static KnownModel
     })
 }
 
-/// The shape of a model of this size, of this family if it is known.
+/// Shape of a model of this size, of this family if known.
 pub(super) fn shape(family: Option<&str>, billions: f64) -> Option<Shape> {
     let near = |size: f64| (size - billions).abs() <= 0.12 * size;
     let found = SHAPES.iter().find(|row| family == Some(row.0) && near(row.1))?;

@@ -12,7 +12,7 @@ use super::{Detection, Sizing};
 pub struct Report {
     /// True for ML work that needs a GPU.
     pub is_ml_workload: bool,
-    /// From 0 to 1: how sure the verdict is.
+    /// Confidence of the verdict, from 0 to 1.
     pub confidence: f64,
     pub workload_type: WorkloadType,
     /// Counted phrases, base keywords first.

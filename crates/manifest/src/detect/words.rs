@@ -133,7 +133,7 @@ const PHRASES: &[Group] = &[
     (0.9, Some(Detection), "object detection"),
     (0.9, Some(Classification), "image classification"),
     (0.9, Some(Training), "model training"),
-    // Hardware and what drives it.
+    // Hardware, drivers and libraries.
     (STRONG, None, "nvidia, vram, cudnn, nccl, nvlink, nvenc, rocm, cudf, cupy"),
     (
         STRONG,

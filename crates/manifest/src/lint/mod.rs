@@ -46,7 +46,7 @@ pub enum Severity {
     Info,
     /// Probably unintended.
     Warning,
-    /// Refused by the API server, never starts, or breaks something.
+    /// Rejected by the API server, never starts, or causes a failure.
     Error,
 }
 
@@ -69,7 +69,7 @@ impl std::fmt::Display for Severity {
 /// Lint rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// `AF001`; never given to another rule.
+    /// `AF001`; never reused for another rule.
     pub id: &'static str,
     /// A short name for programs and lists: `gpu-request-differs`.
     pub name: &'static str,

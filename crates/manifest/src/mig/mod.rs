@@ -64,7 +64,7 @@ impl Slices {
     pub fn gpus(self, gpu: &Gpu) -> Result<u32, MigError> {
         let geometry = rules(gpu).ok_or_else(|| MigError::Gpu(gpu.name.to_owned()))?;
         let id = geometry.profile(self.profile).ok_or_else(|| unknown(geometry, self.profile))?;
-        // Slices of one size fit best when each begins as early as it may.
+        // Slices of one size fit best if each starts at the lowest possible slot.
         let mut slots = Slots::default();
         let mut most = 0;
         for start in 0..geometry.memory_slots {

@@ -20,7 +20,7 @@ pub enum Problem {
     Empty,
     #[error("it contains only comments and separators")]
     OnlyComments,
-    /// One document was wanted.
+    /// Several documents, or none, although one is required.
     #[error("it contains {count} documents instead of one; the second starts here")]
     Several { count: usize },
     #[error("it is a binary file: it contains the byte 0x{byte:02x}")]
@@ -52,10 +52,10 @@ pub enum Problem {
     /// An alias refers to a node that contains it.
     #[error("this alias refers to a node that contains it")]
     EndlessAlias,
-    /// Written out, the text has too many parts.
+    /// With expanded aliases, the text has too many nodes.
     #[error("with expanded aliases it has more than {limit} keys, values and items")]
     TooManyNodes { limit: usize },
-    /// Written out, the text is too long.
+    /// With expanded aliases, the text is too long.
     #[error("with expanded aliases it has more than {limit} bytes")]
     TooMuchText { limit: usize },
     #[error("it is nested more than {limit} levels deep")]
@@ -73,7 +73,7 @@ pub enum Problem {
         text: String,
         tag: String,
     },
-    /// Something else that YAML does not allow.
+    /// Any other syntax error.
     #[error("{0}")]
     Syntax(String),
 }
@@ -156,7 +156,7 @@ fn words(kind: &ErrorKind) -> String {
     said.to_owned()
 }
 
-/// Refuses what no text has: control characters other than tabs and line ends.
+/// Rejects control characters other than tabs and line ends.
 pub(super) fn refuse_binary(text: &str) -> Result<(), YamlError> {
     binary(text.as_bytes()).map_or(Ok(()), Err)
 }

@@ -51,7 +51,7 @@ impl OpenMapping {
         Ok(())
     }
 
-    /// Takes the value of the key that waits for it.
+    /// Adds the value of the pending key.
     pub(super) fn put(&mut self, built: FinishedNode) -> Result<(), YamlError> {
         let Some(key) = self.key.take() else { return Ok(()) };
         if key.merge {
@@ -68,7 +68,7 @@ impl OpenMapping {
         Ok(())
     }
 
-    /// Takes note of what `<<` names: one mapping, or a list of them.
+    /// Records the mappings that `<<` names: one mapping, or a list of them.
     fn merge(&mut self, built: FinishedNode) -> Result<(), YamlError> {
         match built.value {
             Value::Object(_) => self.merges.push(built),

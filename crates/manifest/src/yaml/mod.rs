@@ -30,14 +30,14 @@ pub struct Limits {
     pub bytes: usize,
     /// Nodes (keys, values, items) of all documents, with every alias expanded.
     pub nodes: usize,
-    /// Bytes of all values together, with every alias written out.
+    /// Bytes of all values together, with every alias expanded.
     pub expanded_bytes: usize,
-    /// Collections inside of collections.
+    /// Nesting depth of collections.
     pub depth: usize,
 }
 
 impl Default for Limits {
-    /// More than any manifest needs, and little enough for any machine.
+    /// Above the needs of any manifest, within the memory of any machine.
     fn default() -> Self {
         Self {
             bytes: 16 * 1024 * 1024,
@@ -90,7 +90,7 @@ pub struct Document {
     pub root: Node,
     /// Byte offset of the `---`, or of the first character.
     pub start: usize,
-    /// The comments before and in it, in order.
+    /// Comments before and inside the document, in order.
     pub comments: Vec<Comment>,
     /// Scalars that other tools interpret differently.
     pub ambiguous: Vec<AmbiguousScalar>,
@@ -192,7 +192,7 @@ pub fn text<'a>(bytes: &'a [u8], limits: &Limits) -> Result<&'a str, YamlError> 
     std::str::from_utf8(bytes).map_err(|error| error::not_utf8(bytes, error.valid_up_to()))
 }
 
-/// The value at a path of keys and numbers of items.
+/// Value at a path of keys and item indexes.
 pub fn at<'a, S: AsRef<str>>(value: &'a Value, path: &[S]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, step| match value {
         Value::Object(map) => map.get(step.as_ref()),

@@ -19,7 +19,7 @@ pub struct Node {
 
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Text, a number, a truth or nothing.
+    /// String, number, boolean or null.
     Scalar(Scalar),
     Sequence {
         items: Vec<Node>,
@@ -84,12 +84,12 @@ impl Node {
         if let Content::Mapping { entries, .. } = &*self.content { entries } else { &[] }
     }
 
-    /// All items; none if it is no sequence.
+    /// All items; empty if the node is not a sequence.
     pub fn items(&self) -> &[Self] {
         if let Content::Sequence { items, .. } = &*self.content { items } else { &[] }
     }
 
-    /// Written with brackets or braces.
+    /// Written in flow style, with brackets or braces.
     pub fn is_flow(&self) -> bool {
         matches!(
             &*self.content,

@@ -234,7 +234,7 @@ impl<'t> Reader<'t> {
             return Err(YamlError::at(position, Problem::EndlessAlias));
         };
         let (cost, content) = (meant.cost, Arc::clone(&meant.content));
-        // Charged before it is copied: a bomb must not go off in here.
+        // Charged before the copy: an alias bomb must be rejected before it expands.
         self.charge(cost, position)?;
         let value = self.anchors.get(&anchor).map(|meant| meant.value.clone()).unwrap_or_default();
         if self.wants_key() {

@@ -136,7 +136,7 @@ fn spot_recipes_have_a_note_about_checkpoints() {
 
 #[test]
 fn requests_fit_the_allocatable_resources() {
-    // The preset asks for 4 cores and 8 GiB; the smallest machine with a T4 has 4 cores in all.
+    // The preset requests 4 cores and 8 GiB; the smallest machine with a T4 has 4 cores in total.
     let small = pod("--cloud eks --gpu t4");
     assert_eq!(
         small["containers"][0]["resources"]["requests"],

@@ -1,4 +1,4 @@
-//! Manifests as users ask for them: by the flags of `agentaflow generate`, or by a file with the same names.
+//! Tests of manifests built from the flags of `agentaflow generate`, or from a file with the same names.
 
 mod blocks;
 mod check;

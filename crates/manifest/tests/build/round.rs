@@ -68,7 +68,7 @@ proptest! {
 const UNCLEAN: &[(&str, &[&str])] = &[
     // The taint has one value; no deadline and no clean-up; `latest`.
     ("worker-job", &["AF102", "AF204", "AF205", "AF301"]),
-    // Nodes without the taint; nothing is kept.
+    // Nodes without the taint, and no time to live.
     ("worker-spot", &["AF101", "AF110"]),
     ("worker-scaling-karpenter", &["AF301"]),
     ("worker-complete-job", &["AF102", "AF204", "AF301"]),
@@ -81,7 +81,7 @@ const UNCLEAN: &[(&str, &[&str])] = &[
     ("model-server", &["AF101", "AF503"]),
     // `latest-gpu`.
     ("gpu-workload", &["AF301"]),
-    // A label of one's own.
+    // A custom label.
     ("printed/inference-deployment", &["AF103"]),
 ];
 

@@ -1,4 +1,4 @@
-//! Recipes by what work needs.
+//! Tests of recipes completed from a sizing.
 
 use agentaflow_manifest::build::{Recipe, SizedRecipe, SizingFields};
 use agentaflow_manifest::catalogue::Catalogue;

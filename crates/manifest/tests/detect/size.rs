@@ -76,7 +76,7 @@ fn parameters_with_a_precision_are_computed_and_shown() {
         ),
         // One larger GPU is rented for less than a machine with two small ones.
         ("Serve a 13B model in bf16", "1×l40s", "weights: 13B × 2 bytes (bf16) = 24796 MiB"),
-        // H200 come by the machine of eight, as H100 do for less.
+        // H200 are sold in machines of eight; eight H100 cost less.
         ("Serve Llama 3.1 405B in fp8", "8×h100", "weights: 405B × 1 bytes (fp8) = 386239 MiB"),
         (
             "Full fine-tuning of a 7B model in bf16",

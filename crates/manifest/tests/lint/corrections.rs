@@ -177,7 +177,7 @@ spec:
             cpu: \"4\"
 ";
 
-/// A runner that asks for a whole g4dn.xlarge, which keeps some of itself for the system.
+/// A runner that requests a whole g4dn.xlarge, although the system reserves a part of the machine.
 const RUNNER: &str = "\
 apiVersion: v1
 kind: Pod

@@ -90,7 +90,7 @@ fn object() -> impl Strategy<Value = Value> {
     })
 }
 
-/// An example with something in it replaced.
+/// An example with one replaced part.
 fn disturbed() -> impl Strategy<Value = Value> {
     let examples: Vec<Value> = RULES
         .iter()
@@ -131,7 +131,7 @@ fn collect(value: &Value, pointer: String, all: &mut Vec<String>) {
     all.push(pointer);
 }
 
-/// The same cases every time, unless `PROPTEST_RNG_SEED` and `PROPTEST_CASES` are set.
+/// Deterministic cases, unless `PROPTEST_RNG_SEED` and `PROPTEST_CASES` are set.
 fn cases() -> Config {
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if matches!(config.rng_seed, RngSeed::Random) {

@@ -1,4 +1,4 @@
-//! The checks of manifests, as a user sees them.
+//! Tests of the linter through its public API.
 
 mod corrections;
 mod fixes;

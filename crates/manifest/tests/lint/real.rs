@@ -2,7 +2,7 @@
 
 use crate::{fixed, found, ids};
 
-/// A pod that asks for a GPU on nodes with these labels.
+/// A pod that requests a GPU on nodes with these labels.
 fn on(labels: &str) -> String {
     format!(
         "apiVersion: v1

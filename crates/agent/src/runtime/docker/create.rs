@@ -104,7 +104,7 @@ fn host_config(settings: &DockerSettings, launch: &Launch) -> Result<HostConfig,
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(CAPABILITIES.map(str::to_owned).to_vec()),
-        // Reaps orphaned processes, and lets TERM end a first process that does not handle it.
+        // Reaps orphaned processes, and makes TERM end a first process that does not handle it.
         init: Some(true),
         mounts: Some(all_mounts(settings, launch)?),
         log_config: Some(log_config()),

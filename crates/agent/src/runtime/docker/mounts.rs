@@ -101,7 +101,7 @@ fn resolve(root: &Path, below: &Path) -> rustix::io::Result<()> {
     }
 }
 
-/// Checks one path component after the other.
+/// Checks each path component in order.
 fn resolve_by_parts(top: OwnedFd, below: &Path) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut at = top;

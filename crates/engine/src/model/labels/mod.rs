@@ -1,8 +1,7 @@
 //! Labels, selectors, node terms, taints and tolerations.
 //!
-//! Semantics and length limits are those of Kubernetes, so the Kubernetes driver passes its objects on without
-//! translation of meaning. The character set is not restricted: labels of other drivers hold free text such as
-//! `NVIDIA A100-SXM4-40GB`.
+//! Semantics and length limits match Kubernetes, so the Kubernetes driver passes its objects on without translation of
+//! meaning. The character set is not restricted: labels of other drivers hold free text such as `NVIDIA A100-SXM4-40GB`.
 
 mod error;
 mod node;

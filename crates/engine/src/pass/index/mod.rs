@@ -18,7 +18,7 @@ use crate::strategy::{self, Outlook, Strategy, View};
 
 /// Limit of cached scores over all indexes, eight bytes each.
 const MAX_SCORES: usize = 16 << 20;
-/// Minimum number of indexes, whatever the size of the cluster.
+/// Minimum number of indexes, independent of the cluster size.
 const MIN_INDEXES: usize = 32;
 
 /// A cache: clones start empty, and no decision depends on its content.

@@ -1,4 +1,4 @@
-//! Request shapes: equal requests are evaluated once, whatever the number of workloads.
+//! Request shapes: equal requests are evaluated once, independent of the number of workloads.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

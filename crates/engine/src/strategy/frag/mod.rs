@@ -33,7 +33,7 @@ pub(crate) type ModelId = u16;
 /// Thousandths of one device.
 pub(crate) const DEVICE: i32 = 1000;
 
-/// One request shape of the demand and how often it was seen.
+/// Request shape of the demand, with its number of occurrences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DemandClass {
     /// CPU of one task, in thousandths of a core.

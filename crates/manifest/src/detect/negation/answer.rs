@@ -27,7 +27,7 @@ pub(super) fn is_answered_no(text: &Text<'_>, end: usize) -> bool {
     question_mark(text, end).is_some_and(|mark| is_no_alone(text, answer(text, mark)))
 }
 
-/// "no", "none", "not needed" and their like; not "no preference", "not sure", nor "no?", which ask.
+/// "no", "none", "not needed" and similar answers; not "no preference", "not sure", or the question "no?".
 pub(super) fn says_no(text: &Text<'_>, at: usize) -> bool {
     let next = text.word(at + 1);
     match text.word(at) {
@@ -62,7 +62,7 @@ pub(super) fn dash_denies(text: &Text<'_>, at: usize) -> bool {
     dash && is_no_alone(text, at + 1)
 }
 
-/// Words after "not" that mean it is not needed.
+/// Words after "not" that deny a need.
 pub(super) fn is_not_needed(word: &str) -> bool {
     matches!(
         word,

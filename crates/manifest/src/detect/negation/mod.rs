@@ -141,7 +141,7 @@ fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usi
             TokenKind::Word => {
                 let word = text.word(at);
                 if is_negation(word) {
-                    // "No, a GPU is required" answers something else.
+                    // "No, a GPU is required" answers another question.
                     let answers = word == "no" && text.mark(at + 1) == Some(',');
                     return (!answers).then_some(at);
                 }
@@ -202,7 +202,7 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
     }
     if matches!(text.mark(at), Some(':' | '=')) {
         let value = (at + 1..at + 3).find(|at| !text.word(*at).is_empty()).unwrap_or(at + 1);
-        // `nvidia.com/gpu`; in `/gpu:0` nothing stands before.
+        // `nvidia.com/gpu`; `/gpu:0` has no text before the slash.
         let resource =
             end >= 3 && text.mark(end - 2) == Some('/') && !text.word(end - 3).is_empty();
         let zero = text.word(value) == "0" && (counted || resource || is_amount(text, end, value));

@@ -52,8 +52,8 @@ pub(super) fn read_plain_batch(text: &Text<'_>, index: usize, facts: &mut Facts)
     }
 }
 
-/// `16 concurrent users`, `16 users at once`, `concurrency of 16`, `max_concurrent_requests=16`: how many requests are
-/// served together.
+/// `16 concurrent users`, `16 users at once`, `concurrency of 16`, `max_concurrent_requests=16`: number of concurrent
+/// requests.
 pub(super) fn read_concurrent(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let concurrent = match text.word(index) {
         "concurrent" | "simultaneous" | "parallel" => {

@@ -25,7 +25,7 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     if adapter == Some(Adapter::Quantised) || facts.adapter.is_none() {
         facts.adapter = adapter.or(facts.adapter);
     }
-    // The model as it was, and one that rewards.
+    // Reference model and reward model.
     facts.judges = facts.judges.max(match word {
         "dpo" | "grpo" | "kto" => 1,
         "ppo" | "rlhf" => 2,

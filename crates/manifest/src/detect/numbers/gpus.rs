@@ -31,7 +31,7 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     }
 }
 
-/// `T4` and `L4` may be anything: they count beside a number, a maker or the word GPU, and where something runs on one.
+/// `T4` and `L4` are ambiguous: they count beside a number, a vendor or the word GPU, and after "runs on".
 fn is_beside_gpu(text: &Text<'_>, index: usize) -> bool {
     let before = index.checked_sub(1).map_or("", |before| text.word(before));
     let after = text.after(index).map_or("", |after| text.word(after));

@@ -16,7 +16,7 @@ const VOCABULARY: f64 = 64_000.0;
 /// Bytes of activations for each layer, token and unit of width in 16 bits, with fused attention.
 const ACTIVATION_BYTES: f64 = 34.0;
 
-/// The numbers that weights are kept in.
+/// Number format of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::detect) enum Precision {
     Single,
@@ -44,7 +44,7 @@ pub(in crate::detect) enum Optimiser {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::detect) enum Adapter {
     Plain,
-    /// The model below is kept in 4 bits.
+    /// The base model is quantized to 4 bits.
     Quantised,
 }
 

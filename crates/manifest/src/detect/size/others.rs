@@ -1,4 +1,4 @@
-//! The same work on other GPUs than the globally cheapest: a cloud offers only some types, and whole machines.
+//! Alternatives to the globally cheapest GPUs: a cloud offers only some types, and whole machines.
 
 use super::gpu::{self, GpuType, NamedGpus};
 use super::memory::MemoryNeed;

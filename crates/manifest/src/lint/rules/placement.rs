@@ -175,7 +175,7 @@ fn does_not_fit(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn gpus_fit(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findings<'_>) {
-    // There a slice is called a GPU, and a machine has several of each.
+    // GKE advertises each slice as a GPU, and a machine has several.
     if pod.at(&["nodeSelector", cloud::GKE_PARTITION]).is_some() {
         return;
     }

@@ -75,7 +75,7 @@ fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
         }
     }
     for (object, container, up) in &schedules {
-        // Another size at another time: the smaller of them is the way down, to however few.
+        // Two schedules with different sizes: the smaller size is the scale-down, to any number.
         let paired = schedules
             .iter()
             .any(|(_, _, other)| other.target == up.target && other.size != up.size);

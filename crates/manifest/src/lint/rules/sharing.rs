@@ -91,7 +91,7 @@ fn mixed_in(config: &str) -> Option<String> {
     })
 }
 
-/// Pods that ask for MIG slices on nodes that share by time.
+/// Pods that request MIG slices on nodes with time-slicing.
 fn shared_slices(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.gpu_pods() {
         let kinds: Vec<_> =
@@ -120,7 +120,7 @@ fn unknown_profile(set: &Set<'_>, findings: &mut Findings<'_>) {
                 }
             }
         }
-        // GKE has the profile in a label, and calls a slice a GPU.
+        // GKE has the profile in a label, and advertises a slice as a GPU.
         let Some(profile) = text(pod.spec, &["nodeSelector", GKE_PARTITION]) else { continue };
         if let Some(problem) = of_no_gpu(set, &pod, &format!("nvidia.com/mig-{profile}")) {
             findings.add(&pod.object, &pod.join(&["nodeSelector", GKE_PARTITION]), problem);
