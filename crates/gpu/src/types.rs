@@ -33,7 +33,6 @@ pub fn is_unreadable(uuid: &str) -> bool {
     uuid.starts_with(UNREADABLE)
 }
 
-/// A MIG slice that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigDevice {
     /// `MIG-…`.
@@ -82,7 +81,7 @@ pub struct Sample {
 pub struct DeviceProcess {
     /// The GPU, or the MIG slice.
     pub uuid: String,
-    /// The process, as the host counts.
+    /// PID in the namespace of the host.
     pub pid: u32,
     /// MiB.
     pub memory: u64,
@@ -92,7 +91,7 @@ pub struct DeviceProcess {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLoad {
     pub uuid: String,
-    /// The process, as the host counts.
+    /// PID in the namespace of the host.
     pub pid: u32,
     /// Percent of the time since the previous call.
     pub utilization: u32,

@@ -228,7 +228,7 @@ fn uid_of(pods: &[Pod], task: &str) -> Option<String> {
     pods.iter().find(|pod| is_task(pod, task))?.metadata.uid.clone()
 }
 
-/// Names and UIDs of all pods except those of one task.
+/// Names and UIDs of all pods except the pods of one task.
 fn uids(pods: &[Pod], but: &str) -> Vec<(Option<String>, Option<String>)> {
     let others = pods.iter().filter(|pod| !is_task(pod, but));
     others.map(|pod| (pod.metadata.name.clone(), pod.metadata.uid.clone())).collect()

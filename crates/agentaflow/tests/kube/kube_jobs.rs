@@ -58,7 +58,7 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
     .await;
 }
 
-/// All fields are as in `create_gpu_job`, except those that server and node decide.
+/// All fields are as in `create_gpu_job`, except fields that server and node decide.
 fn check_against_create_gpu_job(made: &Job, id: i64, node: &str) {
     let ask = GpuJobRequest {
         task_id: format!("{id}-1-0"),

@@ -125,7 +125,7 @@ impl Lab {
         .await;
     }
 
-    /// Executes an order of a script.
+    /// Executes a directive of a script.
     pub(crate) async fn carry_out(&mut self, words: &[&str]) {
         match words {
             ["node", name, gpus] => {

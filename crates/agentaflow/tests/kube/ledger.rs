@@ -239,7 +239,7 @@ impl Book {
         (self.kubelet == Kubelet::Refuses).then_some(name)
     }
 
-    /// GPUs in use on a node: all, and those known to all components.
+    /// GPUs in use on a node: all, and the GPUs known to all components.
     fn used(&self, node: &str) -> (i64, i64) {
         let there = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && !pod.over);
         there.fold((0, 0), |(all, old), pod| {

@@ -123,7 +123,7 @@ impl View {
         Some((request, path))
     }
 
-    /// Restricts a list of nodes to those of the test.
+    /// Restricts a list of nodes to the nodes of the test.
     fn narrowed(&self, path: &str) -> String {
         if path.split('?').next() != Some("/api/v1/nodes") {
             return path.to_owned();

@@ -1,4 +1,4 @@
-//! A minimal HTTP client with one connection and JSON bodies. It shares no code with the product.
+//! A minimal HTTP client with one connection and JSON bodies. It shares no code with agentaflow.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

@@ -113,7 +113,7 @@ impl Terminal {
         }
     }
 
-    /// The shell has its screen, its cursor and its echo back.
+    /// Waits until the shell has its screen, its cursor and its echo back.
     #[track_caller]
     pub(crate) fn assert_restored(&self) {
         let since = Instant::now();

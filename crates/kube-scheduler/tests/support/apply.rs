@@ -31,7 +31,7 @@ impl Share {
         applied
     }
 
-    /// Applies YAML documents. Objects without a namespace go into the share's.
+    /// Applies YAML documents. Objects without a namespace are created in the share's namespace.
     pub(crate) async fn apply(&self, yaml: &str) -> Vec<DynamicObject> {
         let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("YAML");
         let mut applied = Vec::new();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::wait::{SOON, wait_for};
 
-/// A child process whose output goes to a file. A failed test prints its end.
+/// A child process with its output in a file. A failed test prints the end of the output.
 pub(crate) struct Program {
     command: Command,
     child: Child,
@@ -15,7 +15,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts the command; both of its outputs go to `log`.
+    /// Starts the command; stdout and stderr are written to `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> Self {
         command.stdin(Stdio::null());
         let child = spawn(&mut command, log);

@@ -28,8 +28,8 @@ impl Scheduler {
         scheduler
     }
 
-    /// Starts the scheduler with another kubeconfig, such as that of an account or of a proxy, without waiting. `name` names its
-    /// log; several may run for one share, of which one leads.
+    /// Starts the scheduler with another kubeconfig, such as the one of an account or of a proxy, without waiting. `name`
+    /// names its log; several may run for one share, of which one leads.
     pub(crate) fn launch(
         executable: &str,
         share: &Share,

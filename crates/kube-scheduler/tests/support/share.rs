@@ -49,7 +49,7 @@ impl Cluster {
 }
 
 /// A namespace, and nodes for its pods only. Deleted at the end of the test; a failed test prints its objects first.
-/// `AGENTAFLOW_TEST_KEEP=1` keeps everything.
+/// `AGENTAFLOW_TEST_KEEP=1` prevents the deletion.
 pub(crate) struct Share {
     pub(crate) cluster: Cluster,
     pub(crate) id: String,

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// More than any wait takes on a loaded machine.
+/// Timeout, longer than any wait on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(45);
 
 /// Calls `check` until it returns a value. The last error becomes the message of the failure.

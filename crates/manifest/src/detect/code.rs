@@ -4,7 +4,7 @@ use super::kind::WorkloadType::{self, FineTuning, Training};
 use super::text::Text;
 use super::words::{HINT, MIDDLE};
 
-/// A call that trains.
+/// Function call that trains a model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     /// Canonical name for counting and display.

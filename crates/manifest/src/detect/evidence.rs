@@ -8,13 +8,13 @@ pub struct EvidenceLocation {
     /// None for text that is not from a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The cell of a notebook, from 1; `line` then counts inside of it.
+    /// Notebook cell, from 1; `line` then counts inside the cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cell: Option<usize>,
     /// From 1; none if the file name itself is the evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// The column in letters, from 1.
+    /// Column in characters, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
 }
@@ -43,11 +43,11 @@ pub enum EvidenceKind {
     Keyword,
     /// Other phrase that indicates ML work.
     Phrase,
-    /// A model's name, or a number of parameters.
+    /// Model name, or number of parameters.
     Model,
     /// Imported or required package.
     Package,
-    /// The name of a file.
+    /// File name.
     File,
     /// Statement that no GPU is needed.
     Negation,
@@ -59,7 +59,7 @@ pub struct Evidence {
     pub kind: EvidenceKind,
     /// The keyword, phrase, model or package, in lower case.
     pub word: String,
-    /// As it was written.
+    /// Original spelling.
     pub found: String,
     /// First occurrence.
     #[serde(flatten)]

@@ -6,9 +6,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadType {
-    /// A model that exists is adapted: fine-tuning, adapters, transfer learning.
+    /// Adaptation of an existing model: fine-tuning, adapters, transfer learning.
     FineTuning,
-    /// A model is trained.
     Training,
     /// Detects objects in images or signals.
     Detection,

@@ -76,7 +76,7 @@ impl Detection {
         findings.detection()
     }
 
-    /// The detection as programs read it.
+    /// Machine-readable form of the detection.
     pub fn report(&self) -> Report {
         Report::of(self)
     }

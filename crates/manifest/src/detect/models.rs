@@ -10,7 +10,7 @@ use super::size::memory::Precision;
 use super::text::Text;
 use super::words::{MIDDLE, STRONG, WEAK};
 
-/// A model's name in a text.
+/// Model name in a text.
 #[derive(Clone, Debug)]
 pub(super) struct NamedModel {
     /// The family, in lower case without spaces.

@@ -1,4 +1,4 @@
-//! A detection as programs read it.
+//! Machine-readable form of a detection.
 
 use serde::Serialize;
 

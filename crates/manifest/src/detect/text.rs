@@ -13,7 +13,7 @@ pub(super) struct Text<'a> {
     pub(super) lower: String,
     /// Words and marks in order.
     pub(super) tokens: Vec<Token>,
-    /// As it was written.
+    /// Original spelling.
     original: &'a str,
     /// Offset in `original` of each byte of `lower`; none if they are equal.
     origin: Option<Vec<usize>>,
@@ -25,7 +25,7 @@ pub(super) struct Text<'a> {
     cell: Option<usize>,
 }
 
-/// A word or a mark: a range of the lower-case text.
+/// Word or punctuation mark: a range of the lower-case text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) range: Range<usize>,
@@ -37,7 +37,7 @@ pub(super) struct Token {
 pub(super) enum TokenKind {
     Word,
     Mark(char),
-    /// The end of a sentence or of an item of a list.
+    /// End of a sentence or of a list item.
     Break,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Text<'a> {
         Self { lower, tokens, original, origin, lines, last: Cell::default(), file, cell }
     }
 
-    /// The word at a place of the token list; empty for marks and beyond the end.
+    /// Word at an index of the token list; empty for marks and beyond the end.
     pub(super) fn word(&self, index: usize) -> &str {
         match self.tokens.get(index) {
             Some(Token { range, sort: TokenKind::Word }) => &self.lower[range.clone()],
@@ -59,7 +59,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The mark at a place of the token list.
+    /// Mark at an index of the token list.
     pub(super) fn mark(&self, index: usize) -> Option<char> {
         match self.tokens.get(index)?.sort {
             TokenKind::Mark(mark) => Some(mark),
@@ -117,7 +117,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The lines of the lower-case text with the byte at which each begins.
+    /// Lines of the lower-case text with their byte offsets.
     pub(super) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut at = 0;
         self.lower.split_inclusive('\n').map(move |line| {

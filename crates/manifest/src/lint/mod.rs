@@ -123,7 +123,7 @@ impl Input {
 pub struct Finding {
     pub rule: &'static Rule,
     pub severity: Severity,
-    /// In which of the inputs.
+    /// Index of the input.
     pub input: usize,
     /// Index of the document in its input.
     pub document: usize,

@@ -7,7 +7,7 @@ use super::amount::amount;
 use super::{Input, embedded};
 use crate::yaml::at;
 
-/// A path into a document: keys, and numbers of items.
+/// Path into a document: keys and item indexes.
 pub(super) type Path = Vec<String>;
 
 pub(super) fn join<S: AsRef<str>>(path: &[String], more: &[S]) -> Path {

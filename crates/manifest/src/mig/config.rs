@@ -1,4 +1,4 @@
-//! The two configuration files for sharing GPUs: that of the device plugin, and that of mig-parted.
+//! Configuration files for GPU sharing: of the device plugin, and of mig-parted.
 
 use std::collections::BTreeMap;
 
@@ -107,7 +107,7 @@ struct Devices {
 }
 
 impl MigParted {
-    /// A layout under a name, for all GPUs of a node; and `all-disabled`, to have whole GPUs back.
+    /// A named layout for all GPUs of a node, and `all-disabled`, which restores whole GPUs.
     pub fn new(name: &str, layout: &Layout) -> Self {
         let devices = |slices: &Layout| Devices {
             which: "all".to_owned(),

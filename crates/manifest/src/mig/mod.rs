@@ -21,7 +21,7 @@ pub struct Layout(pub BTreeMap<&'static str, u32>);
 /// Impossible layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigError {
-    /// The GPU cannot be cut, or its rules are not known.
+    /// The GPU has no MIG support, or its geometry is unknown.
     #[error("no MIG geometry is known for `{0}`: use {known}", known = known_gpus())]
     Gpu(String),
     /// No such profile on this GPU.
@@ -44,7 +44,7 @@ pub enum MigError {
     },
 }
 
-/// The rules of a GPU by any name of it: `a100`, `a100-80`, `H100-94`, `nvidia-a30`.
+/// Geometry of a GPU by any of its names: `a100`, `a100-80`, `H100-94`, `nvidia-a30`.
 pub fn geometry(name: &str) -> Result<&'static Geometry, MigError> {
     let exact = GEOMETRIES.iter().find(|geometry| geometry.name.eq_ignore_ascii_case(name));
     let by_model = || gpu_named(name).and_then(rules);

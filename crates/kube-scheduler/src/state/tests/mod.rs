@@ -1,4 +1,4 @@
-//! The state against a fake API server, action by action.
+//! Tests of the state with a fake API server, action by action.
 
 mod fake_server;
 mod gangs;

@@ -22,7 +22,7 @@ fn storing() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Events with lost responses, after which more may be allocated than exists.
+/// Events with lost responses, after which allocations may exceed capacity.
 fn confusion() -> impl Strategy<Value = Event> {
     prop_oneof![30 => event(), 1 => Just(Event::Misunderstanding), 1 => Just(Event::LateCrash)]
 }

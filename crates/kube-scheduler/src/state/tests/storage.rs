@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::fake_server::{Kind, Server, read};
 use crate::state::{Bind, ClaimAction, Key};
 
-/// The label of nodes that names their zone.
+/// Zone label of nodes.
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The nodes whose label has this value.
+/// Node affinity to this label value.
 pub(super) fn only_on(label: &str, value: &Value) -> Value {
     json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
         [{"key": label, "operator": "In", "values": [value]}]}]}})

@@ -343,7 +343,7 @@ fn a_pod_waits_for_storage_capacity_and_starts_when_there_is_some() {
     assert_eq!(harness.node_of("one"), Some("a"));
 }
 
-/// A pod of another scheduler that is on a node.
+/// A pod of another scheduler, bound to a node.
 fn theirs(value: Value, node: &str) -> Value {
     let value = with(value, "spec|schedulerName", json!("default-scheduler"));
     with(value, "spec|nodeName", json!(node))

@@ -10,7 +10,7 @@ use super::harness::Harness;
 use super::objects::{node, pod, queue, with, workload};
 use crate::state::Key;
 
-/// One node with two GPUs of which one is taken.
+/// One node with two GPUs, one of them allocated.
 fn half_full() -> Harness {
     let mut harness = Harness::new();
     let priced = with(node("n", 2), "metadata|annotations", json!({names::NODE_PRICE: "2.00"}));

@@ -10,7 +10,7 @@ use self::words::{
 };
 use super::text::{Text, TokenKind};
 
-/// In which sense a word was used.
+/// Sense of a word in its sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sense {
     /// Affirmed.

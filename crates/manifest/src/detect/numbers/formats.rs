@@ -4,7 +4,7 @@ use super::{Facts, is_size};
 use crate::detect::size::memory::{Adapter, Optimiser, Precision};
 use crate::detect::text::Text;
 
-/// A word that names an optimiser, an adapter or a precision.
+/// Reads a word that names an optimizer, an adapter or a precision.
 pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let word = text.word(index);
     let next = text.after(index).map_or("", |next| text.word(next));

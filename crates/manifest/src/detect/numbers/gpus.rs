@@ -4,7 +4,7 @@ use super::{Facts, split_number};
 use crate::detect::size::gpu::GpuType;
 use crate::detect::text::Text;
 
-/// A word that names GPUs or their memory.
+/// Reads a word that names GPUs or their memory.
 pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let word = text.word(index);
     let (counted, word) = match word.split_once('x') {

@@ -27,7 +27,7 @@ pub(super) struct Facts {
     pub(super) family: Option<&'static str>,
     pub(super) precision: Option<Precision>,
     pub(super) batch: Option<f64>,
-    /// The batch is that of each GPU.
+    /// The batch size is per GPU.
     pub(super) batch_per_gpu: bool,
     /// Concurrent requests.
     pub(super) concurrent: Option<f64>,
@@ -51,7 +51,7 @@ pub(super) struct Facts {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Parameters {
     pub(super) count: f64,
-    /// As it was written.
+    /// Original spelling.
     pub(super) written: String,
     pub(super) bytes: Range<usize>,
     /// "7 billion", to which the base rules apply.

@@ -6,7 +6,7 @@ use super::memory::{MemoryNeed, Precision};
 use super::price::cost;
 use crate::cloud::{Gpu, gpu_named};
 
-/// A GPU type that work can be sized for.
+/// GPU type of a sizing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum GpuType {
     /// NVIDIA T4, 16 GB.
@@ -41,9 +41,9 @@ pub enum GpuType {
     H200,
 }
 
-/// The most GPUs that work is sized for.
+/// Maximum number of GPUs of a sizing.
 pub(in crate::detect) const MOST: u32 = 1024;
-/// The most GPUs in one machine.
+/// Maximum number of GPUs of one machine.
 pub(super) const PER_NODE: u32 = 8;
 
 impl GpuType {

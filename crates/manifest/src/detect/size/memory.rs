@@ -74,7 +74,7 @@ pub struct Term {
     pub mib: u64,
 }
 
-/// The memory that work needs.
+/// Memory requirement of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MemoryNeed {
     pub(super) terms: Vec<Term>,
@@ -320,7 +320,7 @@ pub(super) fn billions(count: f64) -> String {
     }
 }
 
-/// A number with no more digits than it needs.
+/// Number without superfluous digits.
 fn short(number: f64) -> String {
     let text = format!("{number:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

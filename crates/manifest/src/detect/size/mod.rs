@@ -77,7 +77,7 @@ impl Sizing {
     }
 }
 
-/// The tokens of half a minute of sound, which speech models hear at once.
+/// Tokens of 30 seconds of audio, the input of speech models.
 const HEARD: f64 = 1500.0;
 
 /// Most requests of a server in one batch; further requests wait.

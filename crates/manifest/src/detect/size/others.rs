@@ -7,7 +7,7 @@ use super::{Sizing, on};
 /// Basis for choosing again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Alternatives {
-    /// The text names the type: no other will do.
+    /// The text names the type: alternatives are not allowed.
     None,
     /// Any type with as much memory will do.
     AtLeast,
