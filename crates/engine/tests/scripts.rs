@@ -15,7 +15,7 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use script::World;
+use script::ScriptRun;
 
 #[test]
 fn every_script_matches_its_recorded_output() {
@@ -63,7 +63,7 @@ fn scripts() -> Vec<PathBuf> {
 
 /// The script with its actual output.
 fn played(name: &str, written: &str) -> String {
-    let mut world = World::default();
+    let mut run = ScriptRun::default();
     let mut text = String::new();
     for (number, line) in written.lines().enumerate() {
         if line.starts_with('>') {
@@ -75,7 +75,7 @@ fn played(name: &str, written: &str) -> String {
         if command.is_empty() {
             continue;
         }
-        for answer in world.run(&format!("{name}:{}", number + 1), command) {
+        for answer in run.run(&format!("{name}:{}", number + 1), command) {
             text.push_str("> ");
             text.push_str(&answer);
             text.push('\n');

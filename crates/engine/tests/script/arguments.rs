@@ -1,4 +1,4 @@
-//! Splits lines into words and parses values.
+//! Splits lines into arguments and parses values.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,37 @@ use agentaflow_engine::{MilliCpu, Span};
 const SECTIONS: [&str; 8] =
     ["labels", "taints", "has", "selector", "where", "tolerates", "needs", "tokens"];
 
-/// Words of one command.
+/// Arguments of one command.
 #[derive(Debug, Default)]
-pub(crate) struct Words {
+pub(crate) struct Arguments {
     /// File and line, for messages.
     pub(crate) place: String,
     plain: Vec<String>,
     options: BTreeMap<String, Vec<String>>,
     sections: BTreeMap<String, Vec<String>>,
     /// The part after each `and`.
-    more: Vec<Words>,
+    more: Vec<Arguments>,
 }
 
-impl Words {
+impl Arguments {
     pub(crate) fn new(place: &str, line: &str) -> Self {
-        let mut words = Self { place: place.to_owned(), ..Self::default() };
+        let mut arguments = Self { place: place.to_owned(), ..Self::default() };
         let mut parts = line.split(" and ");
         let line = parts.next().unwrap_or_default();
-        words.more = parts.map(|part| Self::new(place, part)).collect();
+        arguments.more = parts.map(|part| Self::new(place, part)).collect();
         let mut section: Option<String> = None;
         for word in line.split_whitespace() {
             if SECTIONS.contains(&word) {
                 section = Some(word.to_owned());
             } else if let Some(section) = &section {
-                words.sections.entry(section.clone()).or_default().push(word.to_owned());
+                arguments.sections.entry(section.clone()).or_default().push(word.to_owned());
             } else if let Some((key, value)) = word.split_once('=') {
-                words.options.entry(key.to_owned()).or_default().push(value.to_owned());
+                arguments.options.entry(key.to_owned()).or_default().push(value.to_owned());
             } else {
-                words.plain.push(word.to_owned());
+                arguments.plain.push(word.to_owned());
             }
         }
-        words
+        arguments
     }
 
     /// Panics about an invalid script.
@@ -126,17 +126,17 @@ impl Words {
     }
 
     pub(crate) fn taints(&mut self) -> Vec<Taint> {
-        let words = self.section("taints");
+        let arguments = self.section("taints");
         let taint = |word: &String| {
             let (rest, effect) = word.rsplit_once(':').unwrap_or((word, "NoSchedule"));
             let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
             Taint::new(key, value, self.effect(effect))
         };
-        words.iter().map(taint).collect()
+        arguments.iter().map(taint).collect()
     }
 
     pub(crate) fn tolerations(&mut self) -> Vec<Toleration> {
-        let words = self.section("tolerates");
+        let arguments = self.section("tolerates");
         let toleration = |word: &String| {
             let (rest, effect) = match word.rsplit_once(':') {
                 Some((rest, effect)) => (rest, Some(self.effect(effect))),
@@ -149,10 +149,10 @@ impl Words {
             let key = (key != "*").then(|| key.into());
             Toleration { key, op, value: value.into(), effect }
         };
-        words.iter().map(toleration).collect()
+        arguments.iter().map(toleration).collect()
     }
 
-    /// Panics about unused words; `plain` words were used.
+    /// Panics about unused arguments; `plain` arguments were used.
     pub(crate) fn end(&self, plain: usize) {
         let left =
             self.options.keys().chain(self.sections.keys()).chain(self.plain.iter().skip(plain));
