@@ -160,7 +160,7 @@ fn times(line: &str) -> String {
             let bare = done.trim_end_matches(' ').len();
             let spaces = done.len() - bare;
             // Columns of numbers are right-aligned; values after a label are left-aligned.
-            let column = spaces >= 2 && done[..bare].trim_start().contains(' ');
+            let column = spaces >= 2 && done[..bare].trim_start().contains("  ");
             if column {
                 done.truncate(bare);
                 let _ = write!(done, "{:>width$}", "#s", width = spaces + token.len());
@@ -193,7 +193,7 @@ fn squeezed(line: &str) -> String {
         let spaces = rest[gap..].len() - word.len();
         done.push_str(&rest[..gap]);
         // Only columns are squeezed, not values after a label.
-        let column = done.trim().contains(' ');
+        let column = done.trim().contains("  ");
         done.push_str(&" ".repeat(if is_age && column { 2 } else { spaces }));
         rest = word;
     }

@@ -64,7 +64,7 @@ fn the_line_is_cut_to_the_terminal_and_never_wraps() {
 fn a_second_interrupt_cancels_the_job_and_reports_its_end() {
     let cluster = full();
     let mut terminal = run_on(&cluster, 100, &["--", "true"]);
-    terminal.wait_for("waits, place 1 of 1");
+    terminal.wait_for("Job 2 pending, position 1 of 1");
     terminal.press(INTERRUPT);
     terminal.wait_for("Press Ctrl-C again within 3 seconds to cancel the job");
     terminal.press(INTERRUPT);
@@ -80,7 +80,7 @@ fn a_terminal_that_cannot_rewrite_a_line_gets_lines() {
     let mut command = cluster.cli(&["run", "--gpus", "1", "--", "true"]);
     command.env("TERM", "dumb");
     let mut terminal = Terminal::start(&command, 100, 24);
-    terminal.wait_for("waits, place 1 of 1");
+    terminal.wait_for("Job 2 pending, position 1 of 1");
     terminal.press(INTERRUPT);
     assert_eq!(terminal.end().code(), Some(130));
 }
