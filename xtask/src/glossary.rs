@@ -33,7 +33,9 @@ pub(crate) fn check() -> Result<Report> {
 }
 
 fn is_source(file: &str) -> bool {
-    file.starts_with("crates/") && file.contains("/src/") && file.ends_with(".rs")
+    file.starts_with("crates/")
+        && file.contains("/src/")
+        && std::path::Path::new(file).extension().is_some_and(|ending| ending == "rs")
 }
 
 /// Types in the last column of each table row, with the line number: `` `engine::WaitReason` ``.
@@ -75,7 +77,8 @@ mod tests {
 
     #[test]
     fn types_are_read_from_the_last_column_only() {
-        let text = "| pending | `Pending` in REST | `engine::WaitReason`, `PodState`, `wait.rs` |\n";
+        let text =
+            "| pending | `Pending` in REST | `engine::WaitReason`, `PodState`, `wait.rs` |\n";
         let names: Vec<String> = types(text).into_iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["engine::WaitReason", "PodState"]);
     }

@@ -4,6 +4,7 @@
 //! object: doc comments that start with an interrogative clause, and indefinite persons.
 
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -73,8 +74,9 @@ pub(crate) fn run(rest: &[String]) -> Result<ExitCode, CommandError> {
 fn violations() -> Result<Vec<String>> {
     let mut found = Vec::new();
     for file in repo::files()? {
-        let is_rust = file.ends_with(".rs");
-        if !is_rust && !file.ends_with(".md") {
+        let ending = Path::new(&file).extension().and_then(|ending| ending.to_str());
+        let is_rust = ending == Some("rs");
+        if !is_rust && ending != Some("md") {
             continue;
         }
         let text = fs::read_to_string(repo::root().join(&file))
@@ -117,7 +119,7 @@ fn names_person(line: &str) -> bool {
                 let is_part = |c: char| c.is_alphanumeric() || "_/".contains(c);
                 let in_name = |c: Option<char>| c.is_some_and(is_part);
                 let is_quoted = |c: Option<char>| c.is_some_and(|c| c == '"' || c == '`');
-                !in_name(before) && !in_name(after) && !(is_quoted(before) && is_quoted(after))
+                !(in_name(before) || in_name(after) || is_quoted(before) && is_quoted(after))
             })
         })
     })

@@ -161,9 +161,9 @@ impl Registrar {
 fn no_token() -> ClientError {
     ClientError::Refused {
         status: 401,
-        body: ErrorBody::new(
+        body: Box::new(ErrorBody::new(
             ErrorCode::Unauthenticated,
             "no registration token and no API key of an earlier registration",
-        ),
+        )),
     }
 }

@@ -335,7 +335,7 @@ mod tests {
     fn a_gateway_error_has_the_exit_code_of_an_unreachable_server() {
         let refused = |status, code: ErrorCode| {
             let body = ErrorBody::new(code, "http://x answered so");
-            super::code(&ClientError::Refused { status, body }.into())
+            super::code(&ClientError::Refused { status, body: Box::new(body) }.into())
         };
         assert_eq!((refused(502, ErrorCode::Unknown), refused(504, ErrorCode::Unknown)), (5, 5));
         assert_eq!(
@@ -343,7 +343,7 @@ mod tests {
             (1, 1)
         );
         let body = ErrorBody::new(ErrorCode::Unknown, "http://x answered 404 Not Found");
-        let told = sentence(&ClientError::Refused { status: 404, body }.into());
+        let told = sentence(&ClientError::Refused { status: 404, body: Box::new(body) }.into());
         assert!(told.contains("404 Not Found"), "{told}");
     }
 

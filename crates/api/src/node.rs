@@ -169,6 +169,7 @@ wire_enum! {
     }
 }
 
+#[allow(clippy::derivable_impls, reason = "`wire_enum!` takes no attribute of a variant")]
 impl Default for PriceSource {
     fn default() -> Self {
         Self::Unknown

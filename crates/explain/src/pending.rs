@@ -274,12 +274,12 @@ fn jobs(handles: &[String]) -> String {
 
 /// The first few names, joined by this word.
 fn names(names: &[String], word: &str) -> String {
-    let named: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-    match (names.len().saturating_sub(NAMED), named.split_last()) {
+    let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    match (names.len().saturating_sub(NAMED), first.split_last()) {
         (0, Some((last, rest))) if !rest.is_empty() => {
             format!("{} {word} {last}", rest.join(", "))
         }
-        (0, _) => named.concat(),
-        (more, _) => format!("{} {word} {more} more", named.join(", ")),
+        (0, _) => first.concat(),
+        (more, _) => format!("{} {word} {more} more", first.join(", ")),
     }
 }

@@ -194,7 +194,7 @@ pub fn alternative(alternative: &engine::Alternative) -> Alternative {
     use engine::Alternative as Change;
     match alternative {
         Change::GpuCount(gpus) => Alternative::Gpus(*gpus),
-        Change::GpuFraction(share) => Alternative::GpuShare(share.get().into()),
+        Change::GpuFraction(share) => Alternative::GpuShare(share.get()),
         Change::GpuMemory(memory) => Alternative::GpuMemory(memory.0),
         Change::MinGpuMemory(memory) => Alternative::MinGpuMemory(memory.0),
         Change::Models(models) => {

@@ -27,7 +27,7 @@ pub(crate) const LIBRARIES: [&str; 6] = [
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
 ];
 
-/// Upper bound of NVLinks on any GPU.
+/// Upper bound of `NVLinks` on any GPU.
 const MOST_LINKS: u32 = 36;
 
 /// NVML field: row remapping failed. Such a GPU needs to be replaced.
@@ -225,7 +225,7 @@ fn load_library() -> Result<Nvml, NvmlError> {
 
 type Handle<'a> = nvml_wrapper::Device<'a>;
 
-/// Constant properties, and the remote ends of the NVLinks.
+/// Constant properties, and the remote ends of the `NVLinks`.
 fn facts(gpu: &Handle<'_>, index: u32) -> Result<(Device, Vec<String>), NvmlError> {
     let device = Device {
         index,

@@ -26,7 +26,7 @@ const REPORT: u64 = 64;
 /// Order of arrivals.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
-    /// UniqueNames each, in file order.
+    /// `UniqueNames` each, in file order.
     FileOrder,
     /// By name; repeats allowed.
     Named(Vec<String>),

@@ -1,5 +1,6 @@
 //! Durations as Go formats them, `1h30m`, optionally with days.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -104,7 +105,7 @@ fn format_in<const N: usize>(duration: Duration, units: [(&str, u64); N]) -> Str
     for (name, nanoseconds) in units {
         let count = rest / u128::from(nanoseconds);
         if count > 0 {
-            text += &format!("{count}{name}");
+            let _ = write!(text, "{count}{name}");
             rest %= u128::from(nanoseconds);
         }
     }

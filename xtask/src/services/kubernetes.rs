@@ -41,7 +41,7 @@ pub(super) fn start() -> Result<RunningService> {
 }
 
 /// Without Go: the cluster of KUBECONFIG, if it is on this machine. The tests install kinds and webhooks, so a remote
-/// cluster must be named explicitly with AGENTAFLOW_TEST_KUBE.
+/// cluster must be named explicitly with `AGENTAFLOW_TEST_KUBE`.
 fn external(error: &anyhow::Error) -> Result<RunningService> {
     let kubeconfig = variable("KUBECONFIG")
         .filter(|file| fs::read_to_string(file).is_ok_and(|text| is_on_this_machine(&text)));

@@ -350,14 +350,14 @@ async fn an_invalid_message_does_not_affect_later_messages() {
         .write_all(b"{\"id\":1,\"command\":\"fly\"}\nnonsense\n{\"id\":2,\"command\":\"hello\"}\n")
         .await
         .unwrap();
-    let mut text = String::new();
-    while text.lines().count() < 3 || !text.ends_with('\n') {
+    let mut answers = String::new();
+    while answers.lines().count() < 3 || !answers.ends_with('\n') {
         let mut buffer = [0; 4096];
         let count = stream.read(&mut buffer).await.unwrap();
-        assert!(count > 0, "{text}");
-        text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        assert!(count > 0, "{answers}");
+        answers.push_str(&String::from_utf8_lossy(&buffer[..count]));
     }
-    assert!(text.contains("\"protocol\":1"), "{text}");
+    assert!(answers.contains("\"protocol\":1"), "{answers}");
     assert_eq!(run(&agent, test.spec(2, "exit 4")).await.code, Some(4));
 }
 

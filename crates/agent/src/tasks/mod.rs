@@ -188,7 +188,10 @@ impl Tasks {
             _ if known => {}
             Some(runtime) => self.spawn(Task::new(assignment, runtime), TaskOrigin::Assigned),
             None => {
-                self.report_end(key, TaskUpdate::Refused { detail: no_runtime(assignment.runtime) })
+                self.report_end(
+                    key,
+                    TaskUpdate::Refused { detail: no_runtime(assignment.runtime) },
+                );
             }
         }
     }

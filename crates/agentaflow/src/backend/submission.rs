@@ -229,7 +229,7 @@ mod tests {
         let rejection = || {
             let detail = "`gpu_memory_required` and `estimated_duration_seconds`, `priority`";
             let body = ErrorBody::new(ErrorCode::Invalid, detail);
-            anyhow::Error::from(ClientError::Refused { status: 422, body })
+            anyhow::Error::from(ClientError::Refused { status: 422, body: Box::new(body) })
         };
         let content = SubmissionContent::Job(Box::default());
         let mut submission = Submission { content, source: None };

@@ -13,7 +13,7 @@ use clap_complete::engine::ArgValueCandidates;
 /// Show or set the placement strategy
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// New strategy, such as least_utilized, best_fit, priority or round_robin
+    /// New strategy, such as `least_utilized`, `best_fit`, `priority` or `round_robin`
     #[arg(value_name = "NAME", add = ArgValueCandidates::new(candidates::strategies))]
     name: Option<String>,
     #[command(flatten)]

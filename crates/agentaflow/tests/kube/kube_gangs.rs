@@ -234,7 +234,7 @@ fn uids(pods: &[Pod], but: &str) -> Vec<(Option<String>, Option<String>)> {
     others.map(|pod| (pod.metadata.name.clone(), pod.metadata.uid.clone())).collect()
 }
 
-/// The pod has the condition PodScheduled.
+/// The pod has the condition `PodScheduled`.
 fn is_told_placed(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|one| one.type_ == "PodScheduled" && one.status == "True")
@@ -247,7 +247,7 @@ fn is_ours(pod: &Pod) -> bool {
     node.is_none() || annotations.and_then(|all| all.get("agentaflow.gpu/assigned-node")) == node
 }
 
-/// Minimal PodGroup CRD of the scheduler plugins.
+/// Minimal `PodGroup` CRD of the scheduler plugins.
 fn pod_group_kind() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",

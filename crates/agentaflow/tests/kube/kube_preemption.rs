@@ -305,7 +305,7 @@ async fn wait_budget(share: &Share, name: &str) {
     .await;
 }
 
-/// Quotas and policies saw a pod without a PriorityClass; a later annotation does not count.
+/// Quotas and policies saw a pod without a `PriorityClass`; a later annotation does not count.
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn where_admission_is_on_an_annotation_that_comes_later_stops_nobody() {

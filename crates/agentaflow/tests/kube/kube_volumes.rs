@@ -46,7 +46,7 @@ fn volume(name: &str, class: &str, key: &str, value: &str) -> Value {
     })
 }
 
-/// A StorageClass with WaitForFirstConsumer.
+/// A `StorageClass` with `WaitForFirstConsumer`.
 async fn late_class(share: &Share, name: &str, provisioner: &str) -> String {
     let name = format!("{name}-{}", share.id);
     let class = json!({

@@ -241,7 +241,7 @@ fn check(status: &Value, kind: &str, is: &str, reason: &str) {
     assert_eq!((&found["status"], &found["reason"]), (&json!(is), &json!(reason)), "{status}");
 }
 
-/// GPUNode of a monitor.
+/// `GPUNode` of a monitor.
 fn gpu_node(share: &Share, node: &str) -> Value {
     let device = |id: &str| {
         json!({"id": id, "name": "NVIDIA A100-SXM4-80GB", "memoryTotal": 81_920,

@@ -188,5 +188,5 @@ async fn refused(response: Response) -> ClientError {
     let body = serde_json::from_slice(&read).unwrap_or_else(|_| {
         ErrorBody::new(ErrorCode::Unknown, format!("{} answered {status}", shown(&url)))
     });
-    ClientError::Refused { status: status.as_u16(), body }
+    ClientError::Refused { status: status.as_u16(), body: Box::new(body) }
 }

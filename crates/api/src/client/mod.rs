@@ -69,7 +69,7 @@ pub enum ClientError {
     Refused {
         /// The HTTP status.
         status: u16,
-        body: ErrorBody,
+        body: Box<ErrorBody>,
     },
     /// The response is not one of this API.
     #[error("{url} answered with something that is not from an agentaflow server: {cause}")]

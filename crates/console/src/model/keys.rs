@@ -221,7 +221,7 @@ impl Model {
     fn confirm(&mut self, handle: &str) {
         match self.job(handle) {
             Some(job) if !job.status.is_final() => {
-                self.overlay = Overlay::Confirm(handle.to_owned())
+                self.overlay = Overlay::Confirm(handle.to_owned());
             }
             _ => self.notice = Some((self.now, format!("Job {handle} has already finished"))),
         }

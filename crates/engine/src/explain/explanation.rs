@@ -291,7 +291,7 @@ impl Scheduler {
             match fit::eligibility(asked, &host.spec, room) {
                 Eligibility::Eligible(_) if room.open || opening_helps => nodes.push(key),
                 Eligibility::Excluded(code) if room.open && code.is_about_gpus() => {
-                    others.push(key)
+                    others.push(key);
                 }
                 Eligibility::Eligible(_) | Eligibility::Excluded(_) => {}
             }

@@ -56,7 +56,7 @@ impl Scheduler {
             }
             match fit::summary_shortfall(shape, brief) {
                 Some(ShortfallCode::Unschedulable) => {
-                    self.count_node(*node, ShortfallCode::Unschedulable, &mut count)
+                    self.count_node(*node, ShortfallCode::Unschedulable, &mut count);
                 }
                 Some(code) if brief.has_closed_gpus => self.count_node(*node, code, &mut count),
                 Some(code) => count.add(code, 1, fit::summary_amount(code, brief)),

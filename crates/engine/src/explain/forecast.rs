@@ -157,7 +157,7 @@ impl Scheduler {
                 seen.entry(beneficiary).or_default().victims.extend(victims);
             }
             Decision::Displace { workload, action: OnFault::Requeue, .. } => {
-                self.stop_at_once(&workload)
+                self.stop_at_once(&workload);
             }
             Decision::Displace { .. } | Decision::Wait { .. } => {}
         }

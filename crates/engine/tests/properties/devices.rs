@@ -130,7 +130,7 @@ impl Ledger {
         );
         match request.gpu {
             GpuRequest::Fraction(_) if node.whole_gpus_only => {
-                assert_eq!(chosen.share, GpuShare::Whole)
+                assert_eq!(chosen.share, GpuShare::Whole);
             }
             GpuRequest::Memory(wanted) if node.whole_gpus_only => {
                 assert!(wanted <= gpu.memory, "the GPU is too small");

@@ -82,7 +82,7 @@ fn check_affinity(
     let here = meant().any(|task| near(ledger, task.node, node, &term.key));
     match term.kind {
         AffinityKind::AntiAffinity => {
-            assert!(!here, "{} is near what it wants to be away from", workload.id)
+            assert!(!here, "{} is near what it wants to be away from", workload.id);
         }
         AffinityKind::Affinity => {
             let alike = |other: &&TaskAffinity| {

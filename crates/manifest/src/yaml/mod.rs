@@ -105,7 +105,7 @@ pub enum PathStep<'a> {
     Item(usize),
 }
 
-/// PathStep of a path: a key, or an index as text (`"0"`).
+/// `PathStep` of a path: a key, or an index as text (`"0"`).
 pub trait AsPathStep {
     /// Resolves the step against the collection that contains its target.
     fn step<'a>(&'a self, into: &Content) -> Option<PathStep<'a>>;

@@ -12,6 +12,7 @@ use agentaflow_engine::{
 use agentaflow_explain::wire::Clock;
 
 use super::job::workload::{expected_ms, job_of, workload_id};
+use super::node::LiveNode;
 use super::pricing::{self, HOUR_MS};
 use super::state::State;
 use crate::api_error::ApiError;
@@ -92,7 +93,7 @@ impl State {
     }
 
     fn planned_task(&self, task: &TaskAssignment) -> PlannedTask {
-        let node = self.nodes.get(task.node).map(|node| node.row());
+        let node = self.nodes.get(task.node).map(LiveNode::row);
         let simulated = node.is_some_and(|node| node.spec.simulated);
         PlannedTask {
             task: task.task,

@@ -10,6 +10,7 @@ use agentaflow_api::node::{GpuInstance, Heartbeat, Node, NodeRegistration, NodeU
 use agentaflow_engine::{GpuHealth, GpuView};
 
 use super::handle::{Core, NodeRef};
+use super::node::LiveNode;
 use crate::api_error::ApiError;
 
 /// A transaction that takes longer has probably lost its database.
@@ -82,7 +83,7 @@ impl Core {
         let (id, view) = self
             .change(|state| {
                 let id = state.nodes.find(node)?;
-                let view = state.nodes.get(id).map(|node| node.view());
+                let view = state.nodes.get(id).map(LiveNode::view);
                 state.delete_node(id)?;
                 Ok((id, view))
             })

@@ -13,7 +13,7 @@ use agentaflow_engine::{
 use super::explain::{job_name, pending_reason};
 use super::job::workload::{grace_ms, job_of};
 use super::journal::EventSubject;
-use super::node::{TaskBooking, TaskRef};
+use super::node::{LiveNode, TaskBooking, TaskRef};
 use super::pricing;
 use super::state::State;
 use crate::store::TaskAssignment;
@@ -164,9 +164,9 @@ impl State {
 
     /// Moves all jobs off a node because the server stops. They are requeued and lose no retry.
     pub(super) fn evacuate_node(&mut self, id: NodeId) {
-        self.nodes.update(id, |node| node.begin_evacuation());
+        self.nodes.update(id, LiveNode::begin_evacuation);
         self.report_node(id);
-        let jobs = self.nodes.get(id).map(|node| node.jobs()).unwrap_or_default();
+        let jobs = self.nodes.get(id).map(LiveNode::jobs).unwrap_or_default();
         for job in jobs {
             let Some(spec) = self.jobs.get(job).map(|job| &job.spec) else { continue };
             let grace = grace_ms(spec).min(EVACUATION_GRACE_MS);

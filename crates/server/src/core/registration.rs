@@ -11,7 +11,7 @@ use agentaflow_api::node::{NodeRegistration, NodeSpec, PriceSource};
 use agentaflow_api::units::{Dollars, Secret, Stamp};
 use agentaflow_engine::{MicroDollars, Price};
 
-use super::node::{Contact, engine_node};
+use super::node::{Contact, LiveNode, engine_node};
 use super::state::State;
 use crate::api_error::ApiError;
 use crate::auth;
@@ -176,12 +176,12 @@ impl State {
         let leased =
             |id: NodeId| self.nodes.get(id).filter(|live| !live.is_push() && !live.lease_expired());
         let moved = self.nodes.agent_named(agent).filter(|row| row.node_id != node);
-        if moved.and_then(|row| leased(row.node_id)).is_some_and(|live| live.was_heard()) {
+        if moved.and_then(|row| leased(row.node_id)).is_some_and(LiveNode::was_heard) {
             let message = "an agent of this name works for another node that is alive";
             return Err(ApiError::conflict(ErrorCode::AgentTaken, message));
         }
         let has_other = self.nodes.agents_of(node).any(|row| row.agent_id != agent);
-        if has_other && leased(node).is_some_and(|live| live.has_tasks()) {
+        if has_other && leased(node).is_some_and(LiveNode::has_tasks) {
             let message = "another agent of this node still has jobs; stop it, or wait for three missed heartbeats \
                            and the grace period of its jobs";
             return Err(ApiError::conflict(ErrorCode::NodeTaken, message));

@@ -14,7 +14,7 @@ use super::handle::Ids;
 use super::job::JobTable;
 use super::journal::{EventSubject, Journal};
 use super::ledger::Ledger;
-use super::node::NodeTable;
+use super::node::{LiveNode, NodeTable};
 use super::published::{Published, QueueView};
 use super::queue_table::QueueTable;
 use crate::directory::SharedDirectory;
@@ -55,7 +55,7 @@ impl State {
 
     /// Brings the engine's description of a node up to date.
     pub(super) fn report_node(&mut self, id: NodeId) {
-        let events = self.nodes.update(id, |node| node.engine_events());
+        let events = self.nodes.update(id, LiveNode::engine_events);
         self.apply_all(events.into_iter().flatten());
     }
 

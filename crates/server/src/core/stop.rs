@@ -59,7 +59,7 @@ impl State {
         }
         match end {
             RequestedEnd::Complete => {
-                self.finish_job(id, JobStatus::Completed, EndReason::Completed, None)
+                self.finish_job(id, JobStatus::Completed, EndReason::Completed, None);
             }
             RequestedEnd::Cancel => {
                 let message = Some("cancelled before it started".into());

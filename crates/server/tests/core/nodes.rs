@@ -31,7 +31,7 @@ async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
     assert!(second.report(key, ended(0, 5)).await);
     assert_eq!(rig.job(id).await.status, JobStatus::Completed);
     // The first node returns, is active again, and receives an empty sync.
-    first.beat().await;
+    first.beat();
     let told = loop {
         if let Message::Sync { assignments, .. } = first.next().await {
             break assignments;
@@ -74,7 +74,7 @@ async fn a_job_with_on_node_lost_wait_is_not_requeued() {
         .await;
     let job = rig.job(id).await;
     assert_eq!((job.status, job.attempt), (JobStatus::Running, 1));
-    first.beat().await;
+    first.beat();
     assert!(first.report(assignment.key, ended(0, 5)).await);
     assert_eq!(rig.job(id).await.status, JobStatus::Completed);
 }
@@ -208,8 +208,8 @@ async fn tasks_that_fail_after_a_lost_node_do_not_fail_the_gang() {
     let (one, two) = (first.assignment().await.key, second.assignment().await.key);
     first.report(one, running()).await;
     second.report(two, running()).await;
-    first.beat().await;
-    second.beat().await;
+    first.beat();
+    second.beat();
     // The first node dies; the second notices before the server does.
     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     assert!(second.report(two, ended(1, 5)).await);

@@ -261,7 +261,7 @@ impl Worker {
         self.core.report(self.agent, batch).await.unwrap().accepted[0]
     }
 
-    pub(crate) async fn beat(&self) {
+    pub(crate) fn beat(&self) {
         let beat = Heartbeat::default();
         self.core.heartbeat(&NodeRef::Number(self.node), beat).unwrap();
     }
@@ -272,7 +272,7 @@ impl Worker {
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                () = tokio::time::sleep(INTERVAL / 2) => self.beat().await,
+                () = tokio::time::sleep(INTERVAL / 2) => self.beat(),
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::failure;
 /// Objects per list request.
 const PAGE_SIZE: u32 = 500;
 
-/// Of ConfigMaps only the configuration of the device plugin is checked.
+/// Of `ConfigMap`s only the configuration of the device plugin is checked.
 const CONFIG_MAP: &str = "ConfigMap";
 
 /// Group, version and kind of checked objects.

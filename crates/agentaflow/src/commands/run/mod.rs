@@ -118,9 +118,9 @@ async fn watch(
     let output = follow::follow_job(backend, submitted, &line);
     let progress = async {
         if quiet {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         } else {
-            progress::print_progress(backend, &name, &line).await
+            progress::print_progress(backend, &name, &line).await;
         }
     };
     tokio::pin!(output, progress);

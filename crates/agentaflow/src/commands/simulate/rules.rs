@@ -113,7 +113,7 @@ fn single_input(inputs: &[InputKind]) -> Result<InputKind> {
             "missing input: use a SCENARIO file, --trace FILE, --synthetic, --experiment fgd or --demo",
         )),
         [first, second, ..] => {
-            Err(usage(format!("{} cannot be combined with {}", first.option(), second.option(),)))
+            Err(usage(format!("{} cannot be combined with {}", first.option(), second.option())))
         }
     }
 }

@@ -36,13 +36,13 @@ impl TermVerdicts {
                     verdict.block(ShortfallCode::TaskAffinity);
                 }
                 (AffinityKind::AntiAffinity, None) if here => {
-                    verdict.block(ShortfallCode::TaskAntiAffinity)
+                    verdict.block(ShortfallCode::TaskAntiAffinity);
                 }
                 (AffinityKind::Affinity, Some(weight)) if here => {
-                    verdict.preference += weight as i32
+                    verdict.preference += weight as i32;
                 }
                 (AffinityKind::AntiAffinity, Some(weight)) if here => {
-                    verdict.preference -= weight as i32
+                    verdict.preference -= weight as i32;
                 }
                 _ => {}
             }
@@ -57,14 +57,14 @@ impl TermVerdicts {
             match (term.kind, term.weight) {
                 _ if there == 0 => {}
                 (AffinityKind::AntiAffinity, None) => {
-                    verdict.block(ShortfallCode::TaskAntiAffinity)
+                    verdict.block(ShortfallCode::TaskAntiAffinity);
                 }
                 (AffinityKind::Affinity, None) => verdict.preference += there,
                 (AffinityKind::Affinity, Some(weight)) => {
-                    verdict.preference += weight as i32 * there
+                    verdict.preference += weight as i32 * there;
                 }
                 (AffinityKind::AntiAffinity, Some(weight)) => {
-                    verdict.preference -= weight as i32 * there
+                    verdict.preference -= weight as i32 * there;
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::lint::machine::Machine;
 use crate::lint::object::{Container, Pod, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, append, set};
 
-/// Requests of DaemonSets (device plugin, monitoring, network), which a fix leaves free.
+/// Requests of `DaemonSets` (device plugin, monitoring, network), which a fix leaves free.
 const DAEMONS_CPU_MILLI: u64 = 420;
 const DAEMONS_MEMORY_MIB: u64 = 1024;
 
@@ -209,7 +209,7 @@ fn same_model(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findi
 struct MachineResource {
     resource: &'static str,
     left: fn(&Machine) -> Amount,
-    /// Rest of the machine after the usual DaemonSets, as a quantity; none where nothing is left.
+    /// Rest of the machine after the usual `DaemonSets`, as a quantity; none where nothing is left.
     fix: fn(&Machine) -> Option<String>,
     format: fn(Amount) -> String,
 }

@@ -30,7 +30,7 @@ pub(crate) async fn create(
 ) -> Result<(StatusCode, Answer<Shown>), ApiError> {
     check_user(&new)?;
     let queue = new.default_queue.unwrap_or_else(|| "root".to_owned());
-    known_queue(&app, &queue).await?;
+    known_queue(&app, &queue)?;
     let password_hash = match &new.password {
         Some(password) => Some(app.auth.passwords.hash(password).await?),
         None => None,
@@ -92,7 +92,7 @@ pub(crate) async fn update(
     check_user_update(&update)?;
     find(&app, id)?;
     if let Some(queue) = &update.default_queue {
-        known_queue(&app, queue).await?;
+        known_queue(&app, queue)?;
     }
     let password_hash = match &update.password {
         Some(password) => Some(app.auth.passwords.hash(password).await?),
@@ -160,7 +160,7 @@ fn find(app: &App, id: UserId) -> Result<UserRow, ApiError> {
     row.ok_or_else(|| ApiError::not_found(format!("there is no user with the number {id}")))
 }
 
-async fn known_queue(app: &App, name: &str) -> Result<(), ApiError> {
+fn known_queue(app: &App, name: &str) -> Result<(), ApiError> {
     if name == "root" || app.core.queue(name).is_some() {
         return Ok(());
     }
