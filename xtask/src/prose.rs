@@ -22,7 +22,7 @@ Prints each doc comment that starts with What, Who, Whether, Those, How or Where
 line with an indefinite person.";
 
 /// Number of known violations. Lower the number with every fix; never raise it.
-const CEILING: usize = 190;
+const CEILING: usize = 0;
 
 /// First words of doc comments that stand for a noun.
 const OPENERS: [&str; 12] = [

@@ -155,7 +155,7 @@ fn unkind_folders_are_read_as_far_as_they_can_be() {
     let skipped = skipped(&answer);
     for note in [
         "binary.md: not text",
-        "latin.txt: not all of it is UTF-8",
+        "latin.txt: replaced invalid UTF-8",
         "huge.txt: larger than 1 MiB",
         "1 symbolic links not followed",
         "more than 24 directories deep",

@@ -137,7 +137,11 @@ impl PendingReason {
     pub fn code(&self) -> PendingCode {
         match self {
             Self::NoNodes => PendingCode::NoNodes,
-            Self::NoRoom(fit) | Self::NeverFits(fit) if fit.lacks_runtime() => {
+            Self::NoRoom(fit)
+            | Self::NeverFits(fit)
+            | Self::GangIncomplete { summary: fit, .. }
+                if fit.lacks_runtime() =>
+            {
                 PendingCode::NoRuntime
             }
             Self::NoRoom(_) => PendingCode::NoRoom,

@@ -237,16 +237,16 @@ mod tests {
         check("team", Some("research"), 7, &[]);
         check("team", None, 7, &[]);
         check("elsewhere", None, 10, &[]);
-        check("team", Some("research"), 8, &["spec.priority: 8", "`research`", "write 7 or less"]);
-        check("school", None, 5, &["`students`", "write 3 or less"]);
+        check("team", Some("research"), 8, &["spec.priority: 8", "`research`", "use 7 or less"]);
+        check("school", None, 5, &["`students`", "use 3 or less"]);
         check(
             "team",
             Some("gone"),
             5,
-            &["spec.queue", "does not exist", "write one that does: `research`"],
+            &["spec.queue", "does not exist", "use one that does: `research`"],
         );
         check("team", Some("students"), 1, &["does not serve namespace `team`", "`research`"]);
-        check("elsewhere", Some("students"), 1, &["leave `queue` out"]);
+        check("elsewhere", Some("students"), 1, &["omit `queue`"]);
     }
 
     fn status(status: Value) -> Status {

@@ -184,7 +184,7 @@ mod tests {
         if std::os::unix::fs::chown(&path, Some(4711), None).is_ok() {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
             let words = prepare(&path).unwrap_err().to_string();
-            assert!(words.contains("the user with the number 4711"), "{words}");
+            assert!(words.contains("user id 4711"), "{words}");
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o755);
         }
     }

@@ -182,7 +182,7 @@ mod tests {
         let Ok(GpuChoice::Simulated(spec)) = gpus("simulated:4xH100") else { panic!() };
         assert_eq!((spec.count, &*spec.model), (4, "H100"));
         for (text, expected) in [
-            ("simulated:999xA100", "between 1 and 64"),
+            ("simulated:999xA100", "1 to 64"),
             ("simulated:2xZX81", "is not known"),
             ("real", "use auto"),
         ] {

@@ -197,7 +197,7 @@ fn invalid_options_are_reported_on_one_line() {
         (
             "generate pod --name p --image i:1 --apply --output-file x",
             2,
-            "error: --apply and --output-file",
+            "error: --apply cannot be combined with --output-file",
         ),
         (
             "generate pod --from wrong.yaml",

@@ -121,7 +121,7 @@ async fn a_job_lives_its_life_from_the_command_line() {
     assert_eq!(me.says(&["jobs"]), "", "what is not a job is said on stderr");
 
     let told = me.says(&["what-if", "--gpus", "2", IMAGE]);
-    check(&told, &[&format!("Would start now on {node}"), "2 × NVIDIA-A100", "$5.00 an hour"]);
+    check(&told, &[&format!("Would start now on {node}"), "2 × NVIDIA-A100", "$5.00 per hour"]);
     let line =
         ["submit", "--name", "train", "--gpus", "2", "--memory", "8G", IMAGE, "--", "python"];
     assert_eq!(me.says(&line), "train\n");
@@ -150,9 +150,9 @@ async fn a_job_lives_its_life_from_the_command_line() {
 
     let told = me.says(&["explain", "next-one"]);
     check(&told, &["0/1 nodes fit", "lacks 1 free GPU (most free 0)", "Position 1 of 1", &node]);
-    check(&me.says(&["explain", "train"]), &[&format!("runs on {node}"), "$5.00 an hour"]);
+    check(&me.says(&["explain", "train"]), &[&format!("Running on {node}"), "$5.00 per hour"]);
     let told = me.says(&["what-if", "--gpus", "1", IMAGE]);
-    check(&told, &["0/1 nodes fit", "$2.50 an hour"]);
+    check(&told, &["0/1 nodes fit", "$2.50 per hour"]);
 
     let nodes = me.json(&["nodes", "-o", "json"]);
     let mine: Vec<&Value> =
@@ -228,7 +228,7 @@ async fn the_scheduler_is_queried_through_the_api_server() {
     })
     .await;
     check(&me.says(&["explain", "vast"]), &["even when empty", "Start time unknown"]);
-    check(&me.says(&["what-if", "--gpus", "1", IMAGE]), &["Would start now", "$2.50 an hour"]);
+    check(&me.says(&["what-if", "--gpus", "1", IMAGE]), &["Would start now", "$2.50 per hour"]);
     let metrics = cluster(&share, None).await.metrics().await.expect("metrics");
     check(&metrics, &["agentaflow_gpu_total", "agentaflow_workloads_pending"]);
 }

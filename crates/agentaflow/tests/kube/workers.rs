@@ -75,7 +75,7 @@ impl Fleet {
         let mut command = Command::new(PROGRAM);
         command.args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"]);
         let mut server = Program::start(with_path(command, &data), &share.file("server.log"));
-        server.says("ready on").await;
+        server.says("listening on").await;
         let token = fs::read_to_string(data.join("admin-token")).unwrap().trim().to_owned();
         let mut command = Command::new(PROGRAM);
         command.args(["agent", "--runtime", "kubernetes", "--health-listen", "none"]);

@@ -155,7 +155,7 @@ fn a_patch_of_kustomize_is_no_whole_object() {
     let (code, _, said) = check(&folder, "-v .", "");
     assert_eq!(code, 0, "{said}");
     for name in ["more.yaml", "overlay/less.yaml"] {
-        assert!(said.contains(&format!("note: {name}: it is a patch")), "{said}");
+        assert!(said.contains(&format!("note: {name}: Kustomize patch")), "{said}");
     }
     // An operand must contain an object.
     let (code, found, _) = check(&folder, "more.yaml", "");
@@ -181,7 +181,7 @@ fn an_operand_without_an_object_is_an_error() {
     fs::write(folder.join("comments.yaml"), "# later\n").unwrap();
     fs::write(folder.join("good.yaml"), CLEAN).unwrap();
     let table = [
-        ("-", "", "-: error AF000 nothing came through the pipe"),
+        ("-", "", "-: error AF000 stdin is empty"),
         ("-", "# later\n", "-: error AF000 it contains only comments"),
         ("-", "image: x:latest\n", "-: error AF000 no Kubernetes object"),
         ("values.yaml good.yaml", "", "values.yaml: error AF000 no Kubernetes object"),

@@ -225,7 +225,7 @@ fn commands_print_text_and_json() {
     assert!(out(&["status"]).contains("SIMULATED"));
     assert!(out(&["status", &id]).contains("completed"));
     assert!(out(&["events", &id]).contains("Submitted"));
-    assert!(out(&["explain", &id]).contains("completed"));
+    assert!(out(&["explain", &id, "-o", "json"]).contains("\"status\": \"completed\""));
     assert!(out(&["what-if", "--gpus", "64", "--", "true"]).contains("64"));
     for list in
         [&["jobs", "-o", "json"][..], &["nodes", "-o", "json"], &["events", &id, "-o", "json"]]

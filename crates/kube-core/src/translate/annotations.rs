@@ -157,7 +157,11 @@ mod tests {
             (names::GPU_MEMORY, "40960", ""),
             (names::GPU_MEMORY, "100Gi", "`100Gi` is not a number of MiB such as 40960"),
             (names::DURATION, "1h", ""),
-            (names::DURATION, "long", "`long` is not a duration"),
+            (
+                names::DURATION,
+                "long",
+                "`long` is not a duration: use a form such as 90s, 5m or 1h30m",
+            ),
             (names::QUEUE, "anything", ""),
         ];
         for (name, value, problem) in table {

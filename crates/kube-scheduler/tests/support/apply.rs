@@ -60,7 +60,7 @@ impl Share {
             // CRDs are shared by all tests; all other objects belong to this test and are deleted with it.
             if resource.kind != "CustomResourceDefinition" {
                 object["metadata"]["labels"][OWNER] = json!(self.id);
-                let mut applied = self.applied.lock().expect("nobody panicked with it");
+                let mut applied = self.applied.lock().expect("no holder panicked");
                 applied.push((resource.clone(), name.clone()));
             }
             Api::all_with(self.client(), &resource)

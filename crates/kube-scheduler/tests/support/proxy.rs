@@ -78,7 +78,7 @@ impl Proxy {
 
     /// Switches to another server on the loopback; open connections are cut.
     pub(crate) fn redirect(&self, port: u16) {
-        *self.target.lock().expect("nobody panicked with it") = format!("127.0.0.1:{port}");
+        *self.target.lock().expect("no holder panicked") = format!("127.0.0.1:{port}");
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 }
@@ -99,7 +99,7 @@ async fn serve(listener: TcpListener, cable: Cable) {
             continue;
         }
         tokio::spawn(async move {
-            let target = cable.target.lock().expect("nobody panicked with it").clone();
+            let target = cable.target.lock().expect("no holder panicked").clone();
             if let Ok(far) = TcpStream::connect(&target).await {
                 pass(near, far, cable).await;
             }

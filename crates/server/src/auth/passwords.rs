@@ -85,5 +85,5 @@ fn verify(password: &Secret, hash: &str) -> bool {
 /// Hash for unknown names, with the parameters of all other hashes.
 fn decoy() -> &'static str {
     static DECOY: OnceLock<String> = OnceLock::new();
-    DECOY.get_or_init(|| hash(&Secret::from("nobody has this password")).unwrap_or_default())
+    DECOY.get_or_init(|| hash(&Secret::from("no user has this password")).unwrap_or_default())
 }

@@ -85,7 +85,7 @@ fn each_kind_of_token_opens_what_it_is_for_and_nothing_else() {
         ("af-invite", TokenProblem::Unrecognised),
         ("af-link", TokenProblem::Unrecognised),
         ("af-orphan", TokenProblem::Unrecognised),
-        ("af-nobody", TokenProblem::Unrecognised),
+        ("af-unknown", TokenProblem::Unrecognised),
         ("", TokenProblem::Unrecognised),
         ("a.b.c", TokenProblem::Unrecognised),
         ("af-revoked", TokenProblem::Expired),
@@ -378,7 +378,7 @@ async fn passwords_are_right_or_wrong_and_nobodys_is_wrong() {
     assert!(passwords.verify(&secret, Some(hash.clone())).await.unwrap());
     assert!(!passwords.verify(&Secret::from("wrong horse"), Some(hash)).await.unwrap());
     assert!(!passwords.verify(&secret, None).await.unwrap());
-    assert!(!passwords.verify(&Secret::from("nobody has this password"), None).await.unwrap());
+    assert!(!passwords.verify(&Secret::from("no user has this password"), None).await.unwrap());
     assert!(!passwords.verify(&secret, Some("not a hash".to_owned())).await.unwrap());
 }
 

@@ -94,6 +94,9 @@ fn complete(mut api: OpenApi) -> OpenApi {
     );
     let components = api.components.get_or_insert_with(Components::new);
     components.schemas.insert(ErrorBody::name().into_owned(), ErrorBody::schema());
+    let mut referenced = Vec::new();
+    ErrorBody::schemas(&mut referenced);
+    components.schemas.extend(referenced);
     for (name, about) in SCHEMES {
         let mut http = Http::new(HttpAuthScheme::Bearer);
         http.description = Some(about.to_owned());

@@ -16,7 +16,7 @@ const SPARK_WIDTH: usize = 60;
 
 pub(super) fn text(subject: &Subject, outcomes: &[Outcome], html: Option<&Path>) -> String {
     let mut text = format!(
-        "{}.\nVirtual time; no job runs. WAIT: mean time to the first start, DONE: mean time to the end.\n\n{}",
+        "{}.\nVirtual time; no job runs. WAIT: mean time to start, DONE: mean time to end.\n\n{}",
         subject.about,
         show::table(subject, outcomes, Some(output::width().min(100))),
     );

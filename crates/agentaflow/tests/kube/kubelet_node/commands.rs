@@ -35,7 +35,7 @@ async fn run_prints_container_logs_and_exits_with_its_code() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("on GPU-"), "{}", lines[0]);
     assert_eq!(lines[1..], numbers);
-    check(&told, &[&format!("runs on {NAME}")]);
+    check(&told, &[&format!("Running on {NAME}")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,7 +155,7 @@ async fn a_container_that_the_kernel_ends_for_its_memory_is_explained() {
     // `tail` buffers endless input.
     assert_eq!(me.says(&line(&words, "tail -c 1000000000 /dev/zero")), "greedy\n");
     in_phase(&share, "greedy", "Failed").await;
-    check(&me.says(&["explain", "greedy"]), &["it is over (failed)", "memory", "--memory"]);
+    check(&me.says(&["explain", "greedy"]), &["Failed: ", "memory", "--memory"]);
     let job = me.json(&["status", "greedy", "-o", "json"]);
     assert_eq!((&job["end_reason"], &job["exit_code"]), (&json!("OutOfMemory"), &json!(137)));
 }

@@ -57,14 +57,14 @@ fn required_affinity_and_anti_affinity_look_at_domains() {
         (near(json!([term("web", "kubernetes.io/hostname")])), "a1"),
         (away(json!([term("web", "zone")])), "b1 x"),
         (away(json!([term("web", "kubernetes.io/hostname")])), "a2 b1 x"),
-        (near(json!([term("none", "zone")])), "no: Near"),
+        (near(json!([term("none", "zone")])), "no: TaskAffinity"),
         (away(json!([term("none", "zone")])), "a1 a2 b1 x"),
         // A missing selector selects no pod, an empty one all pods.
-        (near(json!([no_selector])), "no: Near"),
+        (near(json!([no_selector])), "no: TaskAffinity"),
         (away(json!([no_selector])), "a1 a2 b1 x"),
         (near(json!([everything])), "a1 a2 b1"),
         // One pod must match all terms.
-        (near(json!([term("web", "zone"), term("db", "zone")])), "no: Near"),
+        (near(json!([term("web", "zone"), term("db", "zone")])), "no: TaskAffinity"),
         (
             near(json!([term("web", "zone"),
                 {"labelSelector": {"matchLabels": {"tier": "1"}}, "topologyKey": "kubernetes.io/hostname"}])),
@@ -89,7 +89,7 @@ fn required_affinity_and_anti_affinity_look_at_domains() {
 fn the_first_of_a_group_that_wants_to_be_together_may_start() {
     let own = |labels| pod(labels, near(json!([term("web", "zone")])));
     check(&zones(), own(json!({"app": "web"})), "a1 a2 b1");
-    check(&zones(), own(json!({"app": "db"})), "no: Near");
+    check(&zones(), own(json!({"app": "db"})), "no: TaskAffinity");
     let started = zones().with_pod("b1", json!({"app": "web"}), json!({}));
     check(&started, own(json!({"app": "web"})), "b1");
 }
@@ -115,16 +115,16 @@ fn terms_mean_the_pods_of_their_namespaces() {
         .in_namespace("two");
     let labels = |labels: Value| json!({"namespaceSelector": {"matchLabels": labels}});
     let table = [
-        (json!({}), "no: Near"),
+        (json!({}), "no: TaskAffinity"),
         (json!({"namespaces": ["one"]}), "a1 a2"),
         (json!({"namespaces": ["one", "two"]}), "a1 a2 b1"),
-        (json!({"namespaces": ["absent"]}), "no: Near"),
+        (json!({"namespaces": ["absent"]}), "no: TaskAffinity"),
         (json!({"namespaceSelector": {}}), "a1 a2 b1"),
         (labels(json!({"team": "them"})), "a1 a2 b1"),
         (labels(json!({"env": "test"})), "b1"),
-        (labels(json!({"env": "none"})), "no: Near"),
+        (labels(json!({"env": "none"})), "no: TaskAffinity"),
         (with(labels(json!({"env": "test"})), json!({"namespaces": ["one"]})), "a1 a2 b1"),
-        (json!({"namespaces": [], "namespaceSelector": null}), "no: Near"),
+        (json!({"namespaces": [], "namespaceSelector": null}), "no: TaskAffinity"),
     ];
     for (more, expected) in table {
         let spec = near(json!([with(term("web", "zone"), more)]));
@@ -206,7 +206,7 @@ fn pods_are_spread_over_domains() {
         (
             web(),
             with(spread(json!({"minDomains": 2})), json!({"nodeSelector": {"zone": "a"}})),
-            "no: Selector Spread",
+            "no: NodeSelector TopologySpread",
         ),
         (web(), spread(json!({"labelSelector": null})), "a1"),
         // kube-scheduler counts no pod with an empty selector.
@@ -240,12 +240,12 @@ fn policies_say_which_nodes_count_in_a_spread() {
         .with_pod("a1", json!({"app": "web"}), json!({}));
     let only_a = |more| with(spread(more), json!({"nodeSelector": {"zone": "a"}}));
     let table = [
-        (spread(json!({})), "no: Spread Taint"),
-        (spread(json!({"nodeTaintsPolicy": "Ignore"})), "no: Spread Taint"),
+        (spread(json!({})), "no: Taint TopologySpread"),
+        (spread(json!({"nodeTaintsPolicy": "Ignore"})), "no: Taint TopologySpread"),
         (spread(json!({"nodeTaintsPolicy": "Honor"})), "a1"),
         (only_a(json!({})), "a1"),
         (only_a(json!({"nodeAffinityPolicy": "Honor"})), "a1"),
-        (only_a(json!({"nodeAffinityPolicy": "Ignore"})), "no: Selector Spread"),
+        (only_a(json!({"nodeAffinityPolicy": "Ignore"})), "no: NodeSelector TopologySpread"),
         (only_a(json!({"nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"})), "a1"),
     ];
     for (spec, expected) in table {

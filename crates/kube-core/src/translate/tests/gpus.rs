@@ -61,7 +61,7 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
             json!({}),
             json!("1"),
             two(),
-            &["u1 NVIDIA A100-SXM4-40GB 40960 Healthy", "u2 NVIDIA A100-SXM4-40GB 40960 Unfit"],
+            &["u1 NVIDIA A100-SXM4-40GB 40960 Healthy", "u2 NVIDIA A100-SXM4-40GB 40960 Degraded"],
         ),
         (
             json!({}),
@@ -70,7 +70,7 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
                 json!([device("u1"), device("u2")]),
                 json!([{"id": "u1", "available": false}]),
             )),
-            &["u1 NVIDIA A100-SXM4-40GB 40960 Sick", "u2 NVIDIA A100-SXM4-40GB 40960 Healthy"],
+            &["u1 NVIDIA A100-SXM4-40GB 40960 Failed", "u2 NVIDIA A100-SXM4-40GB 40960 Healthy"],
         ),
         // Duplicate names are unusable.
         (
@@ -124,7 +124,7 @@ fn time_slices_are_gpus_with_a_part_of_the_memory() {
     let named =
         view(labels(), json!("8"), Some(monitor(json!([device("u1"), device("u2")]), status)));
     assert_eq!(told(&named)[1], "u1::1 NVIDIA A100-SXM4-40GB 10240 Healthy");
-    assert_eq!(told(&named)[4], "u2::0 NVIDIA A100-SXM4-40GB 10240 Sick");
+    assert_eq!(told(&named)[4], "u2::0 NVIDIA A100-SXM4-40GB 10240 Failed");
     let readings: Vec<_> =
         named.readings.iter().map(|(id, busy)| (id.as_str(), busy.get())).collect();
     assert_eq!(readings, [("u1::0", 42), ("u1::1", 42), ("u1::2", 42), ("u1::3", 42)]);

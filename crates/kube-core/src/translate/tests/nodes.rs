@@ -22,8 +22,8 @@ fn a_node_selector_wants_all_of_its_labels() {
     let table = [
         (json!({}), "n1 n2 n3"),
         (json!({"gpu": "a100"}), "n1"),
-        (json!({"gpu": "a100", "zone": "b"}), "no: Selector"),
-        (json!({"gpu": "A100"}), "no: Selector"),
+        (json!({"gpu": "a100", "zone": "b"}), "no: NodeSelector"),
+        (json!({"gpu": "A100"}), "no: NodeSelector"),
     ];
     for (selector, expected) in table {
         check(&three(), pod(json!({"nodeSelector": selector})), expected);

@@ -196,7 +196,8 @@ impl Harness {
     fn check_bind(&mut self, bind: &Bind) {
         let name = &bind.pod.key;
         let known = self.known.get(&(Kind::Pod, name.clone()));
-        let known = known.unwrap_or_else(|| panic!("{name} is bound, and nobody told of it"));
+        let known =
+            known.unwrap_or_else(|| panic!("{name} is bound, but the engine has no record"));
         assert_eq!(uid(known), &*bind.pod.uid, "another pod of the name {name} is bound");
         assert!(known["spec"]["nodeName"].is_null(), "{name} is bound twice");
         assert!(!self.plans.contains_key(name) || self.confused, "{name} is bound twice at a time");

@@ -139,7 +139,7 @@ fn a_raised_priority_takes_new_pods_and_running_ones_keep_theirs() {
         found["spec"]["priorityClassName"].as_str().unwrap_or_default().to_owned()
     };
     assert_eq!(class("waits-0"), "agentaflow-7");
-    let words = "GPUWorkload runs Preempted: stopped for `ns/waits`, which has a higher priority";
+    let words = "GPUWorkload runs Preempted: Preempted by `ns/waits`: higher priority";
     assert!(harness.notes.iter().any(|note| note == words), "{:?}", harness.notes);
     assert_eq!(class("runs-0-r1"), "agentaflow-9", "its next pod has the class it asks for now");
 }
@@ -157,8 +157,8 @@ fn events_name_pending_workloads_victims_and_preemptors() {
     let told = |words: &str| harness.notes.iter().any(|note| note.starts_with(words));
     for words in [
         "GPUWorkload also-low FailedScheduling: 0/1 nodes fit: 1 lacks 1 free GPU",
-        "GPUWorkload low Preempted: stopped for `ns/high`, which has a higher priority",
-        "Pod low-0 Preempted: stopped for `ns/high`, which has a higher priority",
+        "GPUWorkload low Preempted: Preempted by `ns/high`: higher priority",
+        "Pod low-0 Preempted: Preempted by `ns/high`: higher priority",
         "GPUWorkload high Preempting: Preempting `ns/low`",
     ] {
         assert!(told(words), "no `{words}` in {:#?}", harness.notes);
