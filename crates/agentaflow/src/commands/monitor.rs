@@ -183,7 +183,7 @@ mod tests {
         assert_eq!((spec.count, &*spec.model), (4, "H100"));
         for (text, expected) in [
             ("simulated:999xA100", "1 to 64"),
-            ("simulated:2xZX81", "is not known"),
+            ("simulated:2xZX81", "unknown GPU model"),
             ("real", "use auto"),
         ] {
             let problem = gpus(text).unwrap_err();
