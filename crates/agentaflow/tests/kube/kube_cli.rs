@@ -219,7 +219,7 @@ async fn the_scheduler_is_queried_through_the_api_server() {
     let told = me.says(&["explain", "vast"]);
     check(&told, &["even when empty", "the scheduler could not be asked"]);
     let told = me.fails(&["what-if", "--gpus", "1", IMAGE], 5);
-    check(&told, &["agentaflow-scheduler-service", "`agentaflow doctor` says"]);
+    check(&told, &["agentaflow-scheduler-service", "run `agentaflow doctor`"]);
 
     serve_in_cluster(&share, &scheduler).await;
     wait_for("the API server passes questions on", async || {

@@ -24,9 +24,9 @@ async fn a_gang_of_64_starts_whole_or_not_at_all() {
     placed_by_us(&share, "blocker").await;
     WorkloadPlan::new(&share, "gang", &PodPlan::new("")).spec("gangSize", 64).create(&share).await;
     let words = waits_because(&share, "gang", "GangIncomplete").await;
-    assert!(words.contains("63 of 64 tasks fit now"), "{words}");
+    assert!(words.contains("63/64 tasks of the gang fit now"), "{words}");
     let words = pod_waits(&share, "gang-63", "Unschedulable").await;
-    assert!(words.contains("63 of 64 tasks fit now"), "{words}");
+    assert!(words.contains("63/64 tasks of the gang fit now"), "{words}");
     let gang = "agentaflow.gpu/workload=gang";
     assert_eq!(bound(&share.pods(gang).await).values().sum::<usize>(), 0);
     share.delete_pod("blocker").await;
@@ -75,7 +75,7 @@ async fn pods_of_a_pod_group_wait_for_each_other_even_when_they_differ() {
     share.create_pod(&member("worker-0").gpus(1)).await;
     let words = pod_waits(&share, "worker-0", "Gated").await;
     // The count is not updated while the reason stays the same.
-    assert!(words.contains("of 3 parts of the gang"), "{words}");
+    assert!(words.contains("/3 pods created"), "{words}");
     share.create_pod(&member("worker-1").gpus(1)).await;
     for pod in ["launcher", "worker-0", "worker-1"] {
         assert_eq!(placed_by_us(&share, pod).await, node);
@@ -136,7 +136,7 @@ async fn a_pod_group_without_room_for_all_starts_none_of_them() {
         share.create_pod(&pod.label("scheduling.x-k8s.io/pod-group", "trio")).await;
     }
     let words = pod_waits(&share, "trio-0", "Unschedulable").await;
-    assert!(words.contains("2 of 3 tasks"), "{words}");
+    assert!(words.contains("2/3 tasks of the gang fit now"), "{words}");
     assert!(bound(&share.pods("").await).is_empty());
     share.node("b", &NodePlan::gpus(1)).await;
     for i in 0..3 {
@@ -172,7 +172,7 @@ async fn a_kubernetes_pod_group_starts_as_a_gang() {
         share.apply_object(member(name).object()).await;
         if name == "pair-0" {
             let words = pod_waits(&share, name, "Gated").await;
-            assert!(words.contains("1 of 2"), "{words}");
+            assert!(words.contains("1/2"), "{words}");
         }
     }
     placed_by_us(&share, "pair-0").await;

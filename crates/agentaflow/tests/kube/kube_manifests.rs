@@ -115,7 +115,7 @@ async fn check(share: &Share, file: &str, name: &str, count: usize, node: Option
 /// Published manifests that the API server accepts but that never run.
 async fn printed_pods_wait(share: &Share) {
     for (file, pod, words) in [
-        ("affinity-pod.yaml", "too-choosy", "outside the node affinity"),
+        ("affinity-pod.yaml", "too-choosy", "not match the node affinity"),
         ("equal-toleration-pod.yaml", "intolerant", "taint nvidia.com/gpu"),
     ] {
         share.apply_file(&format!("{MANIFESTS}/printed/{file}")).await;

@@ -57,7 +57,7 @@ async fn an_outage_longer_than_the_lease_ends_leadership_and_a_restart_recovers(
     share.create_pod(&share.one_gpu("later")).await;
     // A start waits for the API server.
     scheduler.program.restart();
-    scheduler.program.says("cannot read or take the lease").await;
+    scheduler.program.says("cannot read or acquire the lease").await;
     cable.plug();
     share.bound("later").await;
     scheduler.counts("agentaflow_gpu_available", 1.0).await;

@@ -236,7 +236,7 @@ async fn a_stopped_workload_runs_again_when_there_is_room_and_has_spent_no_retry
     set_priority(&share, "grows", 8).await;
     placed_by_us(&share, "grows-0").await;
     let words = waits_because(&share, "modest", "GangIncomplete").await;
-    assert!(words.contains("0 of 2 tasks fit now"), "{words}");
+    assert!(words.contains("0/2 tasks of the gang fit now"), "{words}");
     delete_workload(&share, "grows").await;
     let status = in_phase(&share, "modest", "Running").await;
     assert_eq!(status["retries"], 0);

@@ -41,7 +41,7 @@ async fn a_namespace_at_its_queue_limit_is_pending_with_free_gpus() {
     share.create_pod(&pod(&share, "fifth")).await;
     // Not `Unschedulable`, since more nodes would not help.
     let words = pod_waits(&share, "fifth", "QuotaExceeded").await;
-    assert!(words.contains("may use 4 GPUs: 4 GPUs in use, 1 GPU asked"), "{words}");
+    assert!(words.contains("limit 4 GPUs, 4 GPUs in use, 1 GPU requested"), "{words}");
     share.delete_pod("first-0").await;
     placed_by_us(&share, "fifth").await;
 }
@@ -62,7 +62,7 @@ async fn a_forbidden_or_missing_queue_is_reported() {
     let plan = WorkloadPlan::new(&share, "c", &PodPlan::new(""));
     plan.spec("queue", others.as_str()).create(&share).await;
     let words = pod_waits(&share, "a", "QueueForbidden").await;
-    assert!(words.contains("add it to spec.namespaces"), "{words}");
+    assert!(words.contains("add the namespace to spec.namespaces"), "{words}");
     let words = pod_waits(&share, "b", "QueueMissing").await;
     assert!(words.contains("`nowhere`"), "{words}");
     pod_waits(&share, "d", "QueueForbidden").await;

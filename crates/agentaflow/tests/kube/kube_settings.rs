@@ -37,8 +37,8 @@ async fn the_strategy_is_changed_while_pods_wait_and_none_is_lost() {
     set_strategy(&share, "best_fit").await;
     scheduler.program.says("strategy=best_fit").await;
     set_strategy(&share, "fastest").await;
-    scheduler.program.says("settings not changed").await;
-    scheduler.program.says("there is no strategy `fastest`").await;
+    scheduler.program.says("invalid settings ignored").await;
+    scheduler.program.says("unknown strategy `fastest`").await;
     for index in 0..6 {
         share.delete_pod(&format!("fills-{index}")).await;
     }

@@ -106,7 +106,7 @@ async fn a_bound_volume_decides_the_zone_and_a_missing_claim_is_reported() {
     // The zone is full; free GPUs in another zone do not help.
     share.create_pod(&pod(&share, "again", "data")).await;
     let words = pod_waits(&share, "again", "Unschedulable").await;
-    assert!(words.contains("outside the node affinity"), "{words}");
+    assert!(words.contains("not match the node affinity"), "{words}");
 }
 
 #[tokio::test]
