@@ -265,7 +265,7 @@ async fn jobs_outlive_an_api_server_that_cannot_be_reached_for_a_while() {
     fleet.tell_pod(&pod, &[("complete-after", "1ms")]).await;
     fleet.pod_is(&pod, "Succeeded").await;
     let waiting = fleet.post(&documented());
-    fleet.agent.says("watch interrupted").await;
+    fleet.agent.says("watch failed; reconnecting").await;
     assert_eq!(fleet.job(id)["status"], json!("running"), "the end is not observable yet");
     proxy.plug();
     let job = fleet.is(id, "completed").await;

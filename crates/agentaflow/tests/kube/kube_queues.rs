@@ -146,7 +146,7 @@ async fn guaranteed_quota_is_reclaimed_from_borrowers() {
     in_phase(&share, "own-0", "Running").await;
     in_phase(&share, "own-1", "Running").await;
     // The youngest pods are preempted first, with the reason.
-    let why = "whose queue takes back what it is guaranteed";
+    let why = "its queue reclaims guaranteed quota";
     let told = event(&share, "GPUWorkload", "borrows-3", "Preempted", why).await;
     assert!(told.starts_with(&format!("Preempted by `{}/own-", share.namespace)), "{told}");
     event(&share, "GPUWorkload", "own-0", "Preempting", "/borrows-").await;

@@ -61,7 +61,7 @@ async fn explanations_are_answered_and_decisions_are_logged() {
     for (name, state, reason, words) in [
         ("runs", "Running", json!(null), ""),
         ("waits", "Pending", json!("NoRoom"), "lacks 2 free GPUs (most free 1)"),
-        ("waits-0", "Pending", json!("NoRoom"), "place 1 of 1 in the queue"),
+        ("waits-0", "Pending", json!("NoRoom"), "Position 1 of 1 in the queue"),
         ("parked", "Parked", json!("Unsupported"), "dynamic resource allocation"),
     ] {
         let path = format!("/explain/{}/{name}", share.namespace);

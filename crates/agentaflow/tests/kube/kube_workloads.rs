@@ -21,7 +21,7 @@ async fn a_workload_is_pending_scheduled_running_and_succeeded() {
     let pods = PodPlan::new("").start_after("2s").complete_after("1s");
     WorkloadPlan::new(&share, "train", &pods).gpus(2).create(&share).await;
     let words = waits_because(&share, "train", "NoNodes").await;
-    assert!(words.contains("no nodes"), "{words}");
+    assert!(words.contains("No nodes in the cluster"), "{words}");
     assert_eq!(workload(&share, "train").await.unwrap()["status"]["phase"], "Pending");
     let node = share.node("a", &NodePlan::gpus(4)).await;
     let status = in_phase(&share, "train", "Scheduled").await;
@@ -178,7 +178,7 @@ async fn an_unreadable_workload_is_reported_and_does_not_block() {
     plan.spec("podTemplate", PodPlan::new("").template()).create(&share).await;
     placed_by_us(&share, "good-0").await;
     let words = waits_because(&share, "odd", "InvalidSpec").await;
-    assert!(words.contains("cannot be read") && words.contains("high"), "{words}");
+    assert!(words.contains("Cannot read the spec") && words.contains("high"), "{words}");
     delete_workload(&share, "odd").await;
     wait_for("workload odd gone", async || {
         workload(&share, "odd").await.map_or(Ok(()), |object| Err(object.to_string()))

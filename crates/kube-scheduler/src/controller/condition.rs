@@ -136,7 +136,7 @@ pub(super) fn assigned(assignment: &Assignment) -> ConditionUpdate {
         }
         _ => ConditionUpdate::new(
             "True",
-            "PlannedTask",
+            "Planned",
             "Planned GPUs; the kubelet may allocate others.",
         ),
     }
