@@ -35,7 +35,7 @@ async fn run_prints_container_logs_and_exits_with_its_code() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("on GPU-"), "{}", lines[0]);
     assert_eq!(lines[1..], numbers);
-    check(&told, &[&format!("Running on {NAME}")]);
+    check(&told, &[&format!("running on {NAME}")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
