@@ -250,30 +250,30 @@ async fn bad_workloads_are_refused(cluster: &Cluster) {
         |containers: Value| json!({"podTemplate": {"spec": {"containers": containers}}});
     for (spec, words) in [
         (json!({}), &[][..]),
-        (json!({"podTemplate": {}}), &["spec.podTemplate.spec.containers", "at least one"]),
+        (json!({"podTemplate": {}}), &["spec.podTemplate.spec.containers"]),
         (
             containers(json!([{"name": "c", "image": ""}])),
             &["spec.podTemplate.spec.containers[0].image: Required value"],
         ),
         (
             containers(json!([{"name": "c", "image": "i", "imagePolicy": "x"}])),
-            &["spec.podTemplate", "unknown field", "imagePolicy"],
+            &["spec.podTemplate", "imagePolicy"],
         ),
         (
             containers(json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}])),
-            &["none of `a`, `b` has a GPU limit"],
+            &["spec.podTemplate.spec.containers", "`a`, `b`"],
         ),
         (
             json!({"gpuRequirements": {"exclusiveAccess": false}}),
-            &["exclusiveAccess", "cannot be shared"],
+            &["spec.gpuRequirements.exclusiveAccess"],
         ),
         (
             json!({"gpuRequirements": {"migProfile": "1g.5gb"}}),
-            &["spec.gpuMemoryRequired", "5120 MiB"],
+            &["spec.gpuMemoryRequired", "5120"],
         ),
-        (json!({"queue": "gone"}), &["spec.queue", "`gone` does not exist"]),
-        (json!({"priority": 11}), &["spec.priority", "less than or equal to 10"]),
-        (json!({"estimatedDuration": "4 hours"}), &["estimatedDuration", "such as 4h"]),
+        (json!({"queue": "gone"}), &["spec.queue", "`gone`"]),
+        (json!({"priority": 11}), &["spec.priority"]),
+        (json!({"estimatedDuration": "4 hours"}), &["spec.estimatedDuration"]),
     ] {
         says(cluster.create("webhook-plain", &workload(&spec)).await, words);
     }
@@ -305,7 +305,8 @@ async fn strangers_cannot_borrow_our_rights(cluster: &Cluster) {
     loop {
         let refused =
             create(&stranger, "webhook-plain", &workload(&json!({})), true).await.unwrap_err();
-        if refused.contains("user `stranger` may not create pods in namespace `webhook-plain`") {
+        // The message of the webhook names pods; a denied role names GPU workloads only.
+        if refused.contains("`stranger`") && refused.contains("pods in namespace `webhook-plain`") {
             return;
         }
         // The API server applies a new role after a moment.
@@ -318,11 +319,11 @@ async fn bad_queues_are_refused(cluster: &Cluster) {
     let queue = |spec: Value| json!({"apiVersion": "agentaflow.io/v1", "kind": "GPUQueue", "metadata": {"name": "q"}, "spec": spec});
     for (spec, words) in [
         (json!({"namespaces": ["a"], "limit": {"cpu": 64, "memory": "1Ti"}}), &[][..]),
-        (json!({"parent": "nobody"}), &["spec.parent", "create it first"]),
-        (json!({"parent": "q"}), &["part of itself"]),
+        (json!({"parent": "nobody"}), &["spec.parent", "`nobody`"]),
+        (json!({"parent": "q"}), &["spec.parent", "`q`"]),
         (json!({"guaranteed": {"cpu": "2"}, "limit": {"cpu": "1"}}), &["spec.guaranteed.cpu"]),
-        (json!({"guaranteed": {"gpus": 2}, "limit": {"gpus": 1}}), &["guaranteed.gpus"]),
-        (json!({"limit": {"memory": "1 TB"}}), &["spec.limit.memory", "512Gi"]),
+        (json!({"guaranteed": {"gpus": 2}, "limit": {"gpus": 1}}), &["spec.guaranteed.gpus"]),
+        (json!({"limit": {"memory": "1 TB"}}), &["spec.limit.memory"]),
         (json!({"namespaces": [""]}), &["spec.namespaces[0]"]),
     ] {
         says(cluster.create("", &queue(spec)).await, words);
@@ -343,7 +344,7 @@ async fn changes_that_are_not_of_the_spec_always_pass(cluster: &Cluster) {
     let refused = patch(json!({"spec": {"queue": "gone"}})).await.unwrap_err().to_string();
     assert!(refused.contains("spec.queue"), "{refused}");
     let fixed = patch(json!({"spec": {"gangSize": 2}})).await.unwrap_err().to_string();
-    assert!(fixed.contains("spec.gangSize") && fixed.contains("cannot be changed"), "{fixed}");
+    assert!(fixed.contains("spec.gangSize"), "{fixed}");
     // The webhook is unreachable; removal of a finalizer must still work.
     cluster.stop.cancel();
     api.delete(name, &DeleteParams::default()).await.unwrap();
