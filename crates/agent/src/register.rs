@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use agentaflow_api::agent::AgentRegistration;
 use agentaflow_api::client::{Client, ClientError};
 use agentaflow_api::error::{ErrorBody, ErrorCode};
+use agentaflow_api::ids::NodeId;
 use agentaflow_api::node::Heartbeat;
 use agentaflow_api::units::Secret;
 use agentaflow_backoff::BackoffPolicy;
@@ -129,7 +130,7 @@ impl Registrar {
         }
     }
 
-    fn agent(&self, node: i64) -> AgentRegistration {
+    fn agent(&self, node: NodeId) -> AgentRegistration {
         let interval = self.settings.heartbeat_interval.as_millis() as u64;
         let grace = self.settings.stop_grace.as_millis() as u64;
         let config = [("heartbeat_interval_ms", interval), ("stop_grace_ms", grace)];
@@ -143,7 +144,7 @@ impl Registrar {
             capabilities: Map::from_iter([("stream".to_owned(), Value::Bool(true))]),
             api_endpoint: None,
             websocket_endpoint: None,
-            node_id: u64::try_from(node).ok(),
+            node_id: u64::try_from(node.0).ok(),
         }
     }
 

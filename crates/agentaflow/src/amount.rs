@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use agentaflow_api::job::Volume;
-use agentaflow_api::{Cores, Dollars, Stamp};
+use agentaflow_api::{Cores, Dollars, GpuAmount, Stamp};
 use agentaflow_units::{parse_duration, parse_mib};
 
 /// Parses a duration: `300ms`, `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds.
@@ -48,16 +48,21 @@ pub(crate) fn mib(text: &str) -> Result<u64, String> {
 
 /// Parses a number of CPU cores: `4`, `0.5`.
 pub(crate) fn cores(text: &str) -> Result<Cores, String> {
-    let number: f64 = text.parse().map_err(|_| "use a number of cores, such as 4 or 0.5")?;
-    if !(0.0..=1e6).contains(&number) {
-        return Err("must be between 0 and 1000000".to_owned());
-    }
-    Ok(Cores((number * 1000.0).round() as u64))
+    thousandths(text, "cores").map(Cores)
 }
 
 /// Parses the GPUs of a quota: `4`, `0.5`.
-pub(crate) fn quota(text: &str) -> Result<Cores, String> {
-    cores(text).map_err(|_| "use a number of GPUs, such as 4 or 0.5".to_owned())
+pub(crate) fn quota(text: &str) -> Result<GpuAmount, String> {
+    thousandths(text, "GPUs").map(GpuAmount)
+}
+
+fn thousandths(text: &str, unit: &str) -> Result<u64, String> {
+    let number: f64 =
+        text.parse().map_err(|_| format!("use a number of {unit}, such as 4 or 0.5"))?;
+    if !(0.0..=1e6).contains(&number) {
+        return Err("must be between 0 and 1000000".to_owned());
+    }
+    Ok((number * 1000.0).round() as u64)
 }
 
 /// Parses an amount of money: `2.5` or `$2.50`.

@@ -2,6 +2,7 @@
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::UserId;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Node, NodeStatus};
 use agentaflow_console::format::{self, ago, dollars, money, one_line, seconds_since};
@@ -107,7 +108,7 @@ pub(crate) fn cut_name(name: String) -> String {
 
 /// Owner of a job by name, or by id if the server hides the name. A cluster has no users.
 pub(crate) fn job_user(job: &Job) -> Option<String> {
-    let number = || (job.user_id != 0).then(|| job.user_id.to_string());
+    let number = || (job.user_id != UserId(0)).then(|| job.user_id.to_string());
     job.username.clone().or_else(number)
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::ids::{CredentialId, UserId};
 use crate::lenient;
 use crate::units::{Dollars, Secret, Stamp};
 
@@ -22,7 +23,7 @@ pub enum Role {
 /// A user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct User {
-    pub id: i64,
+    pub id: UserId,
     /// Login name.
     pub username: String,
     pub email: Option<String>,
@@ -152,7 +153,7 @@ pub struct ApiKeyCreate {
 /// An API key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApiKey {
-    pub id: i64,
+    pub id: CredentialId,
     /// Purpose.
     pub name: String,
     /// First characters of the key.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::ids::{AgentId, NodeId};
 use crate::lenient;
 use crate::node::Health;
 use crate::units::{Secret, Stamp};
@@ -32,7 +33,7 @@ pub struct AgentRegistration {
 /// An agent with its state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Agent {
-    pub id: i64,
+    pub id: AgentId,
     pub agent_id: String,
     pub agent_version: Option<String>,
     pub config: Map<String, Value>,
@@ -40,7 +41,7 @@ pub struct Agent {
     pub api_endpoint: Option<String>,
     pub websocket_endpoint: Option<String>,
     /// Number of the node.
-    pub node_id: i64,
+    pub node_id: NodeId,
     pub status: AgentStatus,
     pub health_status: Health,
     /// Time of the last heartbeat.

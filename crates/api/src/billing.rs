@@ -3,17 +3,18 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::units::{Cores, Dollars, Stamp};
+use crate::ids::{JobId, LedgerEntryId, MicroUsd, UserId};
+use crate::units::{Cores, Dollars, GpuAmount, Stamp};
 
 /// An entry of the append-only ledger.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LedgerEntry {
     /// Increases with every entry.
-    pub id: i64,
+    pub id: LedgerEntryId,
     pub at: Stamp,
     pub kind: LedgerKind,
-    pub user_id: i64,
-    pub job_id: Option<i64>,
+    pub user_id: UserId,
+    pub job_id: Option<JobId>,
     /// Attempt of the job, from 1.
     pub attempt: Option<u32>,
     /// Number of the task, from 0.
@@ -22,13 +23,13 @@ pub struct LedgerEntry {
     /// `gpu-…` name of the node.
     pub node_id: Option<String>,
     /// To a thousandth of a GPU.
-    pub gpus: Cores,
+    pub gpus: GpuAmount,
     pub cpu_cores: Cores,
     /// In MiB.
     pub memory: u64,
     pub duration_ms: u64,
     /// Millionths of a dollar: positive is cost, negative is credit.
-    pub micros: i64,
+    pub micros: MicroUsd,
     /// The same amount in dollars.
     pub amount: Dollars,
     /// Free text.
@@ -82,7 +83,7 @@ pub struct UsageRow {
     pub cpu_hours: f64,
     pub memory_gb_hours: f64,
     /// Millionths of a dollar.
-    pub micros: i64,
+    pub micros: MicroUsd,
     /// The same amount in dollars.
     pub cost: Dollars,
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::ids::{EventSeq, JobId, UserId};
 use crate::units::Stamp;
 use crate::wire::open_enum;
 
@@ -11,14 +12,14 @@ use crate::wire::open_enum;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// Increases with every event; the cursor of lists and streams.
-    pub seq: i64,
+    pub seq: EventSeq,
     pub at: Stamp,
     /// Kind, such as `Submitted`, `Pending`, `Scheduled`, `Started`, `Failed`, `NodeLost`.
     pub kind: EventKind,
     /// Human-readable message.
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job_id: Option<i64>,
+    pub job_id: Option<JobId>,
     /// Name of the job in Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
@@ -27,7 +28,7 @@ pub struct Event {
     pub node_id: Option<String>,
     /// Owner of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_id: Option<i64>,
+    pub user_id: Option<UserId>,
     /// Facts behind the message.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub data: Map<String, Value>,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::end::{EndCause, EndReason};
+use crate::ids::JobId;
 use crate::job::JobStatus;
 use crate::pending::{Alternative, PendingReason, Shortfall};
 use crate::units::{Dollars, Stamp};
@@ -12,7 +13,7 @@ use crate::units::{Dollars, Stamp};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// The job; none for a what-if.
-    pub job_id: Option<i64>,
+    pub job_id: Option<JobId>,
     pub status: JobStatus,
     /// The state in one sentence: the pending reason, the nodes, or the end.
     pub summary: String,

@@ -28,6 +28,14 @@ macro_rules! integer {
         #[serde(transparent)]
         pub struct $name(pub i64);
 
+        impl $name {
+            /// The number after this one.
+            #[must_use]
+            pub const fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Display::fmt(&self.0, f)
@@ -82,6 +90,18 @@ integer!(
 integer!(
     /// Number of an agent. The `agent_id` string is the name that the agent chose.
     AgentId
+);
+integer!(
+    /// Number of an API key or a worker token.
+    CredentialId
+);
+integer!(
+    /// Number of an event, increasing; the cursor of lists and streams.
+    EventSeq
+);
+integer!(
+    /// Number of a ledger entry, increasing.
+    LedgerEntryId
 );
 integer!(
     /// Millionths of a US dollar, written as an integer. [`crate::Dollars`] is the same amount written in dollars.

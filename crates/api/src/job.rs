@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::end::{EndCause, EndReason};
+use crate::ids::{JobId, NodeId, UserId};
 use crate::lenient;
 use crate::pending::PendingReason;
 use crate::units::{Cores, Dollars, Secret, Stamp};
@@ -210,8 +211,8 @@ impl JobStatus {
 /// A job with its state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    pub id: i64,
-    pub user_id: i64,
+    pub id: JobId,
+    pub user_id: UserId,
     #[serde(flatten)]
     pub spec: JobSpec,
     pub status: JobStatus,
@@ -221,7 +222,7 @@ pub struct Job {
     /// Message about a failure; `end_reason` and `end_cause` are the data.
     pub error_message: Option<String>,
     /// Number of the node; of the first task for a gang.
-    pub assigned_node_id: Option<i64>,
+    pub assigned_node_id: Option<NodeId>,
     /// GPUs, comma-separated.
     pub assigned_gpu_id: Option<String>,
     pub k8s_pod_name: Option<String>,
@@ -288,7 +289,7 @@ pub struct Job {
 impl Job {
     /// Handle for commands: the number of a server's job, else the name in Kubernetes.
     pub fn handle(&self) -> String {
-        let named = self.k8s_job_name.clone().filter(|_| self.id == 0);
+        let named = self.k8s_job_name.clone().filter(|_| self.id == JobId::default());
         named.unwrap_or_else(|| self.id.to_string())
     }
 }

@@ -25,8 +25,8 @@ pub mod queue;
 pub mod units;
 mod wire;
 
-pub use ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
-pub use units::{Cores, Dollars, Secret, Stamp};
+pub use ids::{AgentId, CredentialId, EventSeq, JobId, LedgerEntryId, MicroUsd, NodeId, UserId};
+pub use units::{Cores, Dollars, GpuAmount, Secret, Stamp};
 
 /// Base path of the worker API.
 pub const BASE: &str = "/gpu-workers";

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::ids::NodeId;
 use crate::lenient;
 use crate::units::{Cores, Dollars, Secret, Stamp};
 use crate::wire::wire_enum;
@@ -189,7 +190,7 @@ pub struct MigSlice {
 /// A node with its state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
-    pub id: i64,
+    pub id: NodeId,
     /// `gpu-` and twelve hexadecimal digits.
     pub node_id: String,
     #[serde(flatten)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::lenient;
-use crate::units::{Cores, Stamp};
+use crate::units::{Cores, GpuAmount, Stamp};
 
 /// Specification of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -43,10 +43,10 @@ pub struct QuotaSpec {
     #[serde(deserialize_with = "lenient::whole")]
     pub memory: Option<u64>,
     /// To a thousandth of a GPU.
-    pub gpus: Option<Cores>,
+    pub gpus: Option<GpuAmount>,
     /// GPUs per model.
     #[serde(deserialize_with = "lenient::or_default")]
-    pub gpu_types: BTreeMap<String, Cores>,
+    pub gpu_types: BTreeMap<String, GpuAmount>,
 }
 
 /// A queue with its usage.
@@ -58,7 +58,7 @@ pub struct Queue {
     pub pending: u32,
     /// Placed or running jobs.
     pub running: u32,
-    pub gpus_used: Cores,
+    pub gpus_used: GpuAmount,
     pub cpu_used: Cores,
     /// In MiB.
     pub memory_used: u64,

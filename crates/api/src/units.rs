@@ -16,12 +16,9 @@ pub struct Stamp(pub i64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cores(pub u64);
 
-impl fmt::Display for Cores {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = format!("{}.{:03}", self.0 / 1000, self.0 % 1000);
-        f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
-    }
-}
+/// Thousandths of a GPU, written as a number of GPUs: `2` or `0.25`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GpuAmount(pub u64);
 
 /// Millionths of a dollar, written as a number of dollars: `2.5`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,21 +116,36 @@ fn read_scaled<'de, D: Deserializer<'de>>(
     Ok(scaled)
 }
 
-impl Serialize for Cores {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        write_scaled(self.0 as i64, 1000, serializer)
-    }
+macro_rules! thousandths {
+    ($type:ident, $plural:literal) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let text = format!("{}.{:03}", self.0 / 1000, self.0 % 1000);
+                f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                write_scaled(self.0 as i64, 1000, serializer)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let milli = read_scaled(deserializer, 1e3, 1e12)?;
+                if milli < 0.0 {
+                    let message = concat!("a number of ", $plural, " cannot be negative");
+                    return Err(serde::de::Error::custom(message));
+                }
+                Ok(Self(milli as u64))
+            }
+        }
+    };
 }
 
-impl<'de> Deserialize<'de> for Cores {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let milli = read_scaled(deserializer, 1e3, 1e12)?;
-        if milli < 0.0 {
-            return Err(serde::de::Error::custom("a number of cores cannot be negative"));
-        }
-        Ok(Self(milli as u64))
-    }
-}
+thousandths!(Cores, "cores");
+thousandths!(GpuAmount, "GPUs");
 
 impl Serialize for Dollars {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -188,6 +200,7 @@ schema!(
     "Never shown again"
 );
 schema!(Cores, Type::Number, None, "CPU cores, to a thousandth");
+schema!(GpuAmount, Type::Number, None, "GPUs, to a thousandth");
 schema!(Dollars, Type::Number, None, "US dollars, to a millionth");
 
 #[cfg(test)]
@@ -198,6 +211,7 @@ mod tests {
     fn whole_amounts_are_written_without_a_fraction() {
         assert_eq!(serde_json::to_string(&Cores(4000)).unwrap(), "4");
         assert_eq!(serde_json::to_string(&Cores(500)).unwrap(), "0.5");
+        assert_eq!(serde_json::to_string(&GpuAmount(250)).unwrap(), "0.25");
         assert_eq!(serde_json::to_string(&Dollars(2_500_000)).unwrap(), "2.5");
     }
 

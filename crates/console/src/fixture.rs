@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use agentaflow_api::explain::{CloseNode, Explanation};
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Node, NodeStatus};
 use agentaflow_api::pending::{FitSummary, NodesShort, PendingReason, Shortfall};
@@ -134,7 +135,8 @@ fn node(name: &str, model: &str, gpus: &[(f64, u64, f64, f64)]) -> Node {
 }
 
 fn job(id: i64, name: &str, status: JobStatus, place: Option<(&str, &[&str])>) -> Job {
-    let mut job = Job { id, status, created_at: Stamp(NOW.0 - 130_000 + id), ..Job::default() };
+    let mut job =
+        Job { id: JobId(id), status, created_at: Stamp(NOW.0 - 130_000 + id), ..Job::default() };
     job.spec.job_name = Some(name.to_owned());
     job.spec.gpu_count = Some(8);
     if let Some((node, gpus)) = place {

@@ -41,7 +41,9 @@ mod strategy;
 pub use explain::explanation::{Alternative, Explanation};
 pub use explain::forecast::{Eta, WhatIf};
 pub use explain::ranking::NodeRanking;
-pub use explain::view::{GpuView, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
+pub use explain::view::{
+    GpuView, NodeView, QueueView, ResourceTotals, TaskView, WorkloadState, WorkloadView,
+};
 pub use explain::wait_reasons::WaitReasons;
 pub use lint::Violation;
 pub use model::adopted::{AdoptedTask, AdoptedWorkload};

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::model::name::{NodeId, QueueId, WorkloadId};
 use crate::model::node::DeviceSelection;
 use crate::quota::charge::Charge;
+use crate::quota::queues::QuotaAmounts;
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::room::{Claim, Room};
 use crate::state::cluster::shape::GpuNeed;
@@ -132,7 +133,7 @@ impl Scheduler {
     }
 
     fn lint_queues(&self, found: &mut Vec<Violation>) {
-        let mut expected: BTreeMap<u32, [i64; 4]> = BTreeMap::new();
+        let mut expected: BTreeMap<u32, QuotaAmounts> = BTreeMap::new();
         for (_, workload) in self.workloads.iter() {
             for (_, allocation) in workload.allocations() {
                 let charge = Charge::of(&allocation.claim);

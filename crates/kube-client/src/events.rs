@@ -1,6 +1,7 @@
 //! Events of jobs: the Kubernetes Events of workloads and their pods.
 
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::EventSeq;
 use agentaflow_api::{Stamp, job::Job};
 use agentaflow_kube_core::names;
 use futures_util::StreamExt as _;
@@ -132,7 +133,7 @@ impl Known {
         );
         let host = event.source.as_ref().and_then(|source| source.host.clone());
         Some(Event {
-            seq: 0,
+            seq: EventSeq::default(),
             at: at(event),
             kind: event.reason.as_deref().unwrap_or_default().into(),
             message: event.message.clone().unwrap_or_default(),

@@ -109,7 +109,8 @@ impl Following {
         self.over = matches!(phase, Some("Succeeded" | "Failed"));
         self.how.follow = !self.over;
         if let Some(second) = self.place.again() {
-            (self.how.since_time, self.how.tail_lines) = (Some(second), None);
+            self.how.since_time = Some(second);
+            self.how.tail_lines = None;
         }
         self.lines = Some(Box::pin(self.api.log_stream(&self.pod, &self.how).await?));
         Ok(())
@@ -154,7 +155,8 @@ impl Place {
         self.skip = 0;
         self.first.get_or_insert(time);
         if second > self.second {
-            (self.second, self.shown) = (second, 0);
+            self.second = second;
+            self.shown = 0;
         }
         self.shown += usize::from(second == self.second);
         Some(Bytes::copy_from_slice(text))

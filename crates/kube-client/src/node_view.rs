@@ -1,5 +1,6 @@
 //! Nodes of a cluster as nodes of the REST API.
 
+use agentaflow_api::ids::NodeId;
 use agentaflow_api::node::{GpuInstance, Health, Node, NodeSpec, NodeStatus, PriceSource};
 use agentaflow_api::{Cores, Dollars, Stamp};
 use agentaflow_engine::GpuHealth;
@@ -106,7 +107,7 @@ impl Seen {
             .filter(|gpu| gpu.status == Some(agentaflow_api::node::GpuStatus::Available));
         let jobs = self.pods.iter().filter(|pod| !gpu_resources(pod).is_empty()).count();
         Node {
-            id: 0,
+            id: NodeId::default(),
             node_id: name,
             gpu_memory_available: free
                 .filter_map(|gpu| gpu.gpu_memory_available.or(gpu.gpu_memory))

@@ -1,7 +1,7 @@
 //! Queues: `GPUQueue` objects. The members of a queue are namespaces.
 
 use agentaflow_api::queue::{Queue, QueueSpec, QuotaSpec};
-use agentaflow_api::{Cores, Stamp};
+use agentaflow_api::{Cores, GpuAmount, Stamp};
 use agentaflow_kube_core::crd::{GpuQueue, GpuQueueSpec, QueueAmounts};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim;
@@ -94,7 +94,7 @@ fn show(queue: &slim::Queue) -> Queue {
         spec: read(name, &spec),
         pending: queue.status.pending,
         running: queue.status.running,
-        gpus_used: Cores(queue.status.used_milli_gpus),
+        gpus_used: GpuAmount(queue.status.used_milli_gpus),
         cpu_used: Cores(0),
         memory_used: 0,
         created_at: made,
@@ -117,7 +117,7 @@ fn read(name: String, spec: &GpuQueueSpec) -> QueueSpec {
 }
 
 fn amounts(amounts: &QueueAmounts) -> QuotaSpec {
-    let whole = |count: u32| Cores(u64::from(count) * 1000);
+    let whole = |count: u32| GpuAmount(u64::from(count) * 1000);
     QuotaSpec {
         cpu_cores: amounts.cpu.as_deref().and_then(|text| milli_cpu(text).ok()).map(Cores),
         memory: amounts.memory.as_deref().and_then(|text| mebibytes(text).ok()),
@@ -149,7 +149,7 @@ fn written(queue: &QueueSpec, old: GpuQueueSpec) -> Result<GpuQueueSpec, Failure
 }
 
 fn quota(field: &str, said: &QuotaSpec, old: QueueAmounts) -> Result<QueueAmounts, Failure> {
-    let whole = |gpus: &Cores| {
+    let whole = |gpus: &GpuAmount| {
         let count = u32::try_from(gpus.0 / 1000).ok().filter(|_| gpus.0.is_multiple_of(1000));
         count.ok_or_else(|| {
             Failure::Refused(format!("{field}: a queue in Kubernetes counts whole GPUs"))
@@ -177,12 +177,12 @@ mod tests {
             name: "research".to_owned(),
             parent: Some("lab".to_owned()),
             weight: Some(50),
-            guaranteed: QuotaSpec { gpus: Some(Cores(2000)), ..QuotaSpec::default() },
+            guaranteed: QuotaSpec { gpus: Some(GpuAmount(2000)), ..QuotaSpec::default() },
             limit: QuotaSpec {
-                gpus: Some(Cores(8000)),
+                gpus: Some(GpuAmount(8000)),
                 cpu_cores: Some(Cores(64_500)),
                 memory: Some(1024),
-                gpu_types: [("A100".to_owned(), Cores(4000))].into(),
+                gpu_types: [("A100".to_owned(), GpuAmount(4000))].into(),
             },
             borrow: Some(false),
             max_priority: Some(7),
@@ -202,7 +202,7 @@ mod tests {
     fn everybody_is_every_namespace_and_parts_of_gpus_are_refused() {
         let all = GpuQueueSpec { namespaces: vec!["*".to_owned()], ..GpuQueueSpec::default() };
         assert!(read("q".to_owned(), &all).users.is_empty());
-        let half = QuotaSpec { gpus: Some(Cores(500)), ..QuotaSpec::default() };
+        let half = QuotaSpec { gpus: Some(GpuAmount(500)), ..QuotaSpec::default() };
         let said = QueueSpec { limit: half, ..QueueSpec::default() };
         assert!(written(&said, all.clone()).unwrap_err().to_string().contains("whole GPUs"));
         let said = QueueSpec { max_priority: Some(11), ..QueueSpec::default() };

@@ -208,12 +208,14 @@ fn make(
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     authority.distinguished_name.push(DnType::CommonName, format!("agentaflow admission {now}"));
-    (authority.not_before, authority.not_after) = (day(start), day(end));
+    authority.not_before = day(start);
+    authority.not_after = day(end);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
     let key = KeyPair::generate()?;
     let mut leaf = CertificateParams::new(names.iter().cloned().collect::<Vec<_>>())?;
     leaf.distinguished_name.push(DnType::CommonName, "agentaflow admission");
-    (leaf.not_before, leaf.not_after) = (day(start), day(end));
+    leaf.not_before = day(start);
+    leaf.not_after = day(end);
     let leaf = leaf.signed_by(&key, &authority)?;
 
     let mut trusted = authority.pem();

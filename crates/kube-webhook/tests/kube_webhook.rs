@@ -267,10 +267,7 @@ async fn bad_workloads_are_refused(cluster: &Cluster) {
             json!({"gpuRequirements": {"exclusiveAccess": false}}),
             &["spec.gpuRequirements.exclusiveAccess"],
         ),
-        (
-            json!({"gpuRequirements": {"migProfile": "1g.5gb"}}),
-            &["spec.gpuMemoryRequired", "5120"],
-        ),
+        (json!({"gpuRequirements": {"migProfile": "1g.5gb"}}), &["spec.gpuMemoryRequired", "5120"]),
         (json!({"queue": "gone"}), &["spec.queue", "`gone`"]),
         (json!({"priority": 11}), &["spec.priority"]),
         (json!({"estimatedDuration": "4 hours"}), &["spec.estimatedDuration"]),

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustc_hash::FxHashMap;
 
-use agentaflow_api::ids::UserId;
+use agentaflow_api::ids::{CredentialId, UserId};
 use agentaflow_api::units::Stamp;
 
 use crate::store::{CredentialKind, CredentialRow, UserRow};
@@ -34,13 +34,13 @@ impl SharedDirectory {
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
     pub users: BTreeMap<UserId, UserRow>,
-    pub credentials: BTreeMap<i64, CredentialRow>,
+    pub credentials: BTreeMap<CredentialId, CredentialRow>,
     /// Credential ids by the hash of the secret.
-    pub by_hash: FxHashMap<String, i64>,
+    pub by_hash: FxHashMap<String, CredentialId>,
     /// User ids by lower-case name.
     pub by_name: FxHashMap<String, UserId>,
     /// Ids of the valid refresh tokens by the name of their session.
-    pub sessions: FxHashMap<String, i64>,
+    pub sessions: FxHashMap<String, CredentialId>,
 }
 
 impl Directory {
@@ -78,7 +78,7 @@ impl Directory {
         self.credentials.insert(credential.id, credential);
     }
 
-    pub fn drop_credential(&mut self, id: i64) {
+    pub fn drop_credential(&mut self, id: CredentialId) {
         let Some(credential) = self.credentials.remove(&id) else { return };
         self.by_hash.remove(&credential.hash);
         if credential.kind == CredentialKind::Refresh

@@ -229,7 +229,8 @@ async fn the_guardian_stops_a_container_whose_start_was_never_confirmed() {
     settings.docker = Some(docker);
     let agent = TestBed::agent_with(settings);
     let mut assignment = shell(1, "true");
-    (assignment.runtime, assignment.image) = (Runtime::Docker, Some("busybox:1".to_owned()));
+    assignment.runtime = Runtime::Docker;
+    assignment.image = Some("busybox:1".to_owned());
     assignment.leased = true;
     bed.assign(assignment);
     // Docker does not answer this request: the container may run or not.

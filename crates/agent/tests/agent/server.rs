@@ -19,6 +19,7 @@ use serde_json::json;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use agentaflow_api::agent::{Agent, AgentRegistration};
+use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_api::link::{
     Ended, Framed, Message, Report, ReportBatch, ReportReply, TaskKey, TaskUpdate,
 };
@@ -187,7 +188,7 @@ async fn register_node(
     memory.registrations += 1;
     memory.node = Some(node);
     Ok(Json(Node {
-        id: 7,
+        id: NodeId(7),
         node_id: "gpu-000000000007".into(),
         api_key: Some("node-key".into()),
         ..Node::default()
@@ -200,7 +201,12 @@ async fn register_agent(
 ) -> Result<Json<Agent>, Response> {
     let mut memory = open(&memory)?;
     memory.agent = Some(agent);
-    Ok(Json(Agent { id: 3, node_id: 7, api_key: Some("agent-key".into()), ..Agent::default() }))
+    Ok(Json(Agent {
+        id: AgentId(3),
+        node_id: NodeId(7),
+        api_key: Some("agent-key".into()),
+        ..Agent::default()
+    }))
 }
 
 async fn heartbeat(

@@ -200,7 +200,8 @@ fn heartbeats_beside(
                 let mut own = 0;
                 while at_rate(since, number, reads) {
                     line.call("GET", "/queues", None).unwrap().ok();
-                    (number, own) = (number + READERS, own + 1);
+                    number += READERS;
+                    own += 1;
                 }
                 *answered.lock().unwrap() += own;
             });

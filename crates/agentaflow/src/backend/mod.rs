@@ -9,6 +9,7 @@ use agentaflow_api::client::Client;
 use agentaflow_api::client::user::{JobQuery, LogQuery};
 use agentaflow_api::event::Event;
 use agentaflow_api::explain::Explanation;
+use agentaflow_api::ids::EventSeq;
 use agentaflow_api::job::Job;
 use agentaflow_api::node::Node;
 use agentaflow_api::queue::{Queue, QueueSpec};
@@ -179,7 +180,7 @@ impl Backend {
     pub(crate) async fn follow_events(
         &self,
         name: Option<&str>,
-        after: Option<i64>,
+        after: Option<EventSeq>,
     ) -> Result<EventStream> {
         match self {
             Self::Server(client) => server::follow_events(client, name, after).await,

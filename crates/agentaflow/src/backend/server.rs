@@ -4,6 +4,7 @@ use agentaflow_api::account::User;
 use agentaflow_api::client::user::{JobQuery, LogQuery};
 use agentaflow_api::client::{Client, ClientError, segment};
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::{EventSeq, JobId};
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
 use agentaflow_api::node::{Node, NodeStatus, NodeUpdate};
 use agentaflow_api::queue::{Queue, QueueSpec};
@@ -20,16 +21,16 @@ use crate::nearest::not_found;
 const SEARCHED_JOBS: u64 = 1000;
 
 /// Id of a job given by id or name; the newest job of that name.
-pub(super) async fn job_id(client: &Client, name: &str) -> Result<i64> {
+pub(super) async fn job_id(client: &Client, name: &str) -> Result<JobId> {
     match name.parse() {
-        Ok(id @ 1..) => Ok(id),
+        Ok(id @ 1..) => Ok(JobId(id)),
         _ => Ok(job(client, name).await?.id),
     }
 }
 
 pub(super) async fn job(client: &Client, name: &str) -> Result<Job> {
     if let Ok(id @ 1..) = name.parse() {
-        return Ok(client.job(id).await?);
+        return Ok(client.job(JobId(id)).await?);
     }
     // An unset variable in a script must not select a job.
     if name.trim().is_empty() {
@@ -78,7 +79,8 @@ pub(super) async fn events(client: &Client, name: &str) -> Result<Vec<Event>> {
     let id = job_id(client, name).await?;
     let mut events: Vec<Event> = Vec::new();
     loop {
-        let page = client.job_events(id, events.last().map_or(0, |event| event.seq)).await?;
+        let page =
+            client.job_events(id, events.last().map_or(EventSeq(0), |event| event.seq)).await?;
         if page.is_empty() {
             return Ok(events);
         }
@@ -89,7 +91,7 @@ pub(super) async fn events(client: &Client, name: &str) -> Result<Vec<Event>> {
 pub(super) async fn follow_events(
     client: &Client,
     name: Option<&str>,
-    after: Option<i64>,
+    after: Option<EventSeq>,
 ) -> Result<EventStream> {
     let id = match name {
         Some(name) => Some(job_id(client, name).await?),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use agentaflow_api::billing::UsageRow;
 use agentaflow_api::client::user::JobQuery;
+use agentaflow_api::ids::MicroUsd;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::{Dollars, Stamp};
 use agentaflow_console::format::{self, counted, dollars, money, one_line};
@@ -145,8 +146,8 @@ fn summed<'a>(jobs: impl Iterator<Item = &'a Job>, by: By) -> Vec<UsageRow> {
         row.gpu_hours += hours * gpus as f64;
         row.cpu_hours += hours * job.spec.cpu_cores_required.unwrap_or_default().0 as f64 / 1000.0;
         row.memory_gb_hours += hours * job.spec.memory_required.unwrap_or(0) as f64 / 1024.0;
-        row.micros = row.micros.saturating_add(job.cost.0);
-        row.cost = Dollars(row.micros);
+        row.cost = Dollars(row.cost.0.saturating_add(job.cost.0));
+        row.micros = MicroUsd(row.cost.0);
     }
     rows.into_values().collect()
 }

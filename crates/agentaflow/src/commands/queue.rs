@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agentaflow_api::Cores;
+use agentaflow_api::GpuAmount;
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use anyhow::{Context as _, Result};
 use clap_complete::engine::ArgValueCandidates;
@@ -42,10 +42,10 @@ struct SetArgs {
     weight: Option<u32>,
     /// Guaranteed GPUs, reclaimed from borrowers when needed
     #[arg(long, value_name = "GPUS", value_parser = amount::quota)]
-    guaranteed: Option<Cores>,
+    guaranteed: Option<GpuAmount>,
     /// Maximum number of GPUs
     #[arg(long, value_name = "GPUS", value_parser = amount::quota)]
-    limit: Option<Cores>,
+    limit: Option<GpuAmount>,
     /// Maximum number of GPUs of a model; repeatable
     #[arg(long, value_name = "MODEL=GPUS", value_parser = amount::pair)]
     limit_model: Vec<(String, String)>,

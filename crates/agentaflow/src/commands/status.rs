@@ -178,15 +178,16 @@ fn status_text(job: &Job) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agentaflow_api::JobId;
 
     #[test]
     fn pending_jobs_are_shown_beside_many_running_jobs() {
         let jobs = |numbers: std::ops::Range<i64>| -> Vec<Job> {
-            numbers.map(|id| Job { id, ..Job::default() }).collect()
+            numbers.map(|id| Job { id: JobId(id), ..Job::default() }).collect()
         };
         let shown = |running: i64, waiting: i64| {
             let shown = shown(&jobs(0..running), &jobs(100..100 + waiting));
-            (shown.iter().filter(|job| job.id < 100).count(), shown.len())
+            (shown.iter().filter(|job| job.id < JobId(100)).count(), shown.len())
         };
         assert_eq!(
             [shown(3, 2), shown(20, 2), shown(20, 20), shown(2, 20)],

@@ -2,6 +2,7 @@
 
 use agentaflow_api::Stamp;
 use agentaflow_api::account::{ApiKey, ApiKeyCreate};
+use agentaflow_api::ids::CredentialId;
 use agentaflow_console::format::ago;
 use anyhow::Result;
 
@@ -57,7 +58,7 @@ struct ListTokens {
 struct RevokeArgs {
     /// Key id from `agentaflow token list`
     #[arg(value_parser = number)]
-    id: i64,
+    id: CredentialId,
     /// Registration token for GPU hosts instead of an API key
     #[arg(long)]
     worker: bool,

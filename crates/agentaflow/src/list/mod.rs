@@ -311,6 +311,7 @@ fn csv<T>(columns: &[Column<T>], rows: &[T], headers: bool) -> String {
 mod tests {
     use super::*;
     use crate::listing::JOBS;
+    use agentaflow_api::JobId;
     use agentaflow_api::job::{Job, JobStatus};
 
     fn jobs() -> Vec<Job> {
@@ -321,9 +322,9 @@ mod tests {
             job
         };
         vec![
-            job(10, JobStatus::Running, "gpu-10"),
-            job(9, JobStatus::Pending, "gpu-2"),
-            job(2, JobStatus::Running, "gpu-1"),
+            job(JobId(10), JobStatus::Running, "gpu-10"),
+            job(JobId(9), JobStatus::Pending, "gpu-2"),
+            job(JobId(2), JobStatus::Running, "gpu-1"),
         ]
     }
 

@@ -94,7 +94,8 @@ pub(crate) fn table_with<T>(
         if whole && closing == Some(rank) {
             whole = false;
         } else {
-            (rank, whole) = (rank - 1, true);
+            rank -= 1;
+            whole = true;
         }
     }
 }

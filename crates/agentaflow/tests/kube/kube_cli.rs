@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use agentaflow_api::Cores;
+use agentaflow_api::GpuAmount;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::node::GpuStatus;
@@ -328,14 +328,14 @@ async fn queues_and_the_strategy_are_read_and_written() {
     check(&wrong, &["unknown strategy `fastest`", "best_fit"]);
 
     let name = format!("q-{}", share.id);
-    let limit = QuotaSpec { gpus: Some(Cores(4000)), ..QuotaSpec::default() };
+    let limit = QuotaSpec { gpus: Some(GpuAmount(4000)), ..QuotaSpec::default() };
     let users = vec![share.namespace.clone()];
     let said = QueueSpec { name: name.clone(), limit, users, ..QueueSpec::default() };
     let made = asked.set_queue(&said).await.expect("a queue");
-    assert_eq!((made.spec.weight, made.spec.limit.gpus), (Some(100), Some(Cores(4000))));
+    assert_eq!((made.spec.weight, made.spec.limit.gpus), (Some(100), Some(GpuAmount(4000))));
     let heavier = QueueSpec { name: name.clone(), weight: Some(7), ..QueueSpec::default() };
     let made = asked.set_queue(&heavier).await.expect("a queue");
-    assert_eq!((made.spec.weight, made.spec.limit.gpus), (Some(7), Some(Cores(4000))));
+    assert_eq!((made.spec.weight, made.spec.limit.gpus), (Some(7), Some(GpuAmount(4000))));
     let listed = asked.queues().await.expect("queues");
     assert!(
         listed

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Bytes, Client, ClientError, Lines, segment};
 use crate::event::Event;
 use crate::explain::Explanation;
+use crate::ids::{EventSeq, JobId};
 use crate::job::{Job, JobCreate, JobStatus};
 use crate::node::{Node, NodeUpdate};
 use crate::queue::Queue;
@@ -71,7 +72,7 @@ impl Client {
         self.post(&format!("{BASE}/jobs/what-if")).body(job).json().await
     }
 
-    pub async fn job(&self, id: i64) -> Result<Job, ClientError> {
+    pub async fn job(&self, id: JobId) -> Result<Job, ClientError> {
         self.get(&format!("{BASE}/jobs/{id}")).json().await
     }
 
@@ -101,22 +102,22 @@ impl Client {
         }
     }
 
-    pub async fn cancel(&self, id: i64) -> Result<Job, ClientError> {
+    pub async fn cancel(&self, id: JobId) -> Result<Job, ClientError> {
         self.post(&format!("{BASE}/jobs/{id}/cancel")).json().await
     }
 
     /// Stops a job and marks it as completed.
-    pub async fn complete(&self, id: i64) -> Result<Job, ClientError> {
+    pub async fn complete(&self, id: JobId) -> Result<Job, ClientError> {
         self.post(&format!("{BASE}/jobs/{id}/complete")).json().await
     }
 
     /// Pending reason and expected start of a job.
-    pub async fn explain(&self, id: i64) -> Result<Explanation, ClientError> {
+    pub async fn explain(&self, id: JobId) -> Result<Explanation, ClientError> {
         self.get(&format!("{BASE}/jobs/{id}/explain")).json().await
     }
 
     /// Output of a job, as a stream.
-    pub async fn logs(&self, id: i64, query: &LogQuery) -> Result<Bytes, ClientError> {
+    pub async fn logs(&self, id: JobId, query: &LogQuery) -> Result<Bytes, ClientError> {
         self.get(&format!("{BASE}/jobs/{id}/logs"))
             .maybe("follow", query.follow.then_some(true))
             .maybe("tail", query.tail)
@@ -127,7 +128,7 @@ impl Client {
     }
 
     /// Events of a job after this sequence number, oldest first.
-    pub async fn job_events(&self, id: i64, after: i64) -> Result<Vec<Event>, ClientError> {
+    pub async fn job_events(&self, id: JobId, after: EventSeq) -> Result<Vec<Event>, ClientError> {
         let call = self.get(&format!("{BASE}/jobs/{id}/events"));
         call.query("after", after).query("limit", 1000).json().await
     }
@@ -140,8 +141,8 @@ impl Client {
     /// Stream of events after this sequence number or from now on, optionally of one job.
     pub async fn events(
         &self,
-        after: Option<i64>,
-        job: Option<i64>,
+        after: Option<EventSeq>,
+        job: Option<JobId>,
     ) -> Result<Events, ClientError> {
         let call = self
             .get("/events")

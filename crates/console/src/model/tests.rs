@@ -1,4 +1,5 @@
 use agentaflow_api::Stamp;
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::JobStatus;
 
 use super::{Effect, Message, Model, Overlay, Pane, Requests, Selection};
@@ -67,7 +68,7 @@ fn s_changes_the_sort_order_of_a_pane() {
 fn a_filter_hides_other_rows_until_esc() {
     let mut model = model(80, 24);
     press(&mut model, "/EVAL");
-    let ids = |model: &Model| model.jobs().iter().map(|job| job.id).collect::<Vec<_>>();
+    let ids = |model: &Model| model.jobs().iter().map(|job| job.id.0).collect::<Vec<_>>();
     assert_eq!(ids(&model), [13]);
     assert_eq!(selected(&model), "gpu-2", "the node of the job stays");
     assert!(model.queue().is_empty());
@@ -133,7 +134,8 @@ fn the_selected_row_stays_selected_when_rows_change() {
     assert_eq!(selected(&model), "job 12");
     let mut data = snapshot(1);
     let mut newer = data.jobs[0].clone();
-    (newer.id, newer.started_at) = (99, Some(NOW));
+    newer.id = JobId(99);
+    newer.started_at = Some(NOW);
     data.jobs.push(newer);
     model.update(Message::Snapshot(Box::new(data)));
     assert_eq!(selected(&model), "job 12");
@@ -169,8 +171,9 @@ fn only_visible_jobs_are_requested() {
     assert_eq!(model.overlay, Overlay::Logs("15".to_owned()));
     assert_eq!(model.requests().logs.as_deref(), Some("15"));
     let mut data = snapshot(0);
-    data.jobs =
-        (0..500).map(|id| agentaflow_api::job::Job { id, ..data.jobs[2].clone() }).collect();
+    data.jobs = (0..500)
+        .map(|id| agentaflow_api::job::Job { id: JobId(id), ..data.jobs[2].clone() })
+        .collect();
     model.update(Message::Snapshot(Box::new(data)));
     assert!(model.requests().explain.len() <= 10, "{:?}", model.requests());
 }

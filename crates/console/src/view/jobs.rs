@@ -1,6 +1,7 @@
 //! Panes of placed and of pending jobs.
 
 use agentaflow_api::Dollars;
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
 use agentaflow_explain::pending;
 use ratatui::buffer::Buffer;
@@ -145,7 +146,8 @@ impl Columns {
     fn new(model: &Model, head: &PaneHeader<'_>, area: Rect) -> Self {
         let width = usize::from(area.width);
         let jobs = model.data.iter().flat_map(|data| &data.jobs);
-        let numbered = jobs.into_iter().all(|job| job.id != 0 || job.k8s_job_name.is_none());
+        let numbered =
+            jobs.into_iter().all(|job| job.id != JobId::default() || job.k8s_job_name.is_none());
         // The title of the pane is the header of the numbers.
         let number = if head.title.is_empty() { 5 } else { 6 };
         let number = if numbered { number } else { 0 };

@@ -109,7 +109,8 @@ impl Scheduler {
                     allocation.confirmed = true;
                 }
                 if index.allocations().all(|(_, allocation)| allocation.confirmed) {
-                    (index.refusals, index.avoid) = (0, None);
+                    index.refusals = 0;
+                    index.avoid = None;
                 }
                 Ok(())
             }

@@ -251,7 +251,8 @@ impl Scheduler {
         let Some(allocation) = slot.allocation.as_mut() else { return };
         self.queues.charge(queue, &Charge::of(&allocation.claim), -1, self.now, half_life);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
-        (allocation.claim, allocation.devices_known) = (claim, known);
+        allocation.claim = claim;
+        allocation.devices_known = known;
     }
 
     /// Tasks on a node, oldest first.

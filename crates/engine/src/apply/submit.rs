@@ -7,6 +7,7 @@ use crate::model::error::Rejected;
 use crate::model::request::{GpuRequest, Request};
 use crate::model::units::Time;
 use crate::model::workload::{Role, Workload};
+use crate::quota::queues::GPU;
 use crate::state::cluster::NodeIdx;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{RoleShape, TaskState, WorkloadEntry, WorkloadIdx, WorkloadPhase};
@@ -141,7 +142,7 @@ impl Scheduler {
             GpuRequest::Whole(_) => 1000,
             GpuRequest::Fraction(share) => share.get(),
             GpuRequest::Memory(mib) => {
-                let gpus = self.cluster.capacity[3] / 1000;
+                let gpus = self.cluster.capacity[GPU] / 1000;
                 let mean = (self.cluster.gpu_memory / gpus.max(1)).max(1) as u64;
                 (mib.0 * 1000 / mean).clamp(1, 1000) as u32
             }

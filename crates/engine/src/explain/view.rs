@@ -7,8 +7,9 @@ use crate::model::name::{GpuId, NodeId, QueueId, WorkloadId};
 use crate::model::node::{Gpu, GpuHealth, Node};
 use crate::model::units::{Percent, Time};
 use crate::model::workload::Workload;
+use crate::quota::queues::{GPU, QuotaAmounts};
 use crate::state::cluster::Reachability;
-use crate::state::cluster::room::Device;
+use crate::state::cluster::room::{CPU, Device, MEMORY, STORAGE};
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{TaskAllocation, WorkloadEntry, WorkloadPhase};
 
@@ -76,11 +77,35 @@ pub struct GpuView {
     pub utilization: Percent,
 }
 
+/// Amounts summed over tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceTotals {
+    /// Thousandths of cores.
+    pub cpu_milli: i64,
+    /// MiB.
+    pub memory: i64,
+    /// MiB.
+    pub storage: i64,
+    /// Thousandths of GPUs.
+    pub gpu_milli: i64,
+}
+
+impl From<QuotaAmounts> for ResourceTotals {
+    fn from(amounts: QuotaAmounts) -> Self {
+        Self {
+            cpu_milli: amounts[CPU],
+            memory: amounts[MEMORY],
+            storage: amounts[STORAGE],
+            gpu_milli: amounts[GPU],
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueView {
     pub id: QueueId,
-    /// CPU, memory, storage and GPU thousandths, descendants included.
-    pub used: [i64; 4],
+    /// Usage of the queue and its descendants.
+    pub used: ResourceTotals,
     /// Workloads of the queue itself.
     pub workloads: u32,
 }
@@ -110,7 +135,7 @@ impl Scheduler {
             .iter()
             .map(|(_, queue)| QueueView {
                 id: queue.spec.id.clone(),
-                used: queue.total.used,
+                used: queue.total.used.into(),
                 workloads: queue.members,
             })
             .collect();
@@ -130,11 +155,6 @@ impl Scheduler {
 
     pub fn is_empty(&self) -> bool {
         self.workloads.len() == 0
-    }
-
-    /// Total CPU thousandths, memory MiB, storage MiB and GPU thousandths.
-    pub fn capacity(&self) -> [i64; 4] {
-        self.cluster.capacity
     }
 
     fn workload_view(&self, workload: &WorkloadEntry) -> WorkloadView {
@@ -172,8 +192,8 @@ impl Scheduler {
             node: (*host.spec).clone(),
             up: host.reach == Reachability::Up,
             open: host.is_open(),
-            cpu_free: room.free[0],
-            memory_free: room.free[1],
+            cpu_free: room.free[CPU],
+            memory_free: room.free[MEMORY],
             gpus: host.spec.gpus.iter().zip(&room.devices).map(gpu).collect(),
             tasks: host.tasks.len() as u32,
             overcommitted: room.overcommitted(),

@@ -67,7 +67,8 @@ impl Scheduler {
             let fewer: Vec<WorkloadIdx> =
                 awaited.iter().copied().filter(|one| *one != other).collect();
             if let Some(claims) = self.claims_without(workload, &all_victims(&fewer)) {
-                (awaited, planned.claims) = (fewer, claims);
+                awaited = fewer;
+                planned.claims = claims;
             }
         }
         let eviction = PreemptionPlan { awaited, ..planned };

@@ -9,6 +9,7 @@ use crate::model::workload::Topology;
 use crate::pass::find::{Domain, Search};
 use crate::pass::gang::TaskBatch;
 use crate::quota::charge::{Charge, Excess};
+use crate::quota::queues::GPU;
 use crate::state::cluster::capacity;
 use crate::state::cluster::room::DeviceClaim;
 use crate::state::cluster::shape::{GpuNeed, ShapeIdx};
@@ -299,7 +300,7 @@ impl Scheduler {
             GpuNeed::Whole(count) => i64::from(count) * 1000,
             _ => 1000,
         };
-        base[crate::quota::queues::GPU] = milli * times;
+        base[GPU] = milli * times;
         let named =
             shape.need.named.iter().map(|(resource, amount)| (*resource, amount * times)).collect();
         Charge { base, models: smallvec::SmallVec::new(), named }

@@ -5,14 +5,14 @@ use smallvec::SmallVec;
 use crate::model::name::GpuModel;
 use crate::model::policy::Quota;
 use crate::model::wait::QuotaResource;
-use crate::quota::queues::{GPU, QueueIdx, QueueState};
+use crate::quota::queues::{GPU, QueueIdx, QueueState, QuotaAmounts};
 use crate::state::cluster::Cluster;
 use crate::state::cluster::room::{Claim, ModelIdx, ResIdx};
 
-/// Quota usage: CPU, memory, storage and GPU thousandths in `base`, with details by model and named resource.
+/// Quota usage: the sums in `base`, with details by model and named resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
-    pub(crate) base: [i64; 4],
+    pub(crate) base: QuotaAmounts,
     pub(crate) models: SmallVec<[(ModelIdx, i64); 2]>,
     pub(crate) named: Vec<(ResIdx, i64)>,
 }
@@ -161,7 +161,7 @@ pub(crate) fn by_model(
         .sum()
 }
 
-pub(crate) fn add(used: &mut [i64; 4], charge: &[i64; 4], sign: i64) {
+pub(crate) fn add(used: &mut QuotaAmounts, charge: &QuotaAmounts, sign: i64) {
     for (used, amount) in used.iter_mut().zip(charge) {
         // Only absurd demands reach the bounds; real bookings do not.
         *used = used.saturating_add(sign * amount);

@@ -8,7 +8,7 @@ use crate::model::policy::{Queue, Quota};
 use crate::model::units::{Span, Time};
 use crate::quota::charge::{Charge, add, covers, exceeded, names, one_of_each};
 use crate::state::cluster::Cluster;
-use crate::state::cluster::room::{ModelIdx, ResIdx};
+use crate::state::cluster::room::{CPU, MEMORY, ModelIdx, ResIdx};
 use crate::state::workloads::WorkloadIdx;
 
 /// Dense index of a queue; the root is 0.
@@ -16,13 +16,17 @@ pub(crate) type QueueIdx = u32;
 
 pub(crate) const ROOT: QueueIdx = 0;
 
-/// Index of GPU thousandths in usage arrays, after CPU, memory and storage.
+/// Amounts under quota: thousandths of cores, MiB of memory, MiB of storage, thousandths of GPUs. The first three
+/// have the indexes of [`NodeAmounts`](crate::state::cluster::room::NodeAmounts).
+pub(crate) type QuotaAmounts = [i64; 4];
+
+/// Index into [`QuotaAmounts`].
 pub(crate) const GPU: usize = 3;
 
 /// Current and past usage of a queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Account {
-    pub(crate) used: [i64; 4],
+    pub(crate) used: QuotaAmounts,
     pub(crate) past: [f64; 4],
     pub(crate) as_of: Time,
 }
@@ -42,16 +46,16 @@ impl Account {
     }
 
     /// Index of the resource with the largest share of capacity; `None` without usage.
-    fn dominant(&self, capacity: &[i64; 4]) -> Option<usize> {
+    fn dominant(&self, capacity: &QuotaAmounts) -> Option<usize> {
         let share = |at: &usize| self.used[*at] as f64 / capacity[*at].max(1) as f64;
-        let used = [GPU, 0, 1].into_iter().filter(|at| self.used[*at] > 0);
+        let used = [GPU, CPU, MEMORY].into_iter().filter(|at| self.used[*at] > 0);
         used.max_by(|a, b| share(a).total_cmp(&share(b)))
     }
 
     /// The dominant share: the largest share of any resource, current plus past usage.
-    fn share(&self, capacity: &[i64; 4]) -> f64 {
+    fn share(&self, capacity: &QuotaAmounts) -> f64 {
         let mut share = 0.0_f64;
-        for at in [0, 1, GPU] {
+        for at in [CPU, MEMORY, GPU] {
             if capacity[at] > 0 {
                 share = share.max((self.used[at] as f64 + self.past[at]) / capacity[at] as f64);
             }

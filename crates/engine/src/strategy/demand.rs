@@ -6,6 +6,7 @@ use crate::model::event::Demand;
 use crate::model::name::GpuModel;
 use crate::model::request::{GpuRequest, Request};
 use crate::state::cluster::Cluster;
+use crate::state::cluster::room::CPU;
 use crate::state::snapshot::records::DemandSnapshot;
 use crate::strategy::frag::{DemandClass, Fgd, NodeShape, Value, ValueOptions};
 use crate::strategy::{Outlook, Strategy};
@@ -195,7 +196,7 @@ fn inventory(cluster: &Cluster) -> Vec<NodeShape> {
     for node in &cluster.order {
         let room = cluster.room(*node);
         let model = room.devices.first().map_or(0, |device| device.model);
-        *kinds.entry((model, room.devices.len() as u16, room.total[0])).or_default() += 1;
+        *kinds.entry((model, room.devices.len() as u16, room.total[CPU])).or_default() += 1;
     }
     kinds
         .into_iter()

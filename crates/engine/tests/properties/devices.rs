@@ -88,7 +88,9 @@ impl Ledger {
             let GpuAssignment::Devices(parts) = &seat.gpus else { continue };
             for part in parts.iter().filter(|part| part.gpu == gpu.id) {
                 let (share, memory) = amounts(part.share, gpu.model.as_str(), gpu.memory.0);
-                (milli, mib, users) = (milli + share, mib + memory, users + 1);
+                milli += share;
+                mib += memory;
+                users += 1;
                 alone += u32::from(other.request.exclusive || part.share == GpuShare::Whole);
                 if let GpuShare::MigSlice { profile, start } = part.share {
                     let geometry = Geometry::for_gpu(gpu.model.as_str(), gpu.memory.0)
@@ -116,7 +118,9 @@ impl Ledger {
                 }
                 ForeignGpu::Memory(mib) => (mib.0 * 1000 / gpu.memory.0, mib.0),
             };
-            (milli, mib, users) = (milli + share, mib + memory, users + 1);
+            milli += share;
+            mib += memory;
+            users += 1;
             alone += u32::from(*uses == ForeignGpu::Whole);
         }
         assert!(milli <= 1000, "{milli} thousandths of {} on {} are booked", gpu.id, node.id);

@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use agentaflow_engine::{
     Alternative, Decision, Explanation, Fault, GpuAssignment, GpuHealth, GpuShare, NodeId,
-    NodeView, OnFault, Placement, Plan, PreemptionReason, QueueView, Shortfall, Time, Victim,
-    WhatIf, WorkloadId, WorkloadState, WorkloadView,
+    NodeView, OnFault, Placement, Plan, PreemptionReason, QueueView, ResourceTotals, Shortfall,
+    Time, Victim, WhatIf, WorkloadId, WorkloadState, WorkloadView,
 };
 use agentaflow_explain as explain;
 
@@ -159,11 +159,11 @@ pub(crate) fn workload(view: &WorkloadView) -> String {
 }
 
 pub(crate) fn queue(view: &QueueView) -> String {
-    let [cpu, memory, storage, gpu] = view.used;
+    let ResourceTotals { cpu_milli, memory, storage, gpu_milli } = view.used;
     let id = &view.id;
     let count = view.workloads;
     format!(
-        "{id}: {count} workloads, uses cpu {cpu}m, memory {memory}, storage {storage}, gpu {gpu}/1000"
+        "{id}: {count} workloads, uses cpu {cpu_milli}m, memory {memory}, storage {storage}, gpu {gpu_milli}/1000"
     )
 }
 

@@ -149,7 +149,8 @@ impl ClusterState {
             return;
         };
         let Some(gang) = self.gangs.get_mut(&id).filter(|gang| gang.split) else { return };
-        (gang.split, gang.stopping) = (false, true);
+        gang.split = false;
+        gang.stopping = true;
         let placed = self.gangs.detached(&id).filter(|key| self.pods.is_placed(key));
         let running: Vec<Key> = self.gangs.members(&id).chain(placed).cloned().collect();
         for pod in running {

@@ -178,7 +178,7 @@ impl ClusterState {
             }
         }
         for queue in self.engine.scheduler().queues() {
-            summary.queues.insert(queue.id.to_string(), queue.used[3]);
+            summary.queues.insert(queue.id.to_string(), queue.used.gpu_milli);
         }
         summary
     }

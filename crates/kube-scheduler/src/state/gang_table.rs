@@ -168,7 +168,8 @@ pub(super) fn set_roles(workload: &mut agentaflow_engine::Workload, requests: &[
     }
     if !roles.is_empty() {
         let first = roles.remove(0);
-        (workload.tasks, workload.request) = (first.tasks, first.request);
+        workload.tasks = first.tasks;
+        workload.request = first.request;
     }
     workload.roles = roles;
 }

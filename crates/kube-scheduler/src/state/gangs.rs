@@ -57,7 +57,8 @@ impl ClusterState {
         let request = Arc::new(asked.request);
         let stays = self.is_unchanged_member(key, &membership, &request);
         if let Some(entry) = self.pods.get_mut(key) {
-            (entry.claims, entry.depends) = (asked.claims, asked.depends);
+            entry.claims = asked.claims;
+            entry.depends = asked.depends;
         }
         if stays {
             return;
@@ -162,7 +163,8 @@ impl ClusterState {
             // Submitted again with the new traits.
             gang.submitted_requests.clear();
         }
-        (gang.min_members, gang.traits) = (min_members, traits);
+        gang.min_members = min_members;
+        gang.traits = traits;
         let task = gang.free_task();
         gang.members.insert(task, key.clone());
         gang.unexplained.push(key.clone());
@@ -202,7 +204,8 @@ impl ClusterState {
         if gang.members.values().any(|key| !self.pods.is_pending(key)) {
             return;
         }
-        (gang.tearing_down, gang.placed) = (false, false);
+        gang.tearing_down = false;
+        gang.placed = false;
         self.requeue_gang_waiters(id);
     }
 
@@ -225,7 +228,8 @@ impl ClusterState {
         let gate = incomplete(have, need);
         if let Some(reason) = &mut gang.reason {
             let latest = WaitReason::Gated(gate.clone());
-            (reason.code, reason.resolved_by_nodes) = (latest.kind(), latest.resolved_by_nodes());
+            reason.code = latest.kind();
+            reason.resolved_by_nodes = latest.resolved_by_nodes();
             reason.message = explain::reason(&latest, now).into();
         }
         gang.gated = true;
@@ -255,7 +259,8 @@ impl ClusterState {
         let mut workload = gang.traits.workload(id.clone(), 1, first);
         set_roles(&mut workload, &requests);
         workload.budgets = self.evictions.budgets_of(gang.members.values(), &self.pods);
-        (gang.submitted_requests, gang.gated) = (requests, false);
+        gang.submitted_requests = requests;
+        gang.gated = false;
         if std::mem::take(&mut gang.submitted) {
             self.engine.send(Event::Cancelled(id.clone()));
         }
@@ -318,7 +323,8 @@ impl ClusterState {
         let is_binding = matches!(binding, BindingState::Binding { .. });
         let breaks = gang.is_multi_pod() && !gang.tearing_down && is_binding;
         if breaks {
-            (gang.tearing_down, gang.placed) = (true, false);
+            gang.tearing_down = true;
+            gang.placed = false;
         }
         let (tearing_down, placed) = (gang.tearing_down, gang.placed);
         let (empty, submitted) = (gang.members.is_empty(), gang.submitted);

@@ -63,7 +63,8 @@ impl Membership {
     /// A pod placed apart from its gang, which runs or waits without it.
     pub(super) fn detach(&mut self, key: &Key) {
         self.detached_from = Some(std::mem::replace(&mut self.id, single_pod_id(key)));
-        (self.workload, self.min_members) = (None, 1);
+        self.workload = None;
+        self.min_members = 1;
         self.traits.topology = None;
     }
 }

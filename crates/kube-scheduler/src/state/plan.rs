@@ -63,7 +63,8 @@ impl ClusterState {
             self.engine.send(Event::PlacementRefused { workload, task });
             return;
         };
-        (gang.placed, gang.reason) = (true, None);
+        gang.placed = true;
+        gang.reason = None;
         self.plans += 1;
         let plan = self.plans;
         let bind = self.binding_of(&key, &workload, task, &node, &gpus);

@@ -59,7 +59,8 @@ impl QueueTable {
     pub(super) fn record(&mut self, queue: &Queue) -> bool {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
         let entry = self.statuses.entry(name.clone()).or_default();
-        (entry.generation, entry.status) = (queue.metadata.generation, queue.status.clone());
+        entry.generation = queue.metadata.generation;
+        entry.status = queue.status.clone();
         match &queue.spec.0 {
             Ok(spec) => {
                 let unchanged = self.specs.get(&name) == Some(spec);
@@ -205,7 +206,7 @@ impl QueueTable {
             .scheduler()
             .queues()
             .into_iter()
-            .map(|queue| (queue.id.as_str().into(), queue.used[3].max(0) as u64))
+            .map(|queue| (queue.id.as_str().into(), queue.used.gpu_milli.max(0) as u64))
             .collect();
         let past: BTreeMap<Arc<str>, u64> = engine
             .scheduler()
@@ -225,7 +226,8 @@ impl QueueTable {
             status.observed_generation = entry.generation;
             // Numbers of another scheduler with workloads in the queue stay.
             if busy || entry.ours || scheduler_name == names::SCHEDULER_NAME {
-                (status.running, status.pending) = (running, pending);
+                status.running = running;
+                status.pending = pending;
                 status.used_milli_gpus = used_milli_gpus;
             }
             entry.ours = busy;

@@ -232,7 +232,8 @@ impl WorkloadEntry {
         let status = result.status.or_else(|| overdue.then(|| self.object.status.clone()));
         if let Some(status) = status {
             self.object.status = status.clone();
-            (self.status_written, self.status_differs) = (Some(now), true);
+            self.status_written = Some(now);
+            self.status_differs = true;
             let (workload, uid) = (key.clone(), uid.clone());
             actions.push(Action::WriteStatus { workload, uid, status: Box::new(status) });
         }

@@ -42,7 +42,7 @@ pub fn create_user(user: UserRow) -> Result<DirectoryWrite<(UserRow, Option<Secr
         let user = UserRow { id: ids.0.user, created_at: now, active: true, ..user };
         let mut changes = vec![Change::User(Box::new(user.clone()))];
         let code = invite.map(|Minted { secret, row }| {
-            ids.0.credential += 1;
+            ids.0.credential = ids.0.credential.next();
             changes.push(Change::Credential(Box::new(CredentialRow {
                 id: ids.0.credential,
                 user_id: Some(user.id),
@@ -121,7 +121,7 @@ pub fn deactivate_user(id: UserId) -> DirectoryWrite<UserRow> {
 /// Converts a stored user for the API.
 pub fn show_user(row: &UserRow, account: AccountSummary) -> User {
     User {
-        id: row.id.0,
+        id: row.id,
         username: row.username.clone(),
         email: row.email.clone(),
         role: row.role,

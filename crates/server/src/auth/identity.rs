@@ -1,7 +1,7 @@
 //! Authentication: the holder of a token.
 
 use agentaflow_api::error::TokenProblem;
-use agentaflow_api::ids::UserId;
+use agentaflow_api::ids::{CredentialId, UserId};
 use agentaflow_api::units::Stamp;
 
 use super::jwt::{Claims, JwtKeys};
@@ -23,9 +23,9 @@ pub enum Presented {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Known {
     /// A user; with the key and its last use, if it was a key.
-    User(Box<UserRow>, Option<(i64, Option<Stamp>)>),
+    User(Box<UserRow>, Option<(CredentialId, Option<Stamp>)>),
     /// A node or agent; with the token and its last use, if it was a registration token.
-    Worker(Worker, Option<(i64, Option<Stamp>)>),
+    Worker(Worker, Option<(CredentialId, Option<Stamp>)>),
 }
 
 /// Parses a token. The directory is not needed, so no lock is held.

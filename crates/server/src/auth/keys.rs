@@ -2,7 +2,7 @@
 
 use agentaflow_api::account::ApiKey;
 use agentaflow_api::error::ErrorCode;
-use agentaflow_api::ids::UserId;
+use agentaflow_api::ids::{CredentialId, UserId};
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::tokens::mint;
@@ -51,7 +51,7 @@ pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, ApiError> {
             let detail = format!("there are {MOST} keys already; revoke one that is not needed");
             return Err(ApiError::conflict(ErrorCode::TooManyKeys, detail));
         }
-        ids.0.credential += 1;
+        ids.0.credential = ids.0.credential.next();
         let row = CredentialRow {
             id: ids.0.credential,
             user_id: Some(new.user),
@@ -66,7 +66,11 @@ pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, ApiError> {
 }
 
 /// Revokes a key. `owner` restricts the call to keys of that user.
-pub fn revoke_key(kind: CredentialKind, id: i64, owner: Option<UserId>) -> DirectoryWrite<ApiKey> {
+pub fn revoke_key(
+    kind: CredentialKind,
+    id: CredentialId,
+    owner: Option<UserId>,
+) -> DirectoryWrite<ApiKey> {
     Box::new(move |directory, _, now| {
         let row = find(directory, kind, id, owner)?;
         let row = CredentialRow { revoked_at: row.revoked_at.or(Some(now)), ..row.clone() };
@@ -78,7 +82,7 @@ pub fn revoke_key(kind: CredentialKind, id: i64, owner: Option<UserId>) -> Direc
 /// Replaces the secret of a key; the old secret is no longer valid.
 pub fn rotate_key(
     kind: CredentialKind,
-    id: i64,
+    id: CredentialId,
     owner: Option<UserId>,
 ) -> Result<DirectoryWrite<ApiKey>, ApiError> {
     let minted = mint(kind, "")?;
@@ -134,7 +138,7 @@ fn of(
 fn find(
     directory: &Directory,
     kind: CredentialKind,
-    id: i64,
+    id: CredentialId,
     owner: Option<UserId>,
 ) -> Result<&CredentialRow, ApiError> {
     let row = directory.credentials.get(&id).filter(|row| row.kind == kind);

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 
 use rustc_hash::FxHashMap;
 
-use agentaflow_api::ids::UserId;
+use agentaflow_api::ids::{CredentialId, UserId};
 use agentaflow_api::units::Stamp;
 
 pub use accounts::{UserPatch, create_user, deactivate_user, register, show_user, update_user};
@@ -56,7 +56,7 @@ pub struct Auth {
     pub accounts: Limiter<UserId>,
     /// Requests that make the engine plan, by account.
     pub plans: Limiter<UserId>,
-    touched: Mutex<FxHashMap<i64, Stamp>>,
+    touched: Mutex<FxHashMap<CredentialId, Stamp>>,
 }
 
 impl Auth {
@@ -75,7 +75,7 @@ impl Auth {
     }
 
     /// Returns true if this use of the key must be stored now.
-    pub fn worth_noting(&self, credential: i64, last: Option<Stamp>, now: Stamp) -> bool {
+    pub fn worth_noting(&self, credential: CredentialId, last: Option<Stamp>, now: Stamp) -> bool {
         let recent = |at: Stamp| now.0.saturating_sub(at.0) < TOUCH_EVERY;
         if last.is_some_and(recent) {
             return false;

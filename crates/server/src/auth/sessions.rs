@@ -124,7 +124,7 @@ fn start(
     jwt: &JwtKeys,
     now: Stamp,
 ) -> Result<Opened, ApiError> {
-    ids.0.credential += 1;
+    ids.0.credential = ids.0.credential.next();
     let name = session.map_or_else(|| minted.row.hash[..32].to_owned(), str::to_owned);
     let row = CredentialRow {
         id: ids.0.credential,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::error::{ErrorCode, TokenProblem};
-use agentaflow_api::ids::{AgentId, NodeId, UserId};
+use agentaflow_api::ids::{AgentId, CredentialId, NodeId, UserId};
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::*;
@@ -22,7 +22,7 @@ fn user(id: i64, name: &str, role: Role) -> UserRow {
 /// Two users and one credential of each kind, all with the secret `<kind>`.
 fn directory() -> Directory {
     let row = |id, kind, secret: &str| CredentialRow {
-        id,
+        id: CredentialId(id),
         kind,
         hash: digest(secret),
         user_id: Some(UserId(1)),
@@ -54,7 +54,7 @@ fn jwt() -> JwtKeys {
 fn run<T>(directory: &mut Directory, write: DirectoryWrite<T>, now: Stamp) -> Result<T, ApiError> {
     let mut ids = Ids::default();
     ids.0.user = directory.users.keys().max().copied().unwrap_or_default();
-    ids.0.credential = directory.credentials.keys().max().copied().unwrap_or(0);
+    ids.0.credential = directory.credentials.keys().max().copied().unwrap_or_default();
     let (changes, answer) = write(directory, &mut ids, now)?;
     for change in changes {
         match change {
@@ -72,9 +72,12 @@ fn each_kind_of_token_opens_what_it_is_for_and_nothing_else() {
     let directory = directory();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
     assert!(
-        matches!(who("af-key"), Ok(Known::User(user, Some((1, None)))) if user.id == UserId(1))
+        matches!(who("af-key"), Ok(Known::User(user, Some((CredentialId(1), None)))) if user.id == UserId(1))
     );
-    assert_eq!(who("af-registration"), Ok(Known::Worker(Worker::Token, Some((5, None)))));
+    assert_eq!(
+        who("af-registration"),
+        Ok(Known::Worker(Worker::Token, Some((CredentialId(5), None))))
+    );
     assert_eq!(who("af-node"), Ok(Known::Worker(Worker::Node(NodeId(7)), None)));
     assert_eq!(
         who("af-agent"),
@@ -245,9 +248,12 @@ fn a_new_password_ends_all_sessions_and_leaves_keys() {
 #[test]
 fn a_rotated_key_has_another_secret_and_the_old_one_is_void() {
     let mut directory = directory();
-    let rotated =
-        run(&mut directory, rotate_key(CredentialKind::ApiKey, 1, Some(UserId(1))).unwrap(), NOW)
-            .unwrap();
+    let rotated = run(
+        &mut directory,
+        rotate_key(CredentialKind::ApiKey, CredentialId(1), Some(UserId(1))).unwrap(),
+        NOW,
+    )
+    .unwrap();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
     assert_eq!(who("af-key"), Err(TokenProblem::Unrecognised));
     assert!(who(rotated.key.unwrap().expose()).is_ok());
@@ -256,9 +262,14 @@ fn a_rotated_key_has_another_secret_and_the_old_one_is_void() {
 #[test]
 fn keys_of_others_are_out_of_reach() {
     let mut directory = directory();
-    let foreign = run(&mut directory, revoke_key(CredentialKind::ApiKey, 1, Some(UserId(2))), NOW);
+    let foreign = run(
+        &mut directory,
+        revoke_key(CredentialKind::ApiKey, CredentialId(1), Some(UserId(2))),
+        NOW,
+    );
     assert_eq!(foreign.unwrap_err().status, 404);
-    let wrong_kind = run(&mut directory, revoke_key(CredentialKind::ApiKey, 6, None), NOW);
+    let wrong_kind =
+        run(&mut directory, revoke_key(CredentialKind::ApiKey, CredentialId(6), None), NOW);
     assert_eq!(wrong_kind.unwrap_err().status, 404, "a node's key is not a user's");
 }
 
@@ -363,10 +374,10 @@ fn cookies_are_found_by_their_whole_name() {
 fn the_use_of_a_key_is_noted_at_most_once_a_minute() {
     let auth = Auth::new(jwt(), (1, 1));
     let after = |ms| Stamp(NOW.0 + ms);
-    assert!(auth.worth_noting(1, None, NOW));
-    assert!(!auth.worth_noting(1, None, after(59_000)));
-    assert!(auth.worth_noting(1, None, after(60_000)));
-    assert!(!auth.worth_noting(2, Some(NOW), after(59_000)));
+    assert!(auth.worth_noting(CredentialId(1), None, NOW));
+    assert!(!auth.worth_noting(CredentialId(1), None, after(59_000)));
+    assert!(auth.worth_noting(CredentialId(1), None, after(60_000)));
+    assert!(!auth.worth_noting(CredentialId(2), Some(NOW), after(59_000)));
 }
 
 #[tokio::test]

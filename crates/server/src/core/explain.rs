@@ -27,7 +27,7 @@ impl State {
         let view = self.engine.scheduler().workload(&workload_id(id))?;
         let mut explanation =
             self.explain_pending(told.reason.as_ref(), told.eta, job.state.gate.as_ref());
-        explanation.job_id = Some(id.0);
+        explanation.job_id = Some(id);
         explanation.status = job.state.status;
         explanation.position = told.position;
         explanation.waiting = told.waiting;

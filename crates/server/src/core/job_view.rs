@@ -43,10 +43,10 @@ pub(crate) fn show_job(
     let first = first.filter(|_| placed);
     let kubernetes = first.and_then(|task| task.kubernetes.as_ref());
     Job {
-        id: id.0,
-        user_id: user_id.0,
+        id,
+        user_id,
         status: state.status,
-        assigned_node_id: first.map(|task| task.node.0),
+        assigned_node_id: first.map(|task| task.node),
         assigned_gpu_id: (placed && !gpus.is_empty()).then(|| gpus.join(",")),
         k8s_pod_name: kubernetes.map(|object| object.pod_name.clone()),
         k8s_job_name: kubernetes.map(|object| object.job_name.clone()),
@@ -101,14 +101,14 @@ pub(crate) fn show_agent(row: &AgentRow, node: Option<&LiveNode>) -> Agent {
     let connected = node.is_some_and(|node| node.is_connected(row.id));
     let row = row.clone();
     Agent {
-        id: row.id.0,
+        id: row.id,
         agent_id: row.agent_id,
         agent_version: row.agent_version,
         config: row.config,
         capabilities: row.capabilities,
         api_endpoint: row.api_endpoint,
         websocket_endpoint: row.websocket_endpoint,
-        node_id: row.node_id.0,
+        node_id: row.node_id,
         status: if connected { AgentStatus::Active } else { AgentStatus::Inactive },
         health_status: node.map_or(Health::Unknown, |node| node.row().health),
         last_heartbeat: node.and_then(LiveNode::last_heartbeat),

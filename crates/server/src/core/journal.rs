@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use agentaflow_api::event::{Event, EventKind};
-use agentaflow_api::ids::{JobId, NodeId, UserId};
+use agentaflow_api::ids::{EventSeq, JobId, NodeId, UserId};
 use agentaflow_api::link::Message;
 use agentaflow_api::units::Stamp;
 
@@ -20,7 +20,7 @@ use crate::store::Change;
 #[derive(Debug)]
 pub(crate) struct Journal {
     batch: Batch,
-    last_event: i64,
+    last_event: EventSeq,
     /// Start of the transaction that is being written.
     writing_since: Option<Instant>,
     /// Set while memory and store may differ, and when the server stops: no change is accepted.
@@ -57,7 +57,7 @@ pub(crate) struct EventSubject {
 }
 
 impl Journal {
-    pub(crate) fn new(last_event: i64) -> Self {
+    pub(crate) fn new(last_event: EventSeq) -> Self {
         Self { batch: Batch::default(), last_event, writing_since: None, closed: None }
     }
 
@@ -76,16 +76,16 @@ impl Journal {
         message: impl Into<String>,
         subject: EventSubject,
     ) {
-        self.last_event += 1;
+        self.last_event = self.last_event.next();
         let event = Event {
             seq: self.last_event,
             at: Stamp::now(),
             kind,
             message: message.into(),
-            job_id: subject.job.map(i64::from),
+            job_id: subject.job,
             job: None,
             node_id: subject.node,
-            user_id: subject.user.map(i64::from),
+            user_id: subject.user,
             data: subject.data,
         };
         self.batch.events.push(Arc::new(event.clone()));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashMap;
 
 use agentaflow_api::billing::{LedgerEntry, LedgerKind};
-use agentaflow_api::ids::{MicroUsd, UserId};
+use agentaflow_api::ids::{LedgerEntryId, MicroUsd, UserId};
 use agentaflow_api::units::{Dollars, Stamp};
 
 use super::pricing::RunningCost;
@@ -15,7 +15,7 @@ use crate::store::{AccountRow, UserRow};
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     accounts: FxHashMap<UserId, Account>,
-    last_entry: i64,
+    last_entry: LedgerEntryId,
     /// Balances or reserved costs changed: budget gates need an update.
     gates_stale: bool,
     /// Users whose account changed since the last publication.
@@ -48,7 +48,7 @@ pub struct AccountSummary {
 }
 
 impl Ledger {
-    pub(crate) fn new(rows: Vec<AccountRow>, last_entry: i64) -> Self {
+    pub(crate) fn new(rows: Vec<AccountRow>, last_entry: LedgerEntryId) -> Self {
         let month = Stamp::now().month();
         let account = |row: AccountRow| {
             let AccountRow { user, balance, spent } = row;
@@ -61,12 +61,12 @@ impl Ledger {
 
     /// Books the cost of a task. `usage` has every field but its number and amount.
     pub(crate) fn book_usage(&mut self, cost: MicroUsd, usage: LedgerEntry) -> LedgerEntry {
-        let account = self.account(UserId(usage.user_id), usage.at);
+        let account = self.account(usage.user_id, usage.at);
         account.balance = MicroUsd(account.balance.0.saturating_sub(cost.0));
         account.spent = MicroUsd(account.spent.0.saturating_add(cost.0));
         self.number(LedgerEntry {
             kind: LedgerKind::Usage,
-            micros: cost.0,
+            micros: cost,
             amount: Dollars(cost.0),
             ..usage
         })
@@ -82,22 +82,22 @@ impl Ledger {
         let at = Stamp::now();
         let account = self.account(user, at);
         account.balance = MicroUsd(account.balance.0.saturating_add(amount.0));
-        let negated = amount.0.saturating_neg();
+        let negated = MicroUsd(amount.0.saturating_neg());
         self.number(LedgerEntry {
             at,
             kind: LedgerKind::Credit,
-            user_id: user.0,
+            user_id: user,
             micros: negated,
-            amount: Dollars(negated),
+            amount: Dollars(negated.0),
             note,
             ..LedgerEntry::default()
         })
     }
 
     fn number(&mut self, entry: LedgerEntry) -> LedgerEntry {
-        self.last_entry += 1;
+        self.last_entry = self.last_entry.next();
         self.gates_stale = true;
-        self.stale_users.insert(UserId(entry.user_id));
+        self.stale_users.insert(entry.user_id);
         LedgerEntry { id: self.last_entry, ..entry }
     }
 

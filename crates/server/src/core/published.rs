@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use agentaflow_api::ids::{NodeId, UserId};
 use agentaflow_api::node::{GpuInstance, Node};
 use agentaflow_api::queue::Queue;
-use agentaflow_api::units::{Cores, Stamp};
+use agentaflow_api::units::{Cores, GpuAmount, Stamp};
 
 use super::handle::NodeRef;
 use super::job::QueueJobs;
@@ -57,7 +57,7 @@ impl QueueView {
             spec,
             pending: self.jobs.pending,
             running: self.jobs.placed,
-            gpus_used: Cores(self.gpu_milli),
+            gpus_used: GpuAmount(self.gpu_milli),
             cpu_used: Cores(self.cpu_milli),
             memory_used: self.memory,
             created_at: row.created_at,

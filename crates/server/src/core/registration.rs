@@ -111,7 +111,7 @@ impl State {
             let same_owner = agent.is_some() || old.node_id == Some(node);
             old.kind == kind && old.agent_id == agent && same_owner
         });
-        self.ids.0.credential += 1;
+        self.ids.0.credential = self.ids.0.credential.next();
         row.id = self.ids.0.credential;
         row.node_id = Some(node);
         row.agent_id = agent;

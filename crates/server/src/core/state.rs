@@ -96,9 +96,9 @@ impl State {
             row: self.queues.get(view.id.as_str()).cloned(),
             jobs: self.jobs.queue_jobs(view.id.as_str()),
             name: view.id.as_str().to_owned(),
-            cpu_milli: amount(view.used[0]),
-            memory: amount(view.used[1]),
-            gpu_milli: amount(view.used[3]),
+            cpu_milli: amount(view.used.cpu_milli),
+            memory: amount(view.used.memory),
+            gpu_milli: amount(view.used.gpu_milli),
         };
         self.engine.scheduler().queues().into_iter().map(view).collect()
     }

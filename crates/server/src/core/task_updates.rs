@@ -7,7 +7,7 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::job::{JobStatus, JobStatusUpdate, ResourceUsage, TaskState};
 use agentaflow_api::link::{Ended, Report, StopCause, TaskKey, TaskUpdate};
-use agentaflow_api::units::{Cores, Stamp};
+use agentaflow_api::units::{Cores, GpuAmount, Stamp};
 use agentaflow_engine::Event;
 use agentaflow_explain::{End, find_cause};
 
@@ -186,13 +186,13 @@ impl State {
         let cost = pricing::cost(allocation, task.price, end.ran_ms);
         let usage = LedgerEntry {
             at: Stamp::now(),
-            user_id: job.user_id.0,
-            job_id: Some(key.job.0),
+            user_id: job.user_id,
+            job_id: Some(key.job),
             attempt: Some(key.epoch),
             task: Some(key.task),
             queue: Some(job.queue.clone()),
             node_id: self.nodes.get(task.node).map(|node| node.row().node_id.clone()),
-            gpus: Cores(allocation.gpu_milli),
+            gpus: GpuAmount(allocation.gpu_milli),
             cpu_cores: Cores(allocation.cpu_milli),
             memory: allocation.memory,
             duration_ms: end.ran_ms,

@@ -109,10 +109,10 @@ impl JobPage {
             self.json.push(b',');
         }
         serde_json::to_writer(&mut self.json, job).map_err(|error| {
-            tracing::error!(%error, job = job.id, "Cannot serialize a job");
+            tracing::error!(%error, job = job.id.0, "Cannot serialize a job");
             ApiError::unavailable("a job of the list cannot be shown")
         })?;
-        self.next = Some(JobId(job.id));
+        self.next = Some(job.id);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use axum::http::{Extensions, HeaderMap, HeaderName, Method, header};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::error::{Credential, TokenProblem};
-use agentaflow_api::ids::UserId;
+use agentaflow_api::ids::{CredentialId, UserId};
 use agentaflow_api::units::Stamp;
 
 use super::app::{App, Peer};
@@ -232,7 +232,7 @@ fn within_rate(app: &App, user: UserId) -> Result<(), ApiError> {
 }
 
 /// Records the use of a key: asynchronously, and at most once a minute.
-pub(crate) fn note_use(app: &App, used: Option<(i64, Option<Stamp>)>, now: Stamp) {
+pub(crate) fn note_use(app: &App, used: Option<(CredentialId, Option<Stamp>)>, now: Stamp) {
     let Some((id, last)) = used else { return };
     if !app.auth.worth_noting(id, last, now) {
         return;

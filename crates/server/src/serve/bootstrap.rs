@@ -57,7 +57,7 @@ pub(super) async fn browser_code(core: &Core, user: UserId) -> Result<Secret, Ap
         let links =
             directory.credentials.values().filter(|row| row.kind == CredentialKind::BrowserLink);
         let mut changes: Vec<_> = links.map(|row| Change::CredentialGone(row.id)).collect();
-        ids.0.credential += 1;
+        ids.0.credential = ids.0.credential.next();
         changes.push(Change::Credential(Box::new(CredentialRow {
             id: ids.0.credential,
             user_id: Some(user),

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use agentaflow_api::billing::{LedgerEntry, UsageRow};
 use agentaflow_api::event::Event;
-use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
+use agentaflow_api::ids::{AgentId, CredentialId, EventSeq, JobId, LedgerEntryId, NodeId, UserId};
 use agentaflow_api::units::Stamp;
 
 use super::driver::{Driver, run_all};
@@ -185,12 +185,12 @@ fn last_ids(row: &impl Cells) -> Result<LastIds, Cause> {
     let id = |column| row.maybe_int(column).map(Option::unwrap_or_default);
     Ok(LastIds {
         user: UserId(id(0)?),
-        credential: id(1)?,
+        credential: CredentialId(id(1)?),
         node: NodeId(id(2)?),
         agent: AgentId(id(3)?),
         job: JobId(id(4)?),
-        event: id(5)?,
-        ledger: id(6)?,
+        event: EventSeq(id(5)?),
+        ledger: LedgerEntryId(id(6)?),
     })
 }
 

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use agentaflow_api::billing::{LedgerEntry, UsageRow};
 use agentaflow_api::event::Event;
-use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
+use agentaflow_api::ids::{AgentId, CredentialId, EventSeq, JobId, LedgerEntryId, NodeId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::units::Stamp;
 
@@ -70,7 +70,7 @@ pub enum Change {
     User(Box<UserRow>),
     /// A key, token, session or invitation, new or changed.
     Credential(Box<CredentialRow>),
-    CredentialGone(i64),
+    CredentialGone(CredentialId),
     Node(Box<NodeRow>),
     NodeGone(NodeId),
     /// Last heartbeats of several nodes.
@@ -117,12 +117,12 @@ pub struct Loaded {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LastIds {
     pub user: UserId,
-    pub credential: i64,
+    pub credential: CredentialId,
     pub node: NodeId,
     pub agent: AgentId,
     pub job: JobId,
-    pub event: i64,
-    pub ledger: i64,
+    pub event: EventSeq,
+    pub ledger: LedgerEntryId,
 }
 
 /// Filter of a list of jobs, newest first.
@@ -152,7 +152,7 @@ pub struct EventFilter {
     /// Only of jobs of this user.
     pub user: Option<UserId>,
     /// Only with a higher number (a cursor).
-    pub after: i64,
+    pub after: EventSeq,
     pub limit: u64,
     /// Takes the newest `limit` events instead of the oldest.
     pub newest: bool,
@@ -170,7 +170,7 @@ pub struct LedgerFilter {
     /// Only before this time.
     pub to: Option<Stamp>,
     /// Only with a smaller number (a cursor).
-    pub before: Option<i64>,
+    pub before: Option<LedgerEntryId>,
     pub skip: u64,
     pub limit: u64,
 }

@@ -2,8 +2,8 @@
 
 use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
 use agentaflow_api::event::{Event, EventKind};
-use agentaflow_api::ids::{JobId, MicroUsd, UserId};
-use agentaflow_api::units::{Cores, Dollars, Stamp};
+use agentaflow_api::ids::{EventSeq, JobId, LedgerEntryId, MicroUsd, UserId};
+use agentaflow_api::units::{Cores, Dollars, GpuAmount, Stamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -110,14 +110,14 @@ pub(super) fn events(dialect: Dialect, filter: &EventFilter) -> Sql {
 /// An event from [`events`].
 pub(super) fn event_row(row: &impl Cells) -> Result<Event, Cause> {
     Ok(Event {
-        seq: row.int(0)?,
+        seq: EventSeq(row.int(0)?),
         at: Stamp(row.int(1)?),
         kind: EventKind::from_word(&row.text(2)?),
         message: row.text(3)?,
-        job_id: row.maybe_int(4)?,
+        job_id: row.maybe_int(4)?.map(JobId),
         job: None,
         node_id: row.maybe_text(5)?,
-        user_id: row.maybe_int(6)?,
+        user_id: row.maybe_int(6)?.map(UserId),
         data: row.json(7)?,
     })
 }
@@ -149,20 +149,20 @@ pub(super) fn ledger_row(row: &impl Cells) -> Result<LedgerEntry, Cause> {
     };
     let micros = row.int(13)?;
     Ok(LedgerEntry {
-        id: row.int(0)?,
+        id: LedgerEntryId(row.int(0)?),
         at: Stamp(row.int(1)?),
         kind: LedgerKind::from_word(&row.text(2)?),
-        user_id: row.int(3)?,
-        job_id: row.maybe_int(4)?,
+        user_id: UserId(row.int(3)?),
+        job_id: row.maybe_int(4)?.map(JobId),
         attempt: small(5)?,
         task: small(6)?,
         queue: row.maybe_text(7)?,
         node_id: row.maybe_text(8)?,
-        gpus: Cores(row.int(9)?.unsigned_abs()),
+        gpus: GpuAmount(row.int(9)?.unsigned_abs()),
         cpu_cores: Cores(row.int(10)?.unsigned_abs()),
         memory: row.int(11)?.unsigned_abs(),
         duration_ms: row.int(12)?.unsigned_abs(),
-        micros,
+        micros: MicroUsd(micros),
         amount: Dollars(micros),
         note: row.maybe_text(14)?,
     })
@@ -227,7 +227,7 @@ pub(super) fn usage_row(row: &impl Cells) -> Result<UsageRow, Cause> {
         gpu_hours: hours(3, 1000)?,
         cpu_hours: hours(7, 1000)?,
         memory_gb_hours: hours(11, 1024)?,
-        micros,
+        micros: MicroUsd(micros),
         cost: Dollars(micros),
     })
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::end::{EndCause, EndReason};
-use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
+use agentaflow_api::ids::{AgentId, CredentialId, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, KubernetesPlace, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PriceSource};
@@ -63,7 +63,7 @@ pub enum CredentialKind {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CredentialRow {
-    pub id: i64,
+    pub id: CredentialId,
     pub kind: CredentialKind,
     /// SHA-256 of the secret, in hexadecimal; unique.
     pub hash: String,

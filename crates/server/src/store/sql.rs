@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
+use agentaflow_api::ids::{
+    AgentId, CredentialId, EventSeq, JobId, LedgerEntryId, MicroUsd, NodeId, UserId,
+};
 use agentaflow_api::units::Stamp;
 use serde::Serialize;
 
@@ -64,7 +66,7 @@ macro_rules! id_values {
     )+};
 }
 
-id_values!(AgentId, JobId, NodeId, UserId);
+id_values!(AgentId, CredentialId, EventSeq, JobId, LedgerEntryId, MicroUsd, NodeId, UserId);
 
 impl From<Option<u32>> for Value {
     fn from(number: Option<u32>) -> Self {

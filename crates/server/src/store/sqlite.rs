@@ -116,8 +116,10 @@ mod tests {
     use super::super::{Change, EventFilter};
     use super::*;
     use agentaflow_api::event::Event;
+    use agentaflow_api::ids::EventSeq;
 
     fn event(seq: i64, size: usize) -> Change {
+        let seq = EventSeq(seq);
         Change::Event(Box::new(Event { seq, message: "x".repeat(size), ..Event::default() }))
     }
 
@@ -142,7 +144,7 @@ mod tests {
         store.commit(&[event(5, 2_000_000)]).await.unwrap();
         let all = EventFilter { limit: 10, ..EventFilter::default() };
         let found: Vec<i64> =
-            store.events(&all).await.unwrap().iter().map(|event| event.seq).collect();
+            store.events(&all).await.unwrap().iter().map(|event| event.seq.0).collect();
         assert_eq!(found, [4, 5]);
     }
 

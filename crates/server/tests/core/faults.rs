@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use agentaflow_api::billing::{LedgerEntry, UsageRow};
 use agentaflow_api::event::Event;
-use agentaflow_api::ids::{AgentId, JobId, UserId};
+use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_server::store::{
     Change, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded, Store,
@@ -169,7 +169,7 @@ async fn a_missing_gpu_affects_only_its_own_job() {
     // One GPU falls off the bus, and the server restarts at once.
     rig.core.register_node(crate::rig::registration("a", 1), crate::rig::HERE).await.unwrap();
     rig.restart().await;
-    let agent = AgentId(rig.core.agents()[0].id);
+    let agent = rig.core.agents()[0].id;
     let _stream = rig.core.open_stream(agent, None, 0).await.unwrap();
     for key in keys {
         let batch = agentaflow_api::link::ReportBatch {

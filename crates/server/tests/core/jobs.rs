@@ -2,7 +2,7 @@
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::EventKind;
-use agentaflow_api::ids::{AgentId, JobId};
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{JobCreate, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{StopCause, TaskUpdate};
 use agentaflow_api::pending::{Alternative, PendingCode, PendingReason};
@@ -24,7 +24,7 @@ async fn a_job_is_placed_runs_and_completes() {
     assert!(worker.report(assignment.key, ended(0, 20)).await);
     let job = rig.job(id).await;
     assert_eq!((job.status, job.exit_code, job.attempt), (JobStatus::Completed, Some(0), 1));
-    assert_eq!(job.assigned_node_id, Some(worker.node.0));
+    assert_eq!(job.assigned_node_id, Some(worker.node));
     assert_eq!(
         rig.kinds(id).await,
         [EventKind::Submitted, EventKind::Scheduled, EventKind::Started, EventKind::Completed]
@@ -174,7 +174,7 @@ async fn running_and_pending_jobs_survive_a_restart() {
     assert_eq!(rig.job(waits).await.status, JobStatus::Pending);
 
     // The agent reconnects with a session that the new server does not know, and receives a full sync.
-    let agent = AgentId(rig.core.agents()[0].id);
+    let agent = rig.core.agents()[0].id;
     let mut stream = rig.core.open_stream(agent, Some("old".into()), 9).await.unwrap();
     let agentaflow_server::core::StreamItem::Message(first) = stream.recv().await.unwrap() else {
         panic!()
@@ -262,8 +262,7 @@ async fn secrets_are_sealed_in_the_store_and_deleted_at_the_end() {
     assert_eq!(assignment.env["TOKEN"].expose(), "hunter2");
     assert!(!format!("{assignment:?}").contains("hunter2"));
 
-    let sealed =
-        || async { rig.core.store().job(JobId(job.id)).await.unwrap().unwrap().state.sealed };
+    let sealed = || async { rig.core.store().job(job.id).await.unwrap().unwrap().state.sealed };
     let first = sealed().await.unwrap();
     assert!(!first.contains("hunter2"));
     assert_eq!(rig.core.rotate_secret_key().await.unwrap(), 1);

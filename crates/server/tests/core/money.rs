@@ -31,7 +31,7 @@ async fn the_cost_of_a_job_is_allocation_times_run_time() {
     );
     let ledger =
         rig.core.store().ledger(&LedgerFilter { limit: 10, ..Default::default() }).await.unwrap();
-    assert_eq!(ledger.iter().map(|line| line.micros).sum::<i64>(), job.cost.0);
+    assert_eq!(ledger.iter().map(|line| line.micros.0).sum::<i64>(), job.cost.0);
     assert_eq!(rig.core.account(rig.ana.user.id).balance, Dollars(-job.cost.0));
 }
 
@@ -46,7 +46,7 @@ async fn a_job_of_less_than_a_millisecond_is_billed() {
     worker.assignment().await;
     let all = LedgerFilter::default();
     let usage = rig.core.store().usage(UsageBy::Job, &all).await.unwrap();
-    let usage: Vec<_> = usage.iter().map(|row| (row.key.clone(), row.micros)).collect();
+    let usage: Vec<_> = usage.iter().map(|row| (row.key.clone(), row.micros.0)).collect();
     assert_eq!(usage, [(id.to_string(), 0)], "and job {waiting} has not run");
 }
 

@@ -3,6 +3,7 @@
 use agentaflow_api::end::EndReason;
 use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::EventKind;
+use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobSpec, JobStatus, OnNodeLost, Volume};
 use agentaflow_api::link::{KubernetesPlace, Message, StopCause, TaskUpdate};
 use agentaflow_api::node::{
@@ -24,7 +25,7 @@ async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
     let mut second = rig.worker("b", 1).await;
     // The first node is silent for three intervals.
     let new = second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
-    assert_eq!(new.assigned_node_id, Some(second.node.0));
+    assert_eq!(new.assigned_node_id, Some(second.node));
     let key = second.assignment().await.key;
     assert!(!first.report(old, ended(0, 5)).await, "late news counts for nothing");
     assert_eq!(rig.job(id).await.status, JobStatus::Scheduled);
@@ -95,7 +96,7 @@ async fn draining_a_node_requeues_its_jobs_without_a_retry() {
     let again = second.assignment().await;
     assert_eq!((again.key.job, again.key.epoch), (id, 2));
     let job = rig.job(id).await;
-    assert_eq!((job.retries_used, job.assigned_node_id), (0, Some(second.node.0)));
+    assert_eq!((job.retries_used, job.assigned_node_id), (0, Some(second.node)));
 }
 
 #[tokio::test]
@@ -195,7 +196,7 @@ async fn a_node_lost_while_draining_has_its_jobs_requeued() {
     rig.core.update_node(&NodeRef::Number(first.node), drain).await.unwrap();
     assert_eq!(first.stop().await.cause, StopCause::Drained);
     let again = second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
-    assert_eq!(again.assigned_node_id, Some(second.node.0));
+    assert_eq!(again.assigned_node_id, Some(second.node));
     assert_eq!(second.assignment().await.key.epoch, 2);
 }
 
@@ -225,19 +226,19 @@ async fn a_second_agent_of_a_node_is_refused_while_the_first_has_jobs() {
     rig.submit(spec(1)).await;
     let key = worker.assignment().await.key;
     worker.report(key, running()).await;
-    let agent = |name: &str, node: i64| agentaflow_api::agent::AgentRegistration {
+    let agent = |name: &str, node: NodeId| agentaflow_api::agent::AgentRegistration {
         agent_id: name.into(),
-        node_id: Some(node as u64),
+        node_id: Some(node.0 as u64),
         ..Default::default()
     };
-    let refused = rig.core.register_agent(agent("other", worker.node.0), crate::rig::HERE).await;
+    let refused = rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::NodeTaken);
     // Another node must not take an agent's name, and with it the agent's stream.
     let thief = rig.core.register_node(registration("b", 1), crate::rig::HERE).await.unwrap();
     let refused = rig.core.register_agent(agent("agent-a", thief.id), crate::rig::HERE).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::AgentTaken);
     worker.report(key, ended(0, 1)).await;
-    rig.core.register_agent(agent("other", worker.node.0), crate::rig::HERE).await.unwrap();
+    rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await.unwrap();
     assert_eq!(rig.core.agents().len(), 1, "the first is forgotten, with its key");
 }
 

@@ -91,7 +91,7 @@ impl Rig {
     }
 
     pub(crate) async fn submit(&self, spec: JobSpec) -> JobId {
-        JobId(self.try_submit(spec).await.unwrap().id)
+        self.try_submit(spec).await.unwrap().id
     }
 
     pub(crate) async fn try_submit(&self, spec: JobSpec) -> Result<Job, ApiError> {
@@ -150,18 +150,13 @@ impl Rig {
         config.insert("heartbeat_interval_ms".into(), (INTERVAL.as_millis() as u64).into());
         let agent = AgentRegistration {
             agent_id: format!("agent-{name}"),
-            node_id: Some(node.id as u64),
+            node_id: Some(node.id.0 as u64),
             config,
             ..AgentRegistration::default()
         };
         let agent = self.core.register_agent(agent, HERE).await.unwrap();
-        let stream = self.core.open_stream(AgentId(agent.id), None, 0).await.unwrap();
-        let mut worker = Worker {
-            node: NodeId(node.id),
-            agent: AgentId(agent.id),
-            stream,
-            core: self.core.clone(),
-        };
+        let stream = self.core.open_stream(agent.id, None, 0).await.unwrap();
+        let mut worker = Worker { node: node.id, agent: agent.id, stream, core: self.core.clone() };
         assert!(matches!(worker.next().await, Message::Sync { .. }));
         worker
     }

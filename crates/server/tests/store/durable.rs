@@ -63,10 +63,10 @@ async fn check(place: &Place, address: &str) {
     };
     let loaded = store.load("2026-11").await.unwrap();
     assert!(loaded.last.job.0 >= last, "{} < {last}", loaded.last.job.0);
-    assert_eq!(loaded.last.job.0, loaded.last.event, "half a transaction");
+    assert_eq!(loaded.last.job.0, loaded.last.event.0, "half a transaction");
     assert_eq!(loaded.jobs.len() as i64, loaded.last.job.0);
     let all = EventFilter { limit: 1_000_000, ..EventFilter::default() };
-    assert_eq!(store.events(&all).await.unwrap().len() as i64, loaded.last.event);
+    assert_eq!(store.events(&all).await.unwrap().len() as i64, loaded.last.event.0);
 }
 
 #[tokio::test]

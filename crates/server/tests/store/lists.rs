@@ -1,6 +1,6 @@
 //! Lists: order, pages and filters.
 
-use agentaflow_api::ids::{JobId, UserId};
+use agentaflow_api::ids::{EventSeq, JobId, LedgerEntryId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::units::Stamp;
 use agentaflow_server::store::{Change, EventFilter, JobFilter, LedgerFilter, Store};
@@ -110,8 +110,8 @@ pub(crate) async fn events_are_listed_oldest_first_from_a_cursor(place: &Place) 
     let mut changes = Vec::new();
     for seq in 1..=12 {
         let mut event = make::event(seq);
-        event.job_id = (seq % 3 != 0).then_some(seq % 3);
-        event.user_id = event.job_id.map(|job| job + 10);
+        event.job_id = (seq % 3 != 0).then_some(JobId(seq % 3));
+        event.user_id = event.job_id.map(|job| UserId(job.0 + 10));
         event.node_id = (seq > 6).then(|| "gpu-000000000002".to_owned());
         changes.push(happened(event));
     }
@@ -120,14 +120,17 @@ pub(crate) async fn events_are_listed_oldest_first_from_a_cursor(place: &Place) 
     let node = Some("gpu-000000000002".to_owned());
     for (filter, seqs) in [
         (EventFilter { limit: 3, ..page() }, vec![1, 2, 3]),
-        (EventFilter { after: 10, ..page() }, vec![11, 12]),
-        (EventFilter { after: 12, ..page() }, vec![]),
+        (EventFilter { after: EventSeq(10), ..page() }, vec![11, 12]),
+        (EventFilter { after: EventSeq(12), ..page() }, vec![]),
         (EventFilter { job: Some(JobId(1)), ..page() }, vec![1, 4, 7, 10]),
-        (EventFilter { user: Some(UserId(12)), after: 2, limit: 2, ..page() }, vec![5, 8]),
+        (
+            EventFilter { user: Some(UserId(12)), after: EventSeq(2), limit: 2, ..page() },
+            vec![5, 8],
+        ),
         (EventFilter { node: node.clone(), job: Some(JobId(2)), ..page() }, vec![8, 11]),
     ] {
         let found = store.events(&filter).await.unwrap();
-        let found: Vec<i64> = found.iter().map(|event| event.seq).collect();
+        let found: Vec<i64> = found.iter().map(|event| event.seq.0).collect();
         assert_eq!(found, seqs, "{filter:?}");
     }
 }
@@ -141,17 +144,22 @@ pub(crate) async fn the_ledger_is_listed_newest_first(place: &Place) {
     for (filter, ids) in [
         (LedgerFilter { limit: 2, ..page() }, vec![9, 8]),
         (LedgerFilter { skip: 7, ..page() }, vec![2, 1]),
-        (LedgerFilter { before: Some(3), ..page() }, vec![2, 1]),
+        (LedgerFilter { before: Some(LedgerEntryId(3)), ..page() }, vec![2, 1]),
         (LedgerFilter { user: Some(UserId(1)), ..page() }, vec![8, 6, 4, 2]),
         (LedgerFilter { job: Some(JobId(5)), ..page() }, vec![5]),
         (LedgerFilter { from: time(3), to: time(6), ..page() }, vec![5, 4, 3]),
         (
-            LedgerFilter { from: time(3), user: Some(UserId(2)), before: Some(9), ..page() },
+            LedgerFilter {
+                from: time(3),
+                user: Some(UserId(2)),
+                before: Some(LedgerEntryId(9)),
+                ..page()
+            },
             vec![7, 5, 3],
         ),
     ] {
         let found = store.ledger(&filter).await.unwrap();
-        let found: Vec<i64> = found.iter().map(|line| line.id).collect();
+        let found: Vec<i64> = found.iter().map(|line| line.id.0).collect();
         assert_eq!(found, ids, "{filter:?}");
     }
 }

@@ -6,13 +6,15 @@ use agentaflow_api::account::Role;
 use agentaflow_api::billing::{LedgerEntry, LedgerKind};
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::{Event, EventKind};
-use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
+use agentaflow_api::ids::{
+    AgentId, CredentialId, EventSeq, JobId, LedgerEntryId, MicroUsd, NodeId, UserId,
+};
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, PriceSource};
 use agentaflow_api::pending::PendingReason;
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
-use agentaflow_api::units::{Cores, Dollars, Stamp};
+use agentaflow_api::units::{Cores, Dollars, GpuAmount, Stamp};
 use agentaflow_engine::{MicroDollars, Price};
 use agentaflow_server::store::{
     AgentRow, Change, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState,
@@ -42,7 +44,7 @@ pub(crate) fn user(id: i64, name: &str) -> UserRow {
 
 pub(crate) fn credential(id: i64, kind: CredentialKind) -> CredentialRow {
     CredentialRow {
-        id,
+        id: CredentialId(id),
         kind,
         hash: format!("{id:064x}"),
         prefix: "af_12".to_owned(),
@@ -169,7 +171,7 @@ fn task() -> TaskAssignment {
 }
 
 pub(crate) fn queue(name: &str) -> QueueRow {
-    let limit = QuotaSpec { gpus: Some(Cores(8000)), ..QuotaSpec::default() };
+    let limit = QuotaSpec { gpus: Some(GpuAmount(8000)), ..QuotaSpec::default() };
     QueueRow {
         spec: QueueSpec { name: name.to_owned(), limit, ..QueueSpec::default() },
         created_at: NOW,
@@ -179,34 +181,34 @@ pub(crate) fn queue(name: &str) -> QueueRow {
 
 pub(crate) fn event(seq: i64) -> Event {
     Event {
-        seq,
+        seq: EventSeq(seq),
         at: Stamp(NOW.0 + seq),
         kind: EventKind::Started,
         message: format!("event {seq}"),
-        job_id: Some(1),
+        job_id: Some(JobId(1)),
         job: None,
         node_id: Some("gpu-000000000002".to_owned()),
-        user_id: Some(1),
+        user_id: Some(UserId(1)),
         data: object(json!({"seq": seq})),
     }
 }
 
 pub(crate) fn ledger(id: i64, user_id: i64, micros: i64) -> LedgerEntry {
     LedgerEntry {
-        id,
+        id: LedgerEntryId(id),
         at: Stamp(NOW.0 + id),
         kind: LedgerKind::Usage,
-        user_id,
-        job_id: Some(id),
+        user_id: UserId(user_id),
+        job_id: Some(JobId(id)),
         attempt: Some(1),
         task: Some(0),
         queue: Some("main".to_owned()),
         node_id: Some("gpu-000000000002".to_owned()),
-        gpus: Cores(2500),
+        gpus: GpuAmount(2500),
         cpu_cores: Cores(4000),
         memory: 2048,
         duration_ms: 3_600_000,
-        micros,
+        micros: MicroUsd(micros),
         amount: Dollars(micros),
         note: Some("an hour".to_owned()),
     }

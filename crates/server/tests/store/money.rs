@@ -1,8 +1,8 @@
 //! Sums of cost and usage.
 
 use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
-use agentaflow_api::ids::{MicroUsd, UserId};
-use agentaflow_api::units::{Cores, Stamp};
+use agentaflow_api::ids::{JobId, MicroUsd, UserId};
+use agentaflow_api::units::{Cores, GpuAmount, Stamp};
 use agentaflow_server::store::{AccountRow, Change, LedgerFilter, UsageBy};
 
 use crate::make::{self, paid};
@@ -18,7 +18,7 @@ fn line(id: i64, at: Stamp, user: i64, queue: Option<&str>, micros: i64) -> Ledg
 /// Two entries of October, two of November, a credit and a correction.
 fn lines() -> Vec<Change> {
     let november = Stamp(OCTOBER.0 + 1);
-    let same_job = LedgerEntry { job_id: Some(1), ..line(2, OCTOBER, 1, Some("Zeta"), 20) };
+    let same_job = LedgerEntry { job_id: Some(JobId(1)), ..line(2, OCTOBER, 1, Some("Zeta"), 20) };
     let credit = LedgerEntry { kind: LedgerKind::Credit, ..line(5, november, 1, None, -1000) };
     let correction = LedgerEntry {
         kind: LedgerKind::Correction,
@@ -40,7 +40,7 @@ fn lines() -> Vec<Change> {
 }
 
 fn short(rows: &[UsageRow]) -> Vec<(&str, u64, i64)> {
-    rows.iter().map(|row| (row.key.as_str(), row.jobs, row.micros)).collect()
+    rows.iter().map(|row| (row.key.as_str(), row.jobs, row.micros.0)).collect()
 }
 
 pub(crate) async fn usage_is_summed_up_by_user_queue_node_day_and_job(place: &Place) {
@@ -60,7 +60,7 @@ pub(crate) async fn usage_is_summed_up_by_user_queue_node_day_and_job(place: &Pl
     let jobs = [9, 10].map(|id| Change::NewJob(Box::new(make::job(id, 1))));
     store.commit(&jobs).await.unwrap();
     let tries = [(7, 10, 1), (8, 10, 2), (9, 9, 4)].map(|(id, job, micros)| {
-        paid(LedgerEntry { job_id: Some(job), ..line(id, OCTOBER, 7, None, micros) })
+        paid(LedgerEntry { job_id: Some(JobId(job)), ..line(id, OCTOBER, 7, None, micros) })
     });
     store.commit(&tries).await.unwrap();
     let of_seven =
@@ -82,14 +82,14 @@ pub(crate) async fn sums_are_exact_beyond_64_bits(place: &Place) {
     // Ten years of a million GPUs, cores and 4 TiB each, many times, and one thousandth for a millisecond.
     let ten_years = 10 * 365 * 24 * 3_600_000;
     let huge = |id| LedgerEntry {
-        gpus: Cores(1_000_000_000),
+        gpus: GpuAmount(1_000_000_000),
         cpu_cores: Cores(1_000_000_000),
         memory: 1 << 32,
         duration_ms: ten_years,
         ..make::ledger(id, 1, i64::MAX / 500)
     };
     let tiny = LedgerEntry {
-        gpus: Cores(1),
+        gpus: GpuAmount(1),
         cpu_cores: Cores(1),
         memory: 1,
         duration_ms: 1,
@@ -100,7 +100,7 @@ pub(crate) async fn sums_are_exact_beyond_64_bits(place: &Place) {
     store.commit(&changes).await.unwrap();
     let row = store.usage(UsageBy::Queue, &LedgerFilter::default()).await.unwrap().remove(0);
     assert_eq!(row.jobs, 301);
-    assert_eq!(row.micros, 300 * (i64::MAX / 500) + 1);
+    assert_eq!(row.micros, MicroUsd(300 * (i64::MAX / 500) + 1));
     let hours = 300.0 * 10.0 * 365.0 * 24.0;
     assert!((row.gpu_hours - hours * 1e6).abs() < 1e-3, "{}", row.gpu_hours);
     assert!((row.cpu_hours - hours * 1e6).abs() < 1e-3, "{}", row.cpu_hours);

@@ -8,6 +8,7 @@ use sqlx::{Connection, Executor};
 
 use crate::make::{self, happened, new_job};
 use crate::place::Place;
+use agentaflow_api::ids::EventSeq;
 
 pub(crate) async fn a_second_server_is_refused_with_a_message(place: &Place) {
     let store = place.open().await;
@@ -114,7 +115,7 @@ async fn postgres_a_server_goes_on_after_the_database_was_restarted() {
     let error = store.commit(&[happened(make::event(2))]).await.unwrap_err();
     assert!(matches!(error, StoreError::Failed { .. }), "{error:?}");
     store.commit(&[happened(make::event(2))]).await.unwrap();
-    assert_eq!(store.load("2026-11").await.unwrap().last.event, 2);
+    assert_eq!(store.load("2026-11").await.unwrap().last.event, EventSeq(2));
     // The server has the lock again.
     assert!(matches!(open_postgres(&url).await, Err(StoreError::InUse(_))));
 }

@@ -1,7 +1,7 @@
 //! Records: inserts, changes and deletions.
 
 use agentaflow_api::event::Event;
-use agentaflow_api::ids::{AgentId, JobId, NodeId, UserId};
+use agentaflow_api::ids::{AgentId, CredentialId, EventSeq, JobId, LedgerEntryId, NodeId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::units::Stamp;
 use agentaflow_server::store::{
@@ -13,8 +13,14 @@ use serde_json::json;
 use crate::make::{self, NOW, happened, job_state, new_job, paid};
 use crate::place::Place;
 
-const ALL_EVENTS: EventFilter =
-    EventFilter { job: None, node: None, user: None, after: 0, limit: 100, newest: false };
+const ALL_EVENTS: EventFilter = EventFilter {
+    job: None,
+    node: None,
+    user: None,
+    after: EventSeq(0),
+    limit: 100,
+    newest: false,
+};
 
 fn all_jobs() -> JobFilter {
     JobFilter { limit: 100, ..JobFilter::default() }
@@ -61,12 +67,12 @@ pub(crate) async fn every_record_comes_back_as_it_was_written(place: &Place) {
     assert_eq!(loaded.meta["strategy"], "best_fit");
     let last = LastIds {
         user: UserId(1),
-        credential: 4,
+        credential: CredentialId(4),
         node: NodeId(2),
         agent: AgentId(3),
         job: JobId(7),
-        event: 9,
-        ledger: 8,
+        event: EventSeq(9),
+        ledger: LedgerEntryId(8),
     };
     assert_eq!(loaded.last, last);
     assert_eq!(store.job(JobId(7)).await.unwrap(), Some(job));
@@ -115,8 +121,8 @@ pub(crate) async fn deleted_ids_are_not_used_again(place: &Place) {
     let gone = [
         Change::NodeGone(NodeId(5)),
         Change::AgentGone(AgentId(6)),
-        Change::CredentialGone(7),
-        Change::CredentialGone(3),
+        Change::CredentialGone(CredentialId(7)),
+        Change::CredentialGone(CredentialId(3)),
         Change::QueueGone("main".to_owned()),
         Change::QueueGone("never".to_owned()),
         // The name is free again.
@@ -127,7 +133,7 @@ pub(crate) async fn deleted_ids_are_not_used_again(place: &Place) {
     assert_eq!(loaded.nodes.len(), 1);
     assert!(loaded.agents.is_empty() && loaded.credentials.is_empty() && loaded.queues.is_empty());
     let last = loaded.last;
-    assert_eq!((last.node, last.agent, last.credential), (NodeId(5), AgentId(6), 7));
+    assert_eq!((last.node, last.agent, last.credential), (NodeId(5), AgentId(6), CredentialId(7)));
 }
 
 pub(crate) async fn heartbeats_change_nothing_else(place: &Place) {
@@ -244,9 +250,9 @@ pub(crate) async fn credentials_that_expired_long_ago_are_not_loaded(place: &Pla
     }
     store.commit(&changes).await.unwrap();
     let loaded = store.load("2026-11").await.unwrap();
-    let ids: Vec<i64> = loaded.credentials.iter().map(|row| row.id).collect();
+    let ids: Vec<i64> = loaded.credentials.iter().map(|row| row.id.0).collect();
     assert_eq!(ids, [1, 5, 6, 7]);
-    assert_eq!(loaded.last.credential, 7);
+    assert_eq!(loaded.last.credential, CredentialId(7));
 }
 
 pub(crate) async fn an_idempotency_key_finds_its_job_until_deleted(place: &Place) {
@@ -300,6 +306,6 @@ async fn nul_is_replaced(store: &dyn Store) {
     let job = store.job(JobId(2)).await.unwrap().unwrap();
     assert_eq!(job.spec.job_name.as_deref(), Some("a\u{fffd}b"));
     assert_eq!(job.spec.input_data, json!({"k\u{fffd}": "v\u{fffd}"}));
-    let after = EventFilter { after: 1, ..ALL_EVENTS };
+    let after = EventFilter { after: EventSeq(1), ..ALL_EVENTS };
     assert_eq!(store.events(&after).await.unwrap()[0].message, "a\u{fffd}b");
 }

@@ -165,7 +165,8 @@ impl UniqueNames {
 impl TraceNode {
     pub fn node(&self) -> Node {
         let mut node = Node::new(self.name.as_str());
-        (node.cpu, node.memory) = (self.cpu, self.memory);
+        node.cpu = self.cpu;
+        node.memory = self.memory;
         let gpu = |index: u32| Gpu {
             id: index.to_string().into(),
             model: exact_model(&self.model),

@@ -180,7 +180,9 @@ impl UniformCluster {
         };
         let node = |index: u32| {
             let mut node = Node::new(format!("node-{index}"));
-            (node.rank, node.cpu, node.memory) = (index, MilliCpu(96_000), MiB(768 << 10));
+            node.rank = index;
+            node.cpu = MilliCpu(96_000);
+            node.memory = MiB(768 << 10);
             node.gpus = (0..self.gpus_per_node).map(gpu).collect();
             node
         };

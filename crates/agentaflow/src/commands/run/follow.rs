@@ -5,6 +5,7 @@ use std::time::Duration;
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::client::{Bytes, Client, ClientError};
 use agentaflow_api::end::EndReason;
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_kube_client::{Cluster, Failure};
 use anyhow::Result;
@@ -103,7 +104,7 @@ pub(in crate::commands) async fn follow_pods(
 
 async fn follow_task(
     client: &Client,
-    id: i64,
+    id: JobId,
     task: u32,
     gang: bool,
     line: &StatusLine,
@@ -133,7 +134,7 @@ fn print_logs(line: &StatusLine, bytes: &[u8]) -> Result<()> {
 /// limits the duration of a stream.
 pub(in crate::commands) async fn follow_stream(
     client: &Client,
-    id: i64,
+    id: JobId,
     task: Option<u32>,
     mut bytes: Bytes,
     mut print: impl FnMut(&[u8]) -> Result<()>,
@@ -257,7 +258,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_ends_early_resumes_at_its_offset() {
         let job = |status| {
-            let job = Job { id: 7, status, ..Job::default() };
+            let job = Job { id: JobId(7), status, ..Job::default() };
             ("", serde_json::to_string(&job).unwrap())
         };
         let (url, requests) = server(vec![
@@ -269,13 +270,13 @@ mod tests {
         ]);
         let client = Client::new(&url, None).unwrap();
         let query = LogQuery { follow: true, tail: Some(1), ..LogQuery::default() };
-        let stream = client.logs(7, &query).await.unwrap();
+        let stream = client.logs(JobId(7), &query).await.unwrap();
         let mut text = Vec::new();
         let print = |piece: &[u8]| {
             text.extend_from_slice(piece);
             Ok(())
         };
-        follow_stream(&client, 7, None, stream, print).await.unwrap();
+        follow_stream(&client, JobId(7), None, stream, print).await.unwrap();
         assert_eq!(String::from_utf8(text).unwrap(), "one\ntwo\nthree\n");
         let expected =
             ["logs?follow=true&tail=1", "7", "logs?follow=true&offset=9", "7", "logs?offset=13"];

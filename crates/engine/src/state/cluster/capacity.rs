@@ -29,7 +29,8 @@ pub(crate) fn fitting_slices(shape: &Shape, room: &Room, enough: u32) -> u32 {
         while copies < enough && milli_left >= 0 && mib_left >= 0 {
             let Some(start) = device.place_for(id, slots) else { break };
             slots.take(geometry, id, start);
-            (milli_left, mib_left) = (milli_left - milli, mib_left - mib);
+            milli_left -= milli;
+            mib_left -= mib;
             copies += 1;
             if shape.exclusive {
                 break;

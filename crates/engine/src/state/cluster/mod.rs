@@ -18,11 +18,12 @@ use std::sync::Arc;
 pub(crate) use domains::Domains;
 use node_class::NodeClasses;
 pub(crate) use node_state::{NodeState, Reachability};
-use room::{Claim, ResIdx, Room};
+use room::{CPU, Claim, MEMORY, NodeAmounts, ResIdx, Room, STORAGE};
 use shape::{Shape, ShapeIdx, ShapeKey};
 
 use crate::model::name::{GpuModel, NodeId, ResourceName};
 use crate::model::node::Node;
+use crate::quota::queues::{GPU, QuotaAmounts};
 
 /// Dense index of a node.
 pub(crate) type NodeIdx = u32;
@@ -42,7 +43,7 @@ pub(crate) enum Change {
 /// Summary of a room, packed for fast scans over all nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoomSummary {
-    pub(crate) free: [i64; 4],
+    pub(crate) free: NodeAmounts,
     pub(crate) most_milli: i32,
     pub(crate) most_mib: i32,
     /// Index of the [`NodeClasses`] entry.
@@ -97,8 +98,8 @@ pub(crate) struct Cluster {
     idle_shapes: usize,
     /// Shapes created so far; distinguishes shapes that reuse an index.
     shapes_made: u64,
-    /// Total CPU, memory, storage and GPU thousandths of all nodes.
-    pub(crate) capacity: [i64; 4],
+    /// Sum over all nodes.
+    pub(crate) capacity: QuotaAmounts,
     /// Total GPU memory in MiB.
     pub(crate) gpu_memory: i64,
     /// Cache by topology key.
@@ -270,10 +271,10 @@ impl Cluster {
 
     fn count_capacity(&mut self, node: NodeIdx, sign: i64) {
         let room = &self.rooms[node as usize];
-        for at in 0..3 {
+        for at in [CPU, MEMORY, STORAGE] {
             self.capacity[at] += sign * room.total[at];
         }
-        self.capacity[3] += sign * room.devices.len() as i64 * 1000;
+        self.capacity[GPU] += sign * room.devices.len() as i64 * 1000;
         let largest = room.devices.iter().map(|device| device.total).max().unwrap_or(0);
         let nodes = self.gpu_sizes.entry(largest).or_default();
         *nodes = nodes.wrapping_add_signed(sign as i32);

@@ -17,7 +17,10 @@ pub(crate) type ModelIdx = u16;
 /// Dense index of a named resource.
 pub(crate) type ResIdx = u32;
 
-/// Indexes into [`Room::free`].
+/// Amounts of a node or a task besides GPUs: thousandths of cores, MiB of memory, MiB of storage, tasks.
+pub(crate) type NodeAmounts = [i64; 4];
+
+/// Indexes into [`NodeAmounts`].
 pub(crate) const CPU: usize = 0;
 pub(crate) const MEMORY: usize = 1;
 pub(crate) const STORAGE: usize = 2;
@@ -99,7 +102,7 @@ impl DeviceClaim {
 /// Resources of a task besides GPUs; equal for all tasks of a shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Need {
-    pub(crate) amounts: [i64; 4],
+    pub(crate) amounts: NodeAmounts,
     pub(crate) named: Vec<(ResIdx, i64)>,
     pub(crate) tokens: Vec<(TokenName, TokenAccess)>,
 }
@@ -120,8 +123,8 @@ pub(crate) struct TokenHolders {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Room {
-    pub(crate) free: [i64; 4],
-    pub(crate) total: [i64; 4],
+    pub(crate) free: NodeAmounts,
+    pub(crate) total: NodeAmounts,
     /// Number of unused devices.
     pub(crate) whole: u16,
     /// The node takes new tasks.
@@ -214,7 +217,8 @@ impl Room {
                 let device = &mut room.devices[usize::from(part.device)];
                 let alone = device.exclusive == 0 && !(part.exclusive && device.users > 0);
                 // Slices of one claim may share a device, so subtract each in turn.
-                (device.milli, device.mib) = (device.milli - part.milli, device.mib - part.mib);
+                device.milli -= part.milli;
+                device.mib -= part.mib;
                 alone && device.milli >= 0 && device.mib >= 0
             })
     }

@@ -169,7 +169,8 @@ impl Scheduler {
             }
             WorkloadPhase::Preempting => {
                 let workload = self.workloads.get_mut(index);
-                (workload.phase, workload.placed_at) = (WorkloadPhase::Preempting, placed_at);
+                workload.phase = WorkloadPhase::Preempting;
+                workload.placed_at = placed_at;
             }
             WorkloadPhase::Pending => {
                 let workload = self.workloads.get_mut(index);

@@ -46,7 +46,8 @@ impl Fgd {
                         most = worth;
                         let grade = self.grade(worth - before);
                         if grade > best {
-                            (best, at) = (grade, device);
+                            best = grade;
+                            at = device;
                         }
                     }
                 });

@@ -174,7 +174,8 @@ fn smooth(ends: &[(f64, f64)]) -> Vec<f64> {
         let guess = last + (left - at) as f64;
         let mean = (idle + PRIOR * guess) / (count + PRIOR);
         if count > 0.0 {
-            (last, at) = (mean, left);
+            last = mean;
+            at = left;
         }
         means.push(mean);
     }
@@ -217,7 +218,8 @@ impl SimulatedNode {
         if judged.fits {
             let node = NodeView { model: self.model, cpu: self.cpu, left: &self.left };
             let (score, device) = value.score(&node, request.cpu, take(request));
-            (judged.score, judged.device) = (score, device as u16);
+            judged.score = score;
+            judged.device = device as u16;
         }
         judged
     }

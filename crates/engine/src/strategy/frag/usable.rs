@@ -68,7 +68,8 @@ impl Usable {
             for (device, &left) in node.left.iter().enumerate() {
                 let left = swap.filter(|s| s.0 == device).map_or(left, |s| s.1);
                 if left >= class.milli {
-                    (sum, devices) = (sum + i64::from(left), devices + 1);
+                    sum += i64::from(left);
+                    devices += 1;
                 }
             }
             if devices < class.gpus { 0 } else { sum * weight }

@@ -94,7 +94,8 @@ impl Value {
                 let (mut best, mut at) = (i64::MIN, 0);
                 self.after_share(&after, milli, |worth, device| {
                     if worth - before > best {
-                        (best, at) = (worth - before, device);
+                        best = worth - before;
+                        at = device;
                     }
                 });
                 (best, at)

@@ -102,7 +102,8 @@ proptest! {
         events in prop::collection::vec(storing(), 1..120),
     ) {
         let mut scenario = Scenario::new();
-        (scenario.stores, scenario.harness.confused) = (true, true);
+        scenario.stores = true;
+        scenario.harness.confused = true;
         for event in events {
             scenario.harness(event);
         }

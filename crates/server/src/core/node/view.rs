@@ -56,7 +56,7 @@ impl LiveNode {
         let reported_gpu = reported.gpu_memory.or_else(|| self.free_gpu_memory_of_readings());
         let spec = &row.spec;
         let mut node = Node {
-            id: row.id.0,
+            id: row.id,
             node_id: row.node_id.clone(),
             gpu_memory_available: self.free(
                 spec.gpu_memory_total,

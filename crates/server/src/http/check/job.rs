@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime, Volume};
 
 use super::{Checked, anything, at_most, few, lines, name, object, plain, plain_option, refuse};
@@ -330,8 +331,8 @@ fn together(job: &JobCreate) -> Checked {
 }
 
 /// Validates a status that a worker reports.
-pub fn check_status_update(job: i64, update: &JobStatusUpdate) -> Checked {
-    if update.job_id.is_some_and(|id| id as i64 != job) {
+pub fn check_status_update(job: JobId, update: &JobStatusUpdate) -> Checked {
+    if update.job_id.is_some_and(|id| id as i64 != job.0) {
         return refuse("job_id", "`job_id` in the body is another job than the one in the path");
     }
     let Some(status) = update.status else {

@@ -26,9 +26,10 @@ pub fn check_queue(queue: &QueueSpec) -> Checked {
 }
 
 fn quota(field: &str, quota: &QuotaSpec) -> Checked {
-    let amounts = [("cpu_cores", quota.cpu_cores), ("gpus", quota.gpus)];
-    for (part, amount) in amounts {
-        if amount.is_some_and(|amount| amount.0 > limits::CPU_MILLI) {
+    let cpu = quota.cpu_cores.map(|cores| cores.0);
+    let gpus = quota.gpus.map(|gpus| gpus.0);
+    for (part, milli) in [("cpu_cores", cpu), ("gpus", gpus)] {
+        if milli.is_some_and(|milli| milli > limits::CPU_MILLI) {
             let place = format!("{field}.{part}");
             return refuse(&place, format!("`{place}` is more than any cluster has"));
         }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use agentaflow_api::account::{ApiKeyCreate, Register, UserCreate, UserUpdate};
 use agentaflow_api::agent::{AgentRegistration, AgentUpdate};
+use agentaflow_api::ids::JobId;
 use agentaflow_api::job::JobStatusUpdate;
 use agentaflow_api::node::{Heartbeat, NodeRegistration, NodeUpdate};
 use agentaflow_api::queue::QueueSpec;
@@ -298,7 +299,10 @@ fn agents_are_checked() {
 #[test]
 fn news_of_jobs_is_checked() {
     let news = |body: Value| {
-        verdict(shape::<JobStatusUpdate>(body).and_then(|update| check_status_update(17, &update)))
+        verdict(
+            shape::<JobStatusUpdate>(body)
+                .and_then(|update| check_status_update(JobId(17), &update)),
+        )
     };
     assert_eq!(news(json!({"job_id": 17, "status": "completed", "duration_seconds": 1.5})), "ok");
     assert_eq!(news(json!({"status": "running"})), "ok");

@@ -88,8 +88,8 @@ pub(crate) async fn update(
     let agent = app.core.agent(name)?;
     let may = match who {
         Anyone::User(caller) => caller.user.role == Role::Admin,
-        Anyone::Worker(Worker::Agent { agent: id, .. }) => id.0 == agent.id,
-        Anyone::Worker(Worker::Node(node)) => node.0 == agent.node_id,
+        Anyone::Worker(Worker::Agent { agent: id, .. }) => id == agent.id,
+        Anyone::Worker(Worker::Node(node)) => node == agent.node_id,
         Anyone::Worker(Worker::Token) => false,
     };
     if !may {
@@ -107,7 +107,7 @@ pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<A
         ));
     };
     let name = path.name("agent_id")?;
-    if name.parse() == Ok(agent) || app.core.agent(name)?.id == agent.0 {
+    if name.parse() == Ok(agent) || app.core.agent(name)?.id == agent {
         return Ok(agent);
     }
     Err(ApiError::forbidden("this key belongs to another agent than the one in the path"))

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use agentaflow_api::billing::{LedgerEntry, UsageRow};
+use agentaflow_api::ids::MicroUsd;
 
 use crate::api_error::ApiError;
 use crate::core::Caller;
@@ -148,7 +149,7 @@ fn ledger_table(rows: &[LedgerEntry]) -> Vec<Vec<String>> {
 }
 
 /// Exact amount in dollars with six decimals, because spreadsheets add up these values.
-fn dollars(micros: i64) -> String {
+fn dollars(MicroUsd(micros): MicroUsd) -> String {
     let sign = if micros < 0 { "-" } else { "" };
     let micros = micros.unsigned_abs();
     format!("{sign}{}.{:06}", micros / 1_000_000, micros % 1_000_000)

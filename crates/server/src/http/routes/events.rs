@@ -15,6 +15,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use agentaflow_api::event::Event;
+use agentaflow_api::ids::EventSeq;
 
 use crate::api_error::ApiError;
 use crate::http::app::App;
@@ -42,7 +43,7 @@ pub(crate) async fn of_job(
     query: Asked,
 ) -> Result<Answer<Vec<Event>>, ApiError> {
     let (_, limit) = query.page()?;
-    let after = query.cursor("after")?.unwrap_or(0);
+    let after = query.cursor("after")?.unwrap_or_default();
     let job = visible_job(&app, &caller, path.number("job_id")?).await?.id;
     let filter = EventFilter { job: Some(job), after, limit, ..EventFilter::default() };
     Ok(Answer(app.core.store().events(&filter).await?))
@@ -59,7 +60,7 @@ pub(crate) async fn past(
     let (_, limit) = query.page()?;
     let filter = EventFilter {
         user: (!sees_all(&caller)).then_some(caller.user.id),
-        after: query.cursor("after")?.unwrap_or(0),
+        after: query.cursor("after")?.unwrap_or_default(),
         limit,
         newest: true,
         ..EventFilter::default()
@@ -112,10 +113,10 @@ fn follow(
     app: App,
     counted: Counted,
     filter: EventFilter,
-    after: Option<i64>,
+    after: Option<EventSeq>,
 ) -> impl Stream<Item = Arc<Event>> {
     let live = app.core.subscribe();
-    let filter = EventFilter { after: after.unwrap_or(0), ..filter };
+    let filter = EventFilter { after: after.unwrap_or_default(), ..filter };
     let follower = Follower {
         app,
         _counted: counted,
@@ -146,7 +147,7 @@ impl Follower {
                 Ok(event) if self.wants(&event) => self.waiting.push_back(event),
                 Ok(event) => self.filter.after = self.filter.after.max(event.seq),
                 // Too slow for the live channel: the store has the missed events.
-                Err(RecvError::Lagged(_)) => self.behind = self.filter.after > 0,
+                Err(RecvError::Lagged(_)) => self.behind = self.filter.after > EventSeq::default(),
                 Err(RecvError::Closed) => return None,
             }
         }
@@ -154,8 +155,8 @@ impl Follower {
 
     fn wants(&self, event: &Event) -> bool {
         event.seq > self.filter.after
-            && self.filter.job.is_none_or(|job| event.job_id == Some(job.0))
-            && self.filter.user.is_none_or(|user| event.user_id == Some(user.0))
+            && self.filter.job.is_none_or(|job| event.job_id == Some(job))
+            && self.filter.user.is_none_or(|user| event.user_id == Some(user))
     }
 }
 
@@ -164,13 +165,13 @@ fn frame(event: &Event) -> sse::Event {
     plain().json_data(event).unwrap_or_else(|_| plain())
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
+fn last_event_id(headers: &HeaderMap) -> Result<Option<EventSeq>, ApiError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let text = value.to_str().unwrap_or("?").trim();
     if text.is_empty() {
         return Ok(None);
     }
-    let number = text.parse().ok().filter(|number| *number >= 0);
+    let number = text.parse().ok().filter(|number| *number >= EventSeq::default());
     number.map(Some).ok_or_else(|| {
         ApiError::malformed("the Last-Event-ID header must be the number of an event")
     })

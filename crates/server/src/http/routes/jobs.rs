@@ -132,7 +132,7 @@ pub(crate) async fn status(
     Sent(update): Sent<JobStatusUpdate>,
 ) -> Result<Answer<Job>, ApiError> {
     let job: JobId = path.number("job_id")?;
-    check_status_update(job.0, &update)?;
+    check_status_update(job, &update)?;
     app.core.job_status(job, update, worker).await.map(Answer)
 }
 

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 
 use agentaflow_api::account::{ApiKey, ApiKeyCreate, Role};
 use agentaflow_api::error::ErrorCode;
-use agentaflow_api::ids::UserId;
+use agentaflow_api::ids::{CredentialId, UserId};
 
 use crate::api_error::ApiError;
 use crate::auth::{
@@ -149,7 +149,7 @@ fn owner(caller: &Caller) -> Option<UserId> {
 }
 
 /// Returns true for the key in the file `admin-token`. No other key can have that name.
-fn is_in_file(app: &App, id: i64) -> bool {
+fn is_in_file(app: &App, id: CredentialId) -> bool {
     app.core.directory(|directory| {
         directory.credentials.get(&id).is_some_and(|row| row.name == ADMIN_TOKEN)
     })

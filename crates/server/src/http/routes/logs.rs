@@ -155,7 +155,7 @@ impl Reader {
 async fn of_job(events: &mut broadcast::Receiver<Arc<Event>>, job: JobId) {
     loop {
         match events.recv().await {
-            Ok(event) if event.job_id == Some(job.0) => return,
+            Ok(event) if event.job_id == Some(job) => return,
             Ok(_) => {}
             Err(RecvError::Lagged(_)) => return,
             Err(RecvError::Closed) => std::future::pending().await,
@@ -193,9 +193,9 @@ mod tests {
         let job = read_job(br#"{"docker_image": "x"}"#).unwrap();
         let (job, _) = app.core.submit(&caller, job, None, None).await.unwrap();
         let reader = Reader {
-            log: app.logs.subscribe(JobId(job.id)),
+            log: app.logs.subscribe(job.id),
             events: app.core.subscribe(),
-            job: JobId(job.id),
+            job: job.id,
             task: 0,
             offset: 0,
             follow: true,

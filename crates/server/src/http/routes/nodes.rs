@@ -139,7 +139,7 @@ pub(crate) async fn stats(
     path: Segments,
 ) -> Result<Answer<NodeStats>, ApiError> {
     let node = app.core.node(&node_ref(&path)?)?;
-    let gpus = app.core.node_gpus(NodeId(node.id));
+    let gpus = app.core.node_gpus(node.id);
     let (total, free) = (node.spec.gpu_memory_total, node.gpu_memory_available);
     let booked = total.saturating_sub(free) as f64 * 100.0 / total.max(1) as f64;
     Ok(Answer(NodeStats {
