@@ -72,9 +72,9 @@ impl Cluster {
         let said = agentaflow_explain::end(&End { reason, detail: &message, ..End::default() });
         Ok(Some(Explanation {
             status: job.status,
-            summary: format!("Cannot start: {message}"),
-            end_reason: reason,
             detail: Some(format!("Remedy: {}", said.remedy)),
+            summary: message,
+            end_reason: reason,
             placement: places(job),
             price_per_hour: job.price_per_hour,
             ..Explanation::default()

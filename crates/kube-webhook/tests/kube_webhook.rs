@@ -319,7 +319,7 @@ async fn bad_queues_are_refused(cluster: &Cluster) {
         (json!({"parent": "nobody"}), &["spec.parent", "`nobody`"]),
         (json!({"parent": "q"}), &["spec.parent", "`q`"]),
         (json!({"guaranteed": {"cpu": "2"}, "limit": {"cpu": "1"}}), &["spec.guaranteed.cpu"]),
-        (json!({"guaranteed": {"gpus": 2}, "limit": {"gpus": 1}}), &["spec.guaranteed.gpus"]),
+        (json!({"guaranteed": {"gpus": 2}, "limit": {"gpus": 1}}), &["spec", "guaranteed.gpus"]),
         (json!({"limit": {"memory": "1 TB"}}), &["spec.limit.memory"]),
         (json!({"namespaces": [""]}), &["spec.namespaces[0]"]),
     ] {

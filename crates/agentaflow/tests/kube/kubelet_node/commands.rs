@@ -171,9 +171,11 @@ async fn an_image_pull_failure_is_reported_while_pending() {
     // A registry that refuses every connection.
     let image = "127.0.0.1:9/missing/image:1";
     me.says(&["submit", "--gpus", "1", "--name", "stuck", image, "--", "true"]);
-    wait_for("explain tells of the image", async || {
-        let told = me.says(&["explain", "stuck"]);
-        if told.contains("not started on") && told.contains(image) { Ok(()) } else { Err(told) }
+    wait_for("explain names the image", async || {
+        let explanation = me.json(&["explain", "stuck", "-o", "json"]);
+        let found = explanation["end_reason"] == "ImagePull"
+            && explanation["summary"].as_str().is_some_and(|summary| summary.contains(image));
+        if found { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
 }
