@@ -22,6 +22,7 @@ pub mod link;
 pub mod node;
 pub mod pending;
 pub mod queue;
+mod shortfall;
 pub mod units;
 mod wire;
 

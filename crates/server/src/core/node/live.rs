@@ -1,24 +1,23 @@
-//! A node while the server runs: its record, liveness, bookings and the engine's description of it.
+//! A node while the server runs: its record, liveness and tasks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use agentaflow_api::ids::{AgentId, JobId, NodeId};
-use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Heartbeat};
+use agentaflow_api::node::{GpuInstance, Health, Heartbeat};
 use agentaflow_api::units::Stamp;
-use agentaflow_engine::{Event, ForeignId, ForeignUse, GpuHealth, GpuId, Percent};
+use agentaflow_engine::{Event, ForeignUse, GpuId};
 
 use super::DEFAULT_INTERVAL;
-use super::description::{KUBERNETES, closed_gpus, describe, gpu_id};
-use crate::core::job::workload::DEFAULT_GRACE;
-use crate::store::{HeartbeatRow, JobRow, NodeRow, TaskAssignment};
+use super::booking::{TaskBooking, TaskRef};
+use super::description::{KUBERNETES, closed_gpus, describe};
+use super::report::{EngineReport, GpuReadings, ReportedNode, RestoredNode};
+use crate::store::{HeartbeatRow, NodeRow};
 
 /// A node is lost after this many missed heartbeats, plus the time that its jobs may take to stop.
 const MISSED_HEARTBEATS: u32 = 3;
 /// Delay with which a guardian may notice that a lease expired.
 const GUARDIAN_SLACK: Duration = Duration::from_secs(1);
-/// Engine name of the use of a node by processes that the server did not start.
-const OTHER_PROCESSES: &str = "other-processes";
 
 #[derive(Clone, Debug)]
 pub(crate) struct LiveNode {
@@ -34,12 +33,7 @@ pub(crate) struct LiveNode {
     /// GPU readings of the last heartbeat that had any.
     pub(super) readings: Vec<GpuInstance>,
     pub(super) reported_free: FreeResources,
-    /// GPUs that the last readings report as failed, by engine name.
-    failed_gpus: BTreeSet<String>,
-    /// Description that the engine has; none before the node was reachable once.
-    reported: Option<ReportedNode>,
-    /// The engine considers the node lost and needs the whole description again.
-    resend: bool,
+    report: EngineReport,
 }
 
 /// Contacts and heartbeats of a node.
@@ -68,60 +62,6 @@ pub(super) struct FreeResources {
     pub(super) storage: Option<u64>,
 }
 
-/// A task of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TaskRef {
-    pub(crate) job: JobId,
-    pub(crate) task: u32,
-}
-
-/// Resources of a node that a task holds.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TaskBooking {
-    gpus: Vec<GpuBooking>,
-    pub(super) cpu_milli: u64,
-    /// MiB.
-    pub(super) memory: u64,
-    /// GiB.
-    pub(super) storage: u64,
-    /// Seconds between SIGTERM and SIGKILL.
-    stop_grace: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct GpuBooking {
-    index: u32,
-    /// MiB.
-    memory: u64,
-}
-
-impl TaskBooking {
-    pub(crate) fn new(job: &JobRow, task: &TaskAssignment) -> Self {
-        let gpu = |grant: &agentaflow_api::link::GpuGrant| GpuBooking {
-            index: grant.index,
-            memory: grant.memory,
-        };
-        Self {
-            gpus: task.grants.iter().map(gpu).collect(),
-            cpu_milli: job.spec.cpu_cores_required.unwrap_or_default().0,
-            memory: job.spec.memory_required.unwrap_or(0),
-            storage: job.spec.storage_required.unwrap_or(0),
-            stop_grace: job.spec.stop_grace_seconds.unwrap_or(DEFAULT_GRACE),
-        }
-    }
-}
-
-/// Description of a node that the engine has.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct ReportedNode {
-    pub(super) node: agentaflow_engine::Node,
-    pub(super) foreign: ForeignUse,
-    pub(super) cordoned: bool,
-    pub(super) draining: bool,
-    /// GPUs that an admin cordoned or drains.
-    pub(super) closed_gpus: BTreeMap<GpuId, GpuHealth>,
-}
-
 /// Connection of the server to a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Contact {
@@ -132,20 +72,6 @@ pub(crate) enum Contact {
     Push {
         answers: bool,
     },
-}
-
-/// Effect of new GPU readings.
-#[derive(Debug, Default)]
-pub(crate) struct GpuReadings {
-    pub(crate) events: Vec<Event>,
-    pub(crate) changed: Vec<GpuChange>,
-}
-
-/// A GPU that failed or recovered.
-#[derive(Debug)]
-pub(crate) struct GpuChange {
-    pub(crate) gpu: GpuId,
-    pub(crate) failed: bool,
 }
 
 impl LiveNode {
@@ -167,9 +93,7 @@ impl LiveNode {
             tasks: BTreeMap::new(),
             readings: Vec::new(),
             reported_free: FreeResources::default(),
-            failed_gpus: BTreeSet::new(),
-            reported: None,
-            resend: false,
+            report: EngineReport::default(),
         }
     }
 
@@ -181,7 +105,7 @@ impl LiveNode {
         self.evacuating = old.evacuating;
         self.readings.clone_from(&old.readings);
         self.reported_free = old.reported_free;
-        self.resend = old.resend;
+        self.report.keep_resend(&old.report);
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -241,7 +165,7 @@ impl LiveNode {
 
     /// Returns true if the engine has a description of the node.
     pub(crate) fn is_known_to_engine(&self) -> bool {
-        self.reported.is_some()
+        self.report.is_made()
     }
 
     pub(crate) fn last_heartbeat(&self) -> Option<Stamp> {
@@ -258,13 +182,13 @@ impl LiveNode {
 
     /// Returns true if the node is silent and must be declared lost.
     pub(crate) fn is_overdue(&self) -> bool {
-        let relevant = self.reported.is_some() || self.has_tasks();
+        let relevant = self.report.is_made() || self.has_tasks();
         relevant && !self.liveness.lost && self.lease_expired()
     }
 
     /// Returns true if the engine still places work on the node although the node is silent.
     pub(crate) fn is_open_but_silent(&self) -> bool {
-        self.reported.as_ref().is_some_and(|reported| !reported.cordoned) && !self.is_alive()
+        self.report.is_open() && !self.is_alive()
     }
 
     /// Runtimes that the node offers to jobs.
@@ -360,7 +284,9 @@ impl LiveNode {
             ..self.liveness
         };
         // The engine accepts a lost node again when it receives its description.
-        self.resend |= was_lost;
+        if was_lost {
+            self.report.resend();
+        }
         let free = &mut self.reported_free;
         free.gpu_memory = heartbeat.gpu_memory_available.or(free.gpu_memory);
         free.cpu_milli = heartbeat.cpu_cores_available.map(|cores| cores.0).or(free.cpu_milli);
@@ -386,7 +312,7 @@ impl LiveNode {
     pub(crate) fn report_restored(&mut self) -> RestoredNode {
         let node = super::engine_node(&self.row, &self.runtimes(), &BTreeMap::new());
         let closed_gpus = closed_gpus(&self.row.overrides);
-        self.reported = Some(ReportedNode {
+        self.report.set(ReportedNode {
             node: node.clone(),
             foreign: ForeignUse::default(),
             cordoned: true,
@@ -398,31 +324,22 @@ impl LiveNode {
 
     /// Removes the engine's description: the engine starts without the node.
     pub(crate) fn clear_report(&mut self) {
-        self.reported = None;
+        self.report.clear();
     }
 
     /// Returns true if the engine knows this GPU of the node.
     pub(crate) fn has_reported_gpu(&self, gpu: &GpuId) -> bool {
-        let gpus = self.reported.iter().flat_map(|reported| &reported.node.gpus);
-        gpus.into_iter().any(|known| known.id == *gpu)
+        self.report.has_gpu(gpu)
     }
 
     /// Events that bring the engine's description of the node up to date. A node that was never reachable is not
     /// described.
     pub(crate) fn engine_events(&mut self) -> Vec<Event> {
-        if self.reported.is_none() && !self.is_reachable() {
+        if !self.report.is_made() && !self.is_reachable() {
             return Vec::new();
         }
         let current = self.current_report();
-        let before = self.reported.take();
-        let resend = std::mem::take(&mut self.resend);
-        let events = if before.as_ref() == Some(&current) && !resend {
-            Vec::new()
-        } else {
-            self.report_changes(before.as_ref(), &current, resend)
-        };
-        self.reported = Some(current);
-        events
+        self.report.update(current)
     }
 
     fn current_report(&self) -> ReportedNode {
@@ -441,92 +358,8 @@ impl LiveNode {
         }
     }
 
-    fn report_changes(
-        &self,
-        before: Option<&ReportedNode>,
-        current: &ReportedNode,
-        resend: bool,
-    ) -> Vec<Event> {
-        let mut events = Vec::new();
-        let name = &current.node.id;
-        if resend || before.map(|before| &before.node) != Some(&current.node) {
-            events.push(Event::NodeUpdated(Box::new(current.node.clone())));
-        }
-        if before.map(|before| &before.foreign) != Some(&current.foreign) {
-            let id = ForeignId::from(OTHER_PROCESSES);
-            if current.foreign != ForeignUse::default() {
-                let uses = Box::new(current.foreign.clone());
-                events.push(Event::ForeignUseUpdated { node: name.clone(), id, usage: uses });
-            } else if before.is_some_and(|before| before.foreign != ForeignUse::default()) {
-                events.push(Event::ForeignUseRemoved { node: name.clone(), id });
-            }
-        }
-        if resend || before.map(|before| before.cordoned) != Some(current.cordoned) {
-            events.push(Event::Cordon { node: name.clone(), on: current.cordoned });
-        }
-        if before.is_some_and(|before| before.draining) != current.draining {
-            events.push(Event::Drain { node: name.clone(), on: current.draining });
-        }
-        let none = BTreeMap::new();
-        let closed_before = before.map_or(&none, |before| &before.closed_gpus);
-        let gpus = closed_before.keys().chain(current.closed_gpus.keys());
-        for gpu in gpus.collect::<BTreeSet<_>>() {
-            let closed = current.closed_gpus.get(gpu).copied();
-            if resend || closed_before.get(gpu).copied() != closed {
-                events.push(self.gpu_health(gpu.clone(), closed));
-            }
-        }
-        events
-    }
-
-    /// Health of a GPU for the engine: a failed GPU is sick even if an admin closed it.
-    fn gpu_health(&self, gpu: GpuId, closed: Option<GpuHealth>) -> Event {
-        let failed = self.failed_gpus.contains(gpu.as_str());
-        let health = if failed { GpuHealth::Failed } else { closed.unwrap_or_default() };
-        Event::GpuHealth { node: self.row.node_id.as_str().into(), gpu, health }
-    }
-
     /// Utilisation and health changes of the last readings, for GPUs that the engine knows.
     pub(crate) fn reading_events(&mut self) -> GpuReadings {
-        let Some(reported) = &self.reported else { return GpuReadings::default() };
-        let known: Vec<GpuId> = reported.node.gpus.iter().map(|gpu| gpu.id.clone()).collect();
-        let closed = reported.closed_gpus.clone();
-        let mut utilization = Vec::new();
-        let mut changed = Vec::new();
-        for (index, reading) in self.readings.iter().enumerate() {
-            let gpu = gpu_id(reading, index);
-            if !known.contains(&gpu) {
-                continue;
-            }
-            let busy = reading.utilization.and_then(|busy| Percent::new(busy).ok());
-            utilization.extend(busy.map(|busy| (gpu.clone(), busy)));
-            let failed = reading.status == Some(GpuStatus::Error);
-            if failed != self.failed_gpus.contains(gpu.as_str()) {
-                changed.push(GpuChange { gpu, failed });
-            }
-        }
-        let mut events = Vec::new();
-        if !utilization.is_empty() {
-            let node = self.row.node_id.as_str().into();
-            events.push(Event::Utilization { node, readings: utilization });
-        }
-        for GpuChange { gpu, failed } in &changed {
-            if *failed {
-                self.failed_gpus.insert(gpu.to_string());
-            } else {
-                self.failed_gpus.remove(gpu.as_str());
-            }
-            events.push(self.gpu_health(gpu.clone(), closed.get(gpu).copied()));
-        }
-        GpuReadings { events, changed }
+        self.report.read_gpus(&self.readings)
     }
-}
-
-/// Description of a node with which the engine is restored.
-#[derive(Debug)]
-pub(crate) struct RestoredNode {
-    pub(crate) node: agentaflow_engine::Node,
-    pub(crate) closed_gpus: BTreeMap<GpuId, GpuHealth>,
-    pub(crate) draining: bool,
-    pub(crate) lost: bool,
 }

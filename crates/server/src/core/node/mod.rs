@@ -1,7 +1,9 @@
 //! Nodes and their agents: records, liveness, bookings and views.
 
+mod booking;
 mod description;
 mod live;
+mod report;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +18,9 @@ use super::handle::NodeRef;
 use crate::api_error::ApiError;
 use crate::store::{AgentRow, HeartbeatRow, NodeRow};
 
+pub(crate) use booking::{TaskBooking, TaskRef};
 pub(crate) use description::{closed_gpus, engine_node, gpu_id, instances, price};
-pub(crate) use live::{Contact, LiveNode, TaskBooking, TaskRef};
+pub(crate) use live::{Contact, LiveNode};
 pub(crate) use view::NodeView;
 
 /// Setting of an agent: its heartbeat interval in milliseconds.

@@ -1,0 +1,49 @@
+//! Tasks on a node and the resources that they hold.
+
+use agentaflow_api::ids::JobId;
+
+use crate::core::job::workload::DEFAULT_GRACE;
+use crate::store::{JobRow, TaskAssignment};
+
+/// A task of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TaskRef {
+    pub(crate) job: JobId,
+    pub(crate) task: u32,
+}
+
+/// Resources of a node that a task holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TaskBooking {
+    pub(super) gpus: Vec<GpuBooking>,
+    pub(super) cpu_milli: u64,
+    /// MiB.
+    pub(super) memory: u64,
+    /// GiB.
+    pub(super) storage: u64,
+    /// Seconds between SIGTERM and SIGKILL.
+    pub(super) stop_grace: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GpuBooking {
+    pub(super) index: u32,
+    /// MiB.
+    pub(super) memory: u64,
+}
+
+impl TaskBooking {
+    pub(crate) fn new(job: &JobRow, task: &TaskAssignment) -> Self {
+        let gpu = |grant: &agentaflow_api::link::GpuGrant| GpuBooking {
+            index: grant.index,
+            memory: grant.memory,
+        };
+        Self {
+            gpus: task.grants.iter().map(gpu).collect(),
+            cpu_milli: job.spec.cpu_cores_required.unwrap_or_default().0,
+            memory: job.spec.memory_required.unwrap_or(0),
+            storage: job.spec.storage_required.unwrap_or(0),
+            stop_grace: job.spec.stop_grace_seconds.unwrap_or(DEFAULT_GRACE),
+        }
+    }
+}
