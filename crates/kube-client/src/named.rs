@@ -53,13 +53,13 @@ impl Named {
             Kind::Workload => ("workload", &self.name),
             Kind::Pod => ("pod", &self.name),
         };
-        Failure::NotFound(format!("there is no {kind} `{name}` in namespace `{}`", self.namespace))
+        Failure::NotFound(format!("{kind} `{name}` not found in namespace `{}`", self.namespace))
     }
 
     fn nonsense(text: &str) -> Failure {
         let text: String = text.chars().take(100).collect();
         Failure::NotFound(format!(
-            "`{text}` names no job: write NAME, `pod/NAME`, or `NAMESPACE/NAME`"
+            "`{text}` is not a job name; use NAME, `pod/NAME` or `NAMESPACE/NAME`"
         ))
     }
 }

@@ -113,7 +113,7 @@ impl Cluster {
     }
 
     async fn node(&self, name: &str) -> Result<core::Node, Failure> {
-        let missing = || Failure::NotFound(format!("there is no node `{name}`"));
+        let missing = || Failure::NotFound(format!("node `{name}` not found"));
         if !is_name(name) {
             return Err(missing());
         }

@@ -62,13 +62,13 @@ impl Cluster {
             }
         }
         Err(Failure::Refused(format!(
-            "queue `{}` is being changed by others all the time",
+            "queue `{}` changes too often; try again",
             queue.name
         )))
     }
 
     pub async fn delete_queue(&self, name: &str) -> Result<(), Failure> {
-        let missing = || Failure::NotFound(format!("there is no queue `{name}`"));
+        let missing = || Failure::NotFound(format!("queue `{name}` not found"));
         if !is_name(name) {
             return Err(missing());
         }

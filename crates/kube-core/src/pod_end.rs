@@ -79,7 +79,7 @@ fn taken(pod: &Pod) -> String {
     let (reason, message) =
         why.map(|one| (text(one.reason.as_ref()), text(one.message.as_ref()))).unwrap_or_default();
     match reason.as_str() {
-        "EvictionByEvictionAPI" => "was stopped for others (evicted)".to_owned(),
+        "EvictionByEvictionAPI" => "was evicted".to_owned(),
         "" => "was stopped by the cluster".to_owned(),
         reason => clip(&format!("was stopped by the cluster ({reason}: {message})"), 500),
     }

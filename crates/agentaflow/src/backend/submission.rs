@@ -138,7 +138,7 @@ impl SourceDocument {
     }
 
     fn line(&self, steps: &[&str]) -> String {
-        format!("`{}`, {}", self.file, self.document.position(steps))
+        format!("`{}`: {}", self.file, self.document.position(steps))
     }
 
     /// Position of a field of the API.
@@ -258,13 +258,13 @@ mod tests {
             ("gpu_fraction", "--set fraction=7"),
             ("env", "--set env.A-B=1"),
             ("queue", "--set queue=nope"),
-            ("priority", "`t.yaml`, line 3, column 1"),
-            ("command", "`t.yaml`, line 1, column 1"),
+            ("priority", "`t.yaml`: line 3, column 1"),
+            ("command", "`t.yaml`: line 1, column 1"),
         ] {
             assert_eq!(source.field_location(field), location, "{field}");
         }
         for (message, location) in [
-            ("there is no queue \"x\"", Some("`t.yaml`, line 2, column 1")),
+            ("there is no queue \"x\"", Some("`t.yaml`: line 2, column 1")),
             ("the server takes no more jobs", None),
         ] {
             assert_eq!(source.message_location(message).as_deref(), location, "{message}");

@@ -7,8 +7,8 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use agentaflow_console::format;
-use agentaflow_manifest::yaml::{self, Document, Limits};
-use anyhow::{Result, anyhow};
+use agentaflow_manifest::yaml::{self, DecodeError, Document, Limits};
+use anyhow::Result;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
@@ -67,7 +67,7 @@ pub(crate) fn read(path: &str, set: &[(String, String)]) -> Result<Vec<Submissio
         }
         let content = content(&document).map_err(|error| {
             set_error(&original, set, &error)
-                .map_or_else(|| bad_file(format!("`{shown}`, {error}")), usage)
+                .map_or_else(|| bad_file(format!("`{shown}`: {error}")), usage)
         })?;
         let source = SourceDocument { file: shown.to_owned(), document, set: set.to_vec() };
         submissions.push(Submission { content, source: Some(source) });
@@ -76,13 +76,8 @@ pub(crate) fn read(path: &str, set: &[(String, String)]) -> Result<Vec<Submissio
 }
 
 /// The error as that of the first `--set` that causes it; `None` if the file itself is invalid.
-fn set_error(
-    original: &Document,
-    set: &[(String, String)],
-    error: &anyhow::Error,
-) -> Option<String> {
-    let error = error.to_string();
-    let fails = |document: &Document| content(document).is_err_and(|it| it.to_string() == error);
+fn set_error(original: &Document, set: &[(String, String)], error: &DecodeError) -> Option<String> {
+    let fails = |document: &Document| content(document).is_err_and(|it| it == *error);
     let mut document = original.clone();
     if fails(&document) {
         return None;
@@ -91,11 +86,7 @@ fn set_error(
         assign(&mut document.value, field, value).is_ok() && fails(&document)
     })?;
     // The position in the file does not apply to the override.
-    let message = match error.split_once(": ") {
-        Some((position, message)) if position.starts_with("line ") => message,
-        _ => &error,
-    };
-    Some(format!("--set {field}={value}: {message}"))
+    Some(format!("--set {field}={value}: {}", error.message()))
 }
 
 /// The JSON error of a `.json` file. Files are parsed as YAML, whose errors would confuse.
@@ -145,32 +136,35 @@ fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
 }
 
 /// A document with `apiVersion` or `kind` is a Kubernetes object, else the short form.
-fn content(document: &Document) -> Result<SubmissionContent> {
+fn content(document: &Document) -> Result<SubmissionContent, DecodeError> {
+    let at = |position, path: &str, problem: String| DecodeError {
+        position,
+        path: path.to_owned(),
+        problem,
+    };
     let object = document.value.as_object().ok_or_else(|| {
-        let position = document.root.position;
-        anyhow!("{position}: expected fields, such as `image: pytorch/pytorch`")
+        let problem = "expected fields, such as `image: pytorch/pytorch`";
+        at(document.root.position, "", problem.to_owned())
     })?;
     if !object.contains_key("apiVersion") && !object.contains_key("kind") {
-        let short: ShortJob = document.decode().map_err(|error| anyhow!(error.to_string()))?;
+        let short: ShortJob = document.decode()?;
         return Ok(SubmissionContent::Job(Box::new(short.job())));
     }
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     for key in ["apiVersion", "kind"] {
         if text(key).is_empty() {
-            let position = document.root.position;
-            return Err(anyhow!("{position}: missing `{key}`, such as `{}`", sample(key)));
+            let problem = format!("missing `{key}`, such as `{}`", sample(key));
+            return Err(at(document.root.position, "", problem));
         }
     }
     let ours = text("apiVersion").starts_with("agentaflow.io/");
     if ours && text("kind") != "GPUWorkload" {
-        let position = document.position(&["kind"]);
-        return Err(anyhow!(
-            "{position}: kind: `{}` cannot be submitted; use GPUWorkload, or `kubectl apply`",
-            text("kind")
-        ));
+        let kind = text("kind");
+        let problem = format!("`{kind}` cannot be submitted; use GPUWorkload, or `kubectl apply`");
+        return Err(at(document.position(&["kind"]), "kind", problem));
     }
     if let Some((position, mistake)) = agentaflow_manifest::lint::first_violation(document) {
-        return Err(anyhow!("{position}: {mistake}"));
+        return Err(at(position, "", mistake.to_string()));
     }
     Ok(SubmissionContent::Object(document.value.clone()))
 }

@@ -202,7 +202,7 @@ fn invalid_options_are_reported_on_one_line() {
         (
             "generate pod --from wrong.yaml",
             2,
-            "error: `wrong.yaml`, line 1, column 15: colour: unknown field `colour`",
+            "error: `wrong.yaml`: line 1, column 15: colour: unknown field `colour`",
         ),
         (
             "generate pod --from absent.yaml",
@@ -213,7 +213,7 @@ fn invalid_options_are_reported_on_one_line() {
         (
             "generate pod --name p --image i:1 --catalogue prices.yaml",
             2,
-            "error: `prices.yaml`, line 1, column 1: instances: invalid type: integer `7`",
+            "error: `prices.yaml`: line 1, column 1: instances: invalid type: integer `7`",
         ),
         (
             "generate pod --name p --image i:1 --catalogue absent.yaml",

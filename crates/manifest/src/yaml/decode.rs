@@ -9,7 +9,7 @@ use super::{Document, SourcePosition};
 
 /// Document that does not decode into the requested type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{position}: {}{problem}", self.at())]
+#[error("{position}: {}", self.message())]
 pub struct DecodeError {
     pub position: SourcePosition,
     /// The path of the field, `spec.containers[0].image`; empty for the document itself.
@@ -19,8 +19,10 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    fn at(&self) -> String {
-        if self.path.is_empty() { String::new() } else { format!("{}: ", self.path) }
+    /// Problem with the path of its field, without the position.
+    pub fn message(&self) -> String {
+        let Self { path, problem, .. } = self;
+        if path.is_empty() { problem.clone() } else { format!("{path}: {problem}") }
     }
 }
 

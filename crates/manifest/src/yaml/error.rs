@@ -58,7 +58,7 @@ pub enum Problem {
     /// With expanded aliases, the text is too long.
     #[error("with expanded aliases it has more than {limit} bytes")]
     TooMuchText { limit: usize },
-    #[error("it is nested more than {limit} levels deep")]
+    #[error("more than {limit} levels of nesting")]
     TooDeep { limit: usize },
     #[error(
         "a key must be plain text, not a list or a mapping; text with `{{{{` in it must be in quotes"

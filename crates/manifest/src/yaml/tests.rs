@@ -184,9 +184,9 @@ fn limits_bound_length_depth_and_expansion() {
     assert_eq!(error.to_string(), "it has 101 bytes, more than the limit of 100");
 
     let nested = "[".repeat(50_000);
-    assert!(refused(nested.as_bytes()).contains("nested more than 100 levels deep"));
+    assert!(refused(nested.as_bytes()).contains("more than 100 levels of nesting"));
     let nested: String = (0..200).map(|depth| " ".repeat(depth) + "a:\n").collect();
-    assert!(refused(nested.as_bytes()).contains("nested more than 100 levels deep"));
+    assert!(refused(nested.as_bytes()).contains("more than 100 levels of nesting"));
 
     let mut bomb = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
     for step in 1..10 {

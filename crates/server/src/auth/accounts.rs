@@ -182,7 +182,7 @@ fn apply(user: &mut UserRow, patch: UserPatch) {
 }
 
 fn find(directory: &Directory, id: UserId) -> Result<&UserRow, ApiError> {
-    let missing = || ApiError::not_found(format!("there is no user with the number {id}"));
+    let missing = || ApiError::not_found(format!("user {id} not found"));
     directory.users.get(&id).ok_or_else(missing)
 }
 

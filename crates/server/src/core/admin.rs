@@ -147,7 +147,7 @@ impl State {
         }
         let parent = spec.parent.as_deref().filter(|parent| *parent != ROOT);
         if let Some(parent) = parent.filter(|parent| self.queues.get(parent).is_none()) {
-            return Err(ApiError::invalid("parent", format!("there is no queue `{parent}`")));
+            return Err(ApiError::invalid("parent", format!("queue `{parent}` not found")));
         }
         let created_at = old.map_or_else(Stamp::now, |old| old.created_at);
         let is_new = old.is_none();
@@ -167,7 +167,7 @@ impl State {
             return Err(ApiError::conflict(ErrorCode::QueueInUse, message));
         }
         if self.queues.get(name).is_none() {
-            return Err(ApiError::not_found(format!("there is no queue `{name}`")));
+            return Err(ApiError::not_found(format!("queue `{name}` not found")));
         }
         self.engine.try_apply(Event::QueueRemoved(QueueId::from(name))).map_err(|rejected| {
             let message = format!("queue `{name}` cannot be deleted: {rejected}");

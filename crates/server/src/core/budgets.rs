@@ -138,7 +138,7 @@ impl State {
         note: Option<String>,
     ) -> Result<(), ApiError> {
         if !self.directory.read().users.contains_key(&user) {
-            return Err(ApiError::not_found("there is no such user"));
+            return Err(ApiError::not_found("user not found"));
         }
         if amount.0 == 0 {
             return Err(ApiError::invalid("amount", "the amount must not be 0"));

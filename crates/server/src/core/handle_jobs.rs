@@ -59,7 +59,7 @@ impl Core {
 
     pub(super) async fn stored_job(&self, id: JobId) -> Result<JobRow, ApiError> {
         let row = self.inner.store.job(id).await.map_err(|error| unreadable(&error))?;
-        row.ok_or_else(|| ApiError::not_found(format!("there is no job {id}")))
+        row.ok_or_else(|| ApiError::not_found(format!("job {id} not found")))
     }
 
     /// A row from memory, or the stored one of a job that has ended.

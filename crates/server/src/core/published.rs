@@ -147,7 +147,7 @@ impl Published {
 }
 
 fn no_such_node() -> ApiError {
-    ApiError::not_found("there is no such node; GET /gpu-workers/nodes lists them")
+    ApiError::not_found("node not found; list nodes with GET /gpu-workers/nodes")
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

@@ -136,7 +136,7 @@ impl State {
     ) -> Result<Registered<AgentId>, ApiError> {
         let node = registration.node_id.and_then(|id| i64::try_from(id).ok()).map(NodeId);
         let Some(node) = node.filter(|node| self.nodes.get(*node).is_some()) else {
-            let message = "there is no such node; register the node first";
+            let message = "node not found; register the node first";
             return Err(ApiError::invalid("node_id", message));
         };
         self.check_agent_identity(&registration.agent_id, node)?;

@@ -15,23 +15,23 @@ use utoipa::{PartialSchema as _, ToSchema as _};
 
 use agentaflow_api::error::ErrorBody;
 
-const ABOUT: &str = "GPU servers register themselves, users hand in jobs, the scheduler places them, agents run \
-    them. Every path also answers with a trailing slash. Every answer that is not a success is \
-    `{\"detail\", \"code\"}` with status 400, 401, 403, 404, 409, 422 or 429 (503 while the server cannot work). \
+const ABOUT: &str = "GPU servers register, users submit jobs, the scheduler places them, agents run them. A trailing \
+    slash in a path is ignored. Every error response is `{\"detail\", \"code\", \"details\"}` with status 400, 401, \
+    403, 404, 409, 422 or 429 (503 while the server is unavailable); programs decide on `code` and `details`. \
     In requests `null` means absent, `24576.0` is an integer, and unknown fields are ignored.";
 
 const TAGS: [(&str, &str); 11] = [
-    ("jobs", "Handed in, looked at, stopped."),
+    ("jobs", "Submit, inspect and stop jobs."),
     ("nodes", "GPU servers."),
-    ("agents", "The programs that work for GPU servers."),
-    ("agent link", "How agents get work and report."),
-    ("events", "What happens, as it happens."),
-    ("queues", "Shares of the cluster."),
-    ("billing", "What was used and what it cost."),
-    ("auth", "Logging in, and keys."),
-    ("users", "People, for admins."),
-    ("registration tokens", "With which machines register, for admins."),
-    ("server", "The server itself."),
+    ("agents", "Programs that run jobs on GPU servers."),
+    ("agent link", "Messages between the server and its agents."),
+    ("events", "Events of jobs and nodes."),
+    ("queues", "Quotas of the cluster."),
+    ("billing", "Usage, cost and credit."),
+    ("auth", "Logins and API keys."),
+    ("users", "User accounts (admins)."),
+    ("registration tokens", "Tokens with which GPU servers register (admins)."),
+    ("server", "Health, version and settings of the server."),
 ];
 
 const SCHEMES: [(&str, &str); 3] = [
@@ -45,7 +45,7 @@ const SCHEMES: [(&str, &str); 3] = [
         "A registration token: POST /registration-tokens, or the file `registration-token` of the server's data \
          directory.",
     ),
-    ("worker", "The `api_key` in the answer to a registration."),
+    ("worker", "The `api_key` in the response to a registration."),
 ];
 
 /// Document as JSON, in a stable order.

@@ -67,7 +67,7 @@ fn only_known(place: &str, given: &Value, known: &Value) -> Result<(), ApiError>
         }
         let Some(inner) = known.get(name) else {
             let names: Vec<&str> = known.keys().map(String::as_str).collect();
-            let detail = format!("there is no field `{field}` here; known: {}", names.join(", "));
+            let detail = format!("unknown field `{field}`; known fields: {}", names.join(", "));
             return Err(ApiError::invalid(field, detail));
         };
         only_known(&field, value, inner)?;

@@ -168,9 +168,7 @@ pub(crate) fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
 
 /// The error of a file as a usage error.
 fn file_error(file: &Path, error: &dyn std::error::Error) -> anyhow::Error {
-    let message = error.to_string();
-    let separator = if message.starts_with("line ") { "," } else { ":" };
-    usage(format!("{}{separator} {message}", write::name(file)))
+    usage(format!("{}: {error}", write::name(file)))
 }
 
 fn send(made: &BuildOutput, out: &Out) -> Result<()> {

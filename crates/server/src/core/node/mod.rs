@@ -103,7 +103,7 @@ impl NodeTable {
             NodeRef::Name(name) => self.by_name.get(name).copied(),
         };
         found.ok_or_else(|| {
-            ApiError::not_found("there is no such node; GET /gpu-workers/nodes lists them")
+            ApiError::not_found("node not found; list nodes with GET /gpu-workers/nodes")
         })
     }
 
@@ -164,7 +164,7 @@ impl NodeTable {
     pub(crate) fn find_agent(&self, agent: &str) -> Result<&AgentRow, ApiError> {
         let numbered = || self.agents.get(&agent.parse().ok()?);
         self.agent_named(agent).or_else(numbered).ok_or_else(|| {
-            ApiError::not_found("there is no such agent; GET /gpu-workers/agents lists them")
+            ApiError::not_found("agent not found; list agents with GET /gpu-workers/agents")
         })
     }
 
@@ -173,7 +173,7 @@ impl NodeTable {
         let agent = self.agents.get(&agent);
         agent
             .map(|agent| agent.node_id)
-            .ok_or_else(|| ApiError::not_found("there is no such agent"))
+            .ok_or_else(|| ApiError::not_found("agent not found"))
     }
 
     pub(crate) fn agents_of(&self, node: NodeId) -> impl Iterator<Item = &AgentRow> {

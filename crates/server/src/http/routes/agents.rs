@@ -24,7 +24,7 @@ use crate::http::who::{Anyone, bearer, holder, peer};
 #[utoipa::path(post, path = "/gpu-workers/agents/register", tag = "agents", security(("registration" = [])),
     request_body(content = AgentRegistration, example = json!({"agent_id": "agent-1", "node_id": 1,
         "agent_version": "1.0.0", "capabilities": {"stream": true}})),
-    responses((status = 200, description = "The agent, with its key", body = Agent)))]
+    responses((status = 200, description = "Agent with its key", body = Agent)))]
 pub(crate) async fn register(
     State(app): State<App>,
     request: Request,
@@ -61,8 +61,8 @@ pub(crate) async fn list(
 /// One agent.
 #[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}", tag = "agents",
     security(("user" = []), ("worker" = [])),
-    params(("agent_id" = String, Path, description = "Its name or number")),
-    responses((status = 200, description = "The agent", body = Agent)))]
+    params(("agent_id" = String, Path, description = "Agent name or number")),
+    responses((status = 200, description = "Agent", body = Agent)))]
 pub(crate) async fn show(
     State(app): State<App>,
     _: Anyone,
@@ -74,9 +74,9 @@ pub(crate) async fn show(
 /// Changes an agent; for admins and the agent itself.
 #[utoipa::path(put, path = "/gpu-workers/agents/{agent_id}", tag = "agents",
     security(("user" = []), ("worker" = [])),
-    params(("agent_id" = String, Path, description = "Its name or number")),
+    params(("agent_id" = String, Path, description = "Agent name or number")),
     request_body(content = AgentUpdate, example = json!({"agent_version": "1.0.1"})),
-    responses((status = 200, description = "The agent as it is now", body = Agent)))]
+    responses((status = 200, description = "Updated agent", body = Agent)))]
 pub(crate) async fn update(
     State(app): State<App>,
     who: Anyone,

@@ -32,7 +32,7 @@ const REFRESH_SECONDS: u64 = 30 * 24 * 3600;
 #[utoipa::path(post, path = "/auth/register", tag = "auth",
     request_body(content = Register, example = json!({"username": "ada", "password": "correct horse battery",
         "invite": "afi_…"})),
-    responses((status = 201, description = "The user; log in next", body = Shown)))]
+    responses((status = 201, description = "User; log in next", body = Shown)))]
 pub(crate) async fn register(
     State(app): State<App>,
     request: Request,
@@ -55,7 +55,7 @@ pub(crate) async fn register(
 /// Logs in: returns tokens, or sets cookies for a browser.
 #[utoipa::path(post, path = "/auth/login", tag = "auth",
     request_body(content = Login, example = json!({"username": "ada", "password": "correct horse battery"})),
-    responses((status = 200, description = "Tokens; empty ones when cookies were asked for", body = Tokens)))]
+    responses((status = 200, description = "Tokens; empty for a cookie login", body = Tokens)))]
 pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     slow_down(&app, &request)?;
     let headers = request.headers().clone();
@@ -113,7 +113,7 @@ pub(crate) async fn refresh(
 /// Ends the session of the refresh token, the cookie or the access token.
 #[utoipa::path(post, path = "/auth/logout", tag = "auth", security(("user" = [])),
     request_body(content = Refresh, example = json!({})),
-    responses((status = 204, description = "The session is over")))]
+    responses((status = 204, description = "Session ended")))]
 pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     slow_down(&app, &request)?;
     let headers = request.headers().clone();
@@ -148,7 +148,7 @@ pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<R
 
 /// Account of the caller.
 #[utoipa::path(get, path = "/auth/me", tag = "auth", security(("user" = [])),
-    responses((status = 200, description = "The caller", body = Shown)))]
+    responses((status = 200, description = "Authenticated user", body = Shown)))]
 pub(crate) async fn me(State(app): State<App>, User(caller): User) -> Answer<Shown> {
     Answer(shown(&app, &caller.user))
 }
@@ -156,7 +156,7 @@ pub(crate) async fn me(State(app): State<App>, User(caller): User) -> Answer<Sho
 /// Changes the caller's mail address or password. A new password ends all sessions.
 #[utoipa::path(put, path = "/auth/me", tag = "auth", security(("user" = [])),
     request_body(content = UserUpdate, example = json!({"email": "ada@example.com"})),
-    responses((status = 200, description = "The caller as it is now", body = Shown)))]
+    responses((status = 200, description = "Updated user", body = Shown)))]
 pub(crate) async fn update_me(
     State(app): State<App>,
     User(caller): User,
@@ -188,8 +188,8 @@ pub(crate) async fn update_me(
 
 /// Exchanges a one-time link: sets the cookies of a browser and leads to the start page.
 #[utoipa::path(get, path = "/auth/link", tag = "auth",
-    params(("code" = String, Query, description = "The code of the link")),
-    responses((status = 200, description = "A page that leads to the start page, logged in")))]
+    params(("code" = String, Query, description = "Code of the login link")),
+    responses((status = 200, description = "Page that redirects to the start page, logged in")))]
 pub(crate) async fn link(
     State(app): State<App>,
     query: Asked,

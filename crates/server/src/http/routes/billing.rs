@@ -22,7 +22,7 @@ const CSV_MOST: usize = 100_000;
 
 /// Summed usage: the caller's own; admins and viewers see all users.
 #[utoipa::path(get, path = "/billing/usage", tag = "billing", security(("user" = [])), params(UsageQuery),
-    responses((status = 200, description = "Usage, as JSON or CSV", body = [UsageRow])))]
+    responses((status = 200, description = "Usage as JSON or CSV", body = [UsageRow])))]
 pub(crate) async fn usage(
     State(app): State<App>,
     User(caller): User,
@@ -47,7 +47,7 @@ pub(crate) async fn usage(
 
 /// Ledger, newest first: the caller's own entries; admins and viewers see all.
 #[utoipa::path(get, path = "/billing/ledger", tag = "billing", security(("user" = [])), params(LedgerQuery),
-    responses((status = 200, description = "Lines, as JSON or CSV; the last `id` is the next `before`", body = [LedgerEntry])))]
+    responses((status = 200, description = "Entries as JSON or CSV; the last `id` is the next `before`", body = [LedgerEntry])))]
 pub(crate) async fn ledger(
     State(app): State<App>,
     User(caller): User,

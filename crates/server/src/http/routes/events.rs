@@ -34,7 +34,7 @@ const LONGEST: Duration = Duration::from_hours(1);
 
 /// Events of a job, oldest first.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/events", tag = "jobs", security(("user" = [])),
-    params(("job_id" = i64, Path, description = "Its number"), EventList),
+    params(("job_id" = i64, Path, description = "Job number"), EventList),
     responses((status = 200, description = "Events; `seq` of the last is the next `after`", body = [Event])))]
 pub(crate) async fn of_job(
     State(app): State<App>,
@@ -51,7 +51,7 @@ pub(crate) async fn of_job(
 
 /// Latest events, oldest first: of the caller's own jobs; admins and viewers see all.
 #[utoipa::path(get, path = "/events/past", tag = "events", security(("user" = [])), params(EventsPast),
-    responses((status = 200, description = "The newest events there are", body = [Event])))]
+    responses((status = 200, description = "Latest events", body = [Event])))]
 pub(crate) async fn past(
     State(app): State<App>,
     User(caller): User,
@@ -71,7 +71,7 @@ pub(crate) async fn past(
 /// Server-sent events of the caller's own jobs; admins and viewers see all. `id` is the number of the event, so that a
 /// client that reconnects misses no event.
 #[utoipa::path(get, path = "/events", tag = "events", security(("user" = [])),
-    params(EventStream, ("Last-Event-ID" = Option<i64>, Header, description = "The last event that was seen")),
+    params(EventStream, ("Last-Event-ID" = Option<i64>, Header, description = "Number of the last event received")),
     responses((status = 200, description = "A stream of events", body = Event, content_type = "text/event-stream")))]
 pub(crate) async fn stream(
     State(app): State<App>,

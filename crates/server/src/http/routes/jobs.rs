@@ -28,12 +28,12 @@ use crate::store::{JobFilter, JobRow};
 
 /// Submits a job. With an `Idempotency-Key` header, a repeated call returns the job of the first one.
 #[utoipa::path(post, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated call safe for 24 hours")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes retries safe for 24 hours")),
     request_body(content = JobCreate, example = json!({"job_name": "AI Training Job",
         "docker_image": "pytorch/pytorch", "docker_tag": "latest", "gpu_memory_required": 8192,
         "cpu_cores_required": 4, "memory_required": 16384, "input_data": {"dataset": "imagenet", "epochs": 100}})),
-    responses((status = 201, description = "The job; it is durable now", body = Job),
-        (status = 200, description = "The job that was handed in before with this key", body = Job)))]
+    responses((status = 201, description = "Job, stored durably", body = Job),
+        (status = 200, description = "Job of an earlier request with this key", body = Job)))]
 pub(crate) async fn create(
     State(app): State<App>,
     Writer(caller): Writer,
@@ -48,11 +48,11 @@ pub(crate) async fn create(
 
 /// Submits a job for one node.
 #[utoipa::path(post, path = "/gpu-workers/nodes/{node_id}/jobs", tag = "jobs", security(("user" = [])),
-    params(("node_id" = String, Path, description = "`gpu-…` or the number"),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated call safe for 24 hours")),
+    params(("node_id" = String, Path, description = "Node name (`gpu-…`) or number"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes retries safe for 24 hours")),
     request_body(content = JobCreate, example = json!({"docker_image": "pytorch/pytorch", "gpu_count": 1})),
-    responses((status = 201, description = "The job; it is durable now", body = Job),
-        (status = 200, description = "The job that was handed in before with this key", body = Job)))]
+    responses((status = 201, description = "Job, stored durably", body = Job),
+        (status = 200, description = "Job of an earlier request with this key", body = Job)))]
 pub(crate) async fn create_on_node(
     State(app): State<App>,
     Admin(caller): Admin,
@@ -69,7 +69,7 @@ pub(crate) async fn create_on_node(
 
 /// Jobs, newest first: the caller's own; admins and viewers see all.
 #[utoipa::path(get, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])), params(JobList),
-    responses((status = 200, description = "Jobs; `X-Total-Count` says how many match. A page ends early at about \
+    responses((status = 200, description = "Jobs; `X-Total-Count` is the number of matches. A page ends early at about \
         16 MiB. `X-Next-Before`, if it is there, is the `before` of the next page; without it this was the last",
         body = [Job])))]
 pub(crate) async fn list(
@@ -82,8 +82,8 @@ pub(crate) async fn list(
 
 /// One job.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}", tag = "jobs", security(("user" = [])),
-    params(("job_id" = i64, Path, description = "Its number")),
-    responses((status = 200, description = "The job", body = Job)))]
+    params(("job_id" = i64, Path, description = "Job number")),
+    responses((status = 200, description = "Job", body = Job)))]
 pub(crate) async fn show(
     State(app): State<App>,
     User(caller): User,
@@ -95,8 +95,8 @@ pub(crate) async fn show(
 
 /// Cancels a job: SIGTERM, then SIGKILL after the grace period.
 #[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/cancel", tag = "jobs", security(("user" = [])),
-    params(("job_id" = i64, Path, description = "Its number")),
-    responses((status = 200, description = "The job; it is over when its status says so", body = Job)))]
+    params(("job_id" = i64, Path, description = "Job number")),
+    responses((status = 200, description = "Job; `status` becomes final when it has stopped", body = Job)))]
 pub(crate) async fn cancel(
     State(app): State<App>,
     Writer(caller): Writer,
@@ -108,8 +108,8 @@ pub(crate) async fn cancel(
 
 /// Stops a job like a cancellation and marks it as completed.
 #[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/complete", tag = "jobs", security(("user" = [])),
-    params(("job_id" = i64, Path, description = "Its number")),
-    responses((status = 200, description = "The job; it is over when its status says so", body = Job)))]
+    params(("job_id" = i64, Path, description = "Job number")),
+    responses((status = 200, description = "Job; `status` becomes final when it has stopped", body = Job)))]
 pub(crate) async fn complete(
     State(app): State<App>,
     Writer(caller): Writer,
@@ -121,10 +121,10 @@ pub(crate) async fn complete(
 
 /// Records the status of a job that its worker reports.
 #[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/status", tag = "jobs", security(("worker" = [])),
-    params(("job_id" = i64, Path, description = "Its number")),
+    params(("job_id" = i64, Path, description = "Job number")),
     request_body(content = JobStatusUpdate, example = json!({"job_id": 17, "status": "completed",
         "output_data": {"accuracy": 0.93}, "duration_seconds": 12.5})),
-    responses((status = 200, description = "The job as it is now", body = Job)))]
+    responses((status = 200, description = "Updated job", body = Job)))]
 pub(crate) async fn status(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
@@ -138,8 +138,8 @@ pub(crate) async fn status(
 
 /// Pending reason, queue position and expected start of a job.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/explain", tag = "jobs", security(("user" = [])),
-    params(("job_id" = i64, Path, description = "Its number")),
-    responses((status = 200, description = "The explanation", body = Explanation)))]
+    params(("job_id" = i64, Path, description = "Job number")),
+    responses((status = 200, description = "Explanation", body = Explanation)))]
 pub(crate) async fn explain(
     State(app): State<App>,
     User(caller): User,
@@ -153,7 +153,7 @@ pub(crate) async fn explain(
 /// Forecast for a job that is not submitted.
 #[utoipa::path(post, path = "/gpu-workers/jobs/what-if", tag = "jobs", security(("user" = [])),
     request_body(content = JobCreate, example = json!({"docker_image": "pytorch/pytorch", "gpu_count": 4})),
-    responses((status = 200, description = "The explanation", body = Explanation)))]
+    responses((status = 200, description = "Explanation", body = Explanation)))]
 pub(crate) async fn what_if(
     State(app): State<App>,
     User(caller): User,

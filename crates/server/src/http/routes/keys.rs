@@ -25,7 +25,7 @@ use crate::store::CredentialKind;
 /// Creates an API key for the caller. The response contains the key, once.
 #[utoipa::path(post, path = "/auth/api-keys", tag = "auth", security(("user" = [])),
     request_body(content = ApiKeyCreate, example = json!({"name": "laptop", "expires_in_days": 90})),
-    responses((status = 201, description = "The key", body = ApiKey)))]
+    responses((status = 201, description = "Key", body = ApiKey)))]
 pub(crate) async fn create(
     State(app): State<App>,
     User(caller): User,
@@ -36,7 +36,7 @@ pub(crate) async fn create(
 
 /// API keys of the caller.
 #[utoipa::path(get, path = "/auth/api-keys", tag = "auth", security(("user" = [])), params(Paging),
-    responses((status = 200, description = "Keys, without the keys themselves", body = [ApiKey])))]
+    responses((status = 200, description = "Keys without their secrets", body = [ApiKey])))]
 pub(crate) async fn list(
     State(app): State<App>,
     User(caller): User,
@@ -50,8 +50,8 @@ pub(crate) async fn list(
 
 /// Revokes an API key. Admins may revoke keys of all users.
 #[utoipa::path(delete, path = "/auth/api-keys/{id}", tag = "auth", security(("user" = [])),
-    params(("id" = i64, Path, description = "The number of the key")),
-    responses((status = 200, description = "The key, void", body = ApiKey)))]
+    params(("id" = i64, Path, description = "Key number")),
+    responses((status = 200, description = "Revoked key", body = ApiKey)))]
 pub(crate) async fn revoke(
     State(app): State<App>,
     User(caller): User,
@@ -63,8 +63,8 @@ pub(crate) async fn revoke(
 
 /// Replaces the secret of a key; the old secret is no longer valid. For `admin-token`, the server also writes the file.
 #[utoipa::path(post, path = "/auth/api-keys/{id}/rotate", tag = "auth", security(("user" = [])),
-    params(("id" = i64, Path, description = "The number of the key")),
-    responses((status = 200, description = "The key with its new secret", body = ApiKey)))]
+    params(("id" = i64, Path, description = "Key number")),
+    responses((status = 200, description = "Key with its new secret", body = ApiKey)))]
 pub(crate) async fn rotate(
     State(app): State<App>,
     User(caller): User,
@@ -85,7 +85,7 @@ pub(crate) async fn rotate(
 /// Creates a registration token for nodes and agents. The response contains the token, once.
 #[utoipa::path(post, path = "/registration-tokens", tag = "registration tokens", security(("user" = [])),
     request_body(content = ApiKeyCreate, example = json!({"name": "rack 7", "expires_in_days": 30})),
-    responses((status = 201, description = "The token", body = ApiKey)))]
+    responses((status = 201, description = "Token", body = ApiKey)))]
 pub(crate) async fn create_token(
     State(app): State<App>,
     Admin(caller): Admin,
@@ -96,7 +96,7 @@ pub(crate) async fn create_token(
 
 /// Registration tokens.
 #[utoipa::path(get, path = "/registration-tokens", tag = "registration tokens", security(("user" = [])),
-    params(Paging), responses((status = 200, description = "Tokens, without the tokens themselves", body = [ApiKey])))]
+    params(Paging), responses((status = 200, description = "Tokens without their secrets", body = [ApiKey])))]
 pub(crate) async fn list_tokens(
     State(app): State<App>,
     _: Admin,
@@ -110,8 +110,8 @@ pub(crate) async fn list_tokens(
 
 /// Revokes a registration token. Nodes and agents that registered with it stay.
 #[utoipa::path(delete, path = "/registration-tokens/{id}", tag = "registration tokens", security(("user" = [])),
-    params(("id" = i64, Path, description = "The number of the token")),
-    responses((status = 200, description = "The token, void", body = ApiKey)))]
+    params(("id" = i64, Path, description = "Token number")),
+    responses((status = 200, description = "Revoked token", body = ApiKey)))]
 pub(crate) async fn revoke_token(
     State(app): State<App>,
     _: Admin,

@@ -38,8 +38,8 @@ const WAIT_MOST: u64 = 60_000;
 
 /// Message stream of an agent: one JSON object per line, an empty line as a ping.
 #[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}/stream", tag = "agent link",
-    security(("worker" = [])), params(("agent_id" = String, Path, description = "Its name or number"), StreamPlace),
-    responses((status = 200, description = "Messages, one a line", body = Framed, content_type = "application/x-ndjson")))]
+    security(("worker" = [])), params(("agent_id" = String, Path, description = "Agent name or number"), StreamPlace),
+    responses((status = 200, description = "Messages, one per line", body = Framed, content_type = "application/x-ndjson")))]
 pub(crate) async fn stream(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
@@ -71,8 +71,8 @@ pub(crate) async fn stream(
 
 /// Waits for messages, for networks that cut streams.
 #[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}/poll", tag = "agent link",
-    security(("worker" = [])), params(("agent_id" = String, Path, description = "Its name or number"), PollPlace),
-    responses((status = 200, description = "Messages; an empty list when none came in time", body = [Framed])))]
+    security(("worker" = [])), params(("agent_id" = String, Path, description = "Agent name or number"), PollPlace),
+    responses((status = 200, description = "Messages; empty if none arrived in time", body = [Framed])))]
 pub(crate) async fn poll(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
@@ -91,8 +91,8 @@ pub(crate) async fn poll(
 
 /// Accepts task updates and log chunks. Logs are stored before the updates are applied.
 #[utoipa::path(post, path = "/gpu-workers/agents/{agent_id}/report", tag = "agent link",
-    security(("worker" = [])), params(("agent_id" = String, Path, description = "Its name or number")),
-    request_body = ReportBatch, responses((status = 200, description = "What counts", body = ReportReply)))]
+    security(("worker" = [])), params(("agent_id" = String, Path, description = "Agent name or number")),
+    request_body = ReportBatch, responses((status = 200, description = "Accepted and outdated reports", body = ReportReply)))]
 pub(crate) async fn report(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,

@@ -49,8 +49,8 @@ pub(crate) async fn last_words(app: &App, job: JobId, task: u32) -> String {
 /// Output of a job, all attempts in order. With `follow`, the stream continues until the job has ended and all output
 /// is sent, for at most one hour; `offset` resumes it.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/logs", tag = "jobs", security(("user" = [])),
-    params(("job_id" = i64, Path, description = "Its number"), LogPart),
-    responses((status = 200, description = "The output; `X-Log-Offset` says where its first byte stands",
+    params(("job_id" = i64, Path, description = "Job number"), LogPart),
+    responses((status = 200, description = "Output; `X-Log-Offset` is the offset of its first byte",
         body = String, content_type = "text/plain")))]
 pub(crate) async fn logs(
     State(app): State<App>,

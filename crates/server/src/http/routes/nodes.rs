@@ -29,7 +29,7 @@ use crate::http::who::{
 #[utoipa::path(post, path = "/gpu-workers/nodes/register", tag = "nodes", security(("registration" = [])),
     request_body(content = NodeRegistration, example = json!({"node_name": "gpu-server-1", "gpu_count": 2,
         "gpu_type": "RTX 4090", "gpu_memory_total": 49152, "cpu_cores": 16, "memory_total": 32768})),
-    responses((status = 200, description = "The node, with its key", body = Node)))]
+    responses((status = 200, description = "Node with its key", body = Node)))]
 pub(crate) async fn register(
     State(app): State<App>,
     request: Request,
@@ -58,7 +58,7 @@ pub(crate) async fn register(
 
 /// Nodes, by number.
 #[utoipa::path(get, path = "/gpu-workers/nodes", tag = "nodes", security(("user" = [])), params(NodeList),
-    responses((status = 200, description = "Nodes; `X-Total-Count` says how many there are", body = [Node])))]
+    responses((status = 200, description = "Nodes; `X-Total-Count` is their number", body = [Node])))]
 pub(crate) async fn list(
     State(app): State<App>,
     _: User,
@@ -73,8 +73,8 @@ pub(crate) async fn list(
 
 /// One node.
 #[utoipa::path(get, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
-    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
-    responses((status = 200, description = "The node", body = Node)))]
+    params(("node_id" = String, Path, description = "Node name (`gpu-…`) or number")),
+    responses((status = 200, description = "Node", body = Node)))]
 pub(crate) async fn show(
     State(app): State<App>,
     _: User,
@@ -85,9 +85,9 @@ pub(crate) async fn show(
 
 /// Changes a node: cordons, uncordons or drains it, or sets its prices.
 #[utoipa::path(put, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
-    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
+    params(("node_id" = String, Path, description = "Node name (`gpu-…`) or number")),
     request_body(content = NodeUpdate, example = json!({"status": "maintenance", "drain": true})),
-    responses((status = 200, description = "The node as it is now", body = Node)))]
+    responses((status = 200, description = "Updated node", body = Node)))]
 pub(crate) async fn update(
     State(app): State<App>,
     _: Admin,
@@ -100,8 +100,8 @@ pub(crate) async fn update(
 
 /// Deletes a node; fails while the node has live jobs.
 #[utoipa::path(delete, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
-    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
-    responses((status = 200, description = "The node as it was", body = Node)))]
+    params(("node_id" = String, Path, description = "Node name (`gpu-…`) or number")),
+    responses((status = 200, description = "Removed node", body = Node)))]
 pub(crate) async fn delete(
     State(app): State<App>,
     _: Admin,
@@ -112,10 +112,10 @@ pub(crate) async fn delete(
 
 /// Records a heartbeat of a node.
 #[utoipa::path(post, path = "/gpu-workers/nodes/{node_id}/heartbeat", tag = "nodes", security(("worker" = [])),
-    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
+    params(("node_id" = String, Path, description = "Node name (`gpu-…`) or number")),
     request_body(content = Heartbeat, example = json!({"gpu_memory_available": 20000, "cpu_cores_available": 14,
         "current_jobs": 1, "health_status": "healthy"})),
-    responses((status = 200, description = "The node", body = Node)))]
+    responses((status = 200, description = "Node", body = Node)))]
 pub(crate) async fn heartbeat(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
@@ -131,8 +131,8 @@ pub(crate) async fn heartbeat(
 
 /// Statistics of a node.
 #[utoipa::path(get, path = "/gpu-workers/nodes/{node_id}/stats", tag = "nodes", security(("user" = [])),
-    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
-    responses((status = 200, description = "Its numbers", body = NodeStats)))]
+    params(("node_id" = String, Path, description = "Node name (`gpu-…`) or number")),
+    responses((status = 200, description = "Statistics", body = NodeStats)))]
 pub(crate) async fn stats(
     State(app): State<App>,
     _: User,
@@ -161,7 +161,7 @@ pub(crate) async fn stats(
 
 /// Nodes on which a task of this size fits now.
 #[utoipa::path(get, path = "/gpu-workers/available-nodes", tag = "nodes", security(("user" = [])), params(Room),
-    responses((status = 200, description = "Which, and how many", body = AvailableNodes)))]
+    responses((status = 200, description = "Nodes and their number", body = AvailableNodes)))]
 pub(crate) async fn available(
     State(app): State<App>,
     _: User,

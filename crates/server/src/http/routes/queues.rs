@@ -16,7 +16,7 @@ use crate::http::who::{Admin, User};
 
 /// Queues, by name.
 #[utoipa::path(get, path = "/queues", tag = "queues", security(("user" = [])), params(Paging),
-    responses((status = 200, description = "Queues with what they use", body = [Queue])))]
+    responses((status = 200, description = "Queues with their usage", body = [Queue])))]
 pub(crate) async fn list(
     State(app): State<App>,
     _: User,
@@ -29,7 +29,7 @@ pub(crate) async fn list(
 #[utoipa::path(post, path = "/queues", tag = "queues", security(("user" = [])),
     request_body(content = QueueSpec, example = json!({"name": "research", "guaranteed": {"gpus": 4},
         "limit": {"gpus": 8}})),
-    responses((status = 201, description = "The queue", body = Queue)))]
+    responses((status = 201, description = "Queue", body = Queue)))]
 pub(crate) async fn create(
     State(app): State<App>,
     _: Admin,
@@ -42,8 +42,8 @@ pub(crate) async fn create(
 
 /// One queue.
 #[utoipa::path(get, path = "/queues/{name}", tag = "queues", security(("user" = [])),
-    params(("name" = String, Path, description = "Its name")),
-    responses((status = 200, description = "The queue", body = Queue)))]
+    params(("name" = String, Path, description = "Queue name")),
+    responses((status = 200, description = "Queue", body = Queue)))]
 pub(crate) async fn show(
     State(app): State<App>,
     _: User,
@@ -53,15 +53,15 @@ pub(crate) async fn show(
     app.core
         .queue(name)
         .map(Answer)
-        .ok_or_else(|| ApiError::not_found(format!("there is no queue `{name}`")))
+        .ok_or_else(|| ApiError::not_found(format!("queue `{name}` not found")))
 }
 
 /// Creates or replaces a queue.
 #[utoipa::path(put, path = "/queues/{name}", tag = "queues", security(("user" = [])),
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "Queue name")),
     request_body(content = QueueSpec, example = json!({"weight": 200, "limit": {"gpus": 16}})),
-    responses((status = 200, description = "The queue as it is now", body = Queue),
-        (status = 201, description = "The queue, which is new", body = Queue)))]
+    responses((status = 200, description = "Updated queue", body = Queue),
+        (status = 201, description = "New queue", body = Queue)))]
 pub(crate) async fn put(
     State(app): State<App>,
     _: Admin,
@@ -81,8 +81,8 @@ pub(crate) async fn put(
 
 /// Deletes a queue; fails while the queue has jobs or child queues.
 #[utoipa::path(delete, path = "/queues/{name}", tag = "queues", security(("user" = [])),
-    params(("name" = String, Path, description = "Its name")),
-    responses((status = 204, description = "It is gone")))]
+    params(("name" = String, Path, description = "Queue name")),
+    responses((status = 204, description = "Deleted")))]
 pub(crate) async fn delete(
     State(app): State<App>,
     _: Admin,

@@ -53,14 +53,14 @@ pub(crate) struct StrategyChoice {
 
 /// Liveness probe.
 #[utoipa::path(get, path = "/healthz", tag = "server",
-    responses((status = 200, description = "It is", body = Alive)))]
+    responses((status = 200, description = "Alive", body = Alive)))]
 pub(crate) async fn healthz() -> Answer<Alive> {
     Answer(Alive { status: "ok" })
 }
 
 /// Readiness probe: the database answers.
 #[utoipa::path(get, path = "/readyz", tag = "server",
-    responses((status = 200, description = "It can", body = Alive)))]
+    responses((status = 200, description = "Ready", body = Alive)))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Alive>, ApiError> {
     if app.stopping.is_cancelled() {
         return Err(ApiError::unavailable("the server is being stopped"));
@@ -84,7 +84,7 @@ pub(crate) async fn version(State(app): State<App>) -> Answer<Version> {
 
 /// Scheduling strategy of the cluster.
 #[utoipa::path(get, path = "/strategy", tag = "server", security(("user" = [])),
-    responses((status = 200, description = "The strategy", body = StrategyChoice)))]
+    responses((status = 200, description = "Strategy", body = StrategyChoice)))]
 pub(crate) async fn strategy(State(app): State<App>, _: User) -> Answer<StrategyChoice> {
     Answer(StrategyChoice { strategy: app.core.strategy().to_owned() })
 }
@@ -92,7 +92,7 @@ pub(crate) async fn strategy(State(app): State<App>, _: User) -> Answer<Strategy
 /// Sets the scheduling strategy for all later placements.
 #[utoipa::path(put, path = "/strategy", tag = "server", security(("user" = [])),
     request_body(content = StrategyChoice, example = json!({"strategy": "best_fit"})),
-    responses((status = 200, description = "The strategy", body = StrategyChoice)))]
+    responses((status = 200, description = "Strategy", body = StrategyChoice)))]
 pub(crate) async fn set_strategy(
     State(app): State<App>,
     _: Admin,
@@ -117,7 +117,7 @@ pub(crate) struct Resealed {
 
 /// Creates a new key for secrets and reseals all secrets with it; older keys only decrypt from then on.
 #[utoipa::path(post, path = "/secret-key/rotate", tag = "server", security(("user" = [])),
-    responses((status = 200, description = "How many secrets were sealed anew", body = Resealed)))]
+    responses((status = 200, description = "Number of secrets sealed again", body = Resealed)))]
 pub(crate) async fn rotate_secret_key(
     State(app): State<App>,
     _: Admin,

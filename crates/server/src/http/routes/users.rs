@@ -22,7 +22,7 @@ use crate::store::UserRow;
 /// Creates a user. Without a password, the response contains a code with which the user signs up at `/auth/register`.
 #[utoipa::path(post, path = "/users", tag = "users", security(("user" = [])),
     request_body(content = UserCreate, example = json!({"username": "ada", "role": "user", "grants": ["process"]})),
-    responses((status = 201, description = "The user", body = Shown)))]
+    responses((status = 201, description = "User", body = Shown)))]
 pub(crate) async fn create(
     State(app): State<App>,
     _: Admin,
@@ -66,8 +66,8 @@ pub(crate) async fn list(
 
 /// One user.
 #[utoipa::path(get, path = "/users/{id}", tag = "users", security(("user" = [])),
-    params(("id" = i64, Path, description = "The number")),
-    responses((status = 200, description = "The user", body = Shown)))]
+    params(("id" = i64, Path, description = "User number")),
+    responses((status = 200, description = "User", body = Shown)))]
 pub(crate) async fn show(
     State(app): State<App>,
     _: Admin,
@@ -79,9 +79,9 @@ pub(crate) async fn show(
 
 /// Changes a user. A new password ends all sessions.
 #[utoipa::path(put, path = "/users/{id}", tag = "users", security(("user" = [])),
-    params(("id" = i64, Path, description = "The number")),
+    params(("id" = i64, Path, description = "User number")),
     request_body(content = UserUpdate, example = json!({"role": "viewer"})),
-    responses((status = 200, description = "The user as it is now", body = Shown)))]
+    responses((status = 200, description = "Updated user", body = Shown)))]
 pub(crate) async fn update(
     State(app): State<App>,
     _: Admin,
@@ -114,8 +114,8 @@ pub(crate) async fn update(
 
 /// Deactivates a user: logins, keys and sessions are no longer valid. Jobs and ledger entries stay.
 #[utoipa::path(delete, path = "/users/{id}", tag = "users", security(("user" = [])),
-    params(("id" = i64, Path, description = "The number")),
-    responses((status = 200, description = "The user as it is now", body = Shown)))]
+    params(("id" = i64, Path, description = "User number")),
+    responses((status = 200, description = "Updated user", body = Shown)))]
 pub(crate) async fn delete(
     State(app): State<App>,
     _: Admin,
@@ -128,9 +128,9 @@ pub(crate) async fn delete(
 
 /// Books a credit for a user, or a withdrawal if the amount is negative.
 #[utoipa::path(post, path = "/users/{id}/credit", tag = "users", security(("user" = [])),
-    params(("id" = i64, Path, description = "The number")),
+    params(("id" = i64, Path, description = "User number")),
     request_body(content = Credit, example = json!({"amount": 100, "note": "November"})),
-    responses((status = 200, description = "The user with the new balance", body = Shown)))]
+    responses((status = 200, description = "User with the new balance", body = Shown)))]
 pub(crate) async fn credit(
     State(app): State<App>,
     _: Admin,
@@ -157,12 +157,12 @@ pub(crate) fn shown(app: &App, row: &UserRow) -> Shown {
 
 fn find(app: &App, id: UserId) -> Result<UserRow, ApiError> {
     let row = app.core.directory(|directory| directory.users.get(&id).cloned());
-    row.ok_or_else(|| ApiError::not_found(format!("there is no user with the number {id}")))
+    row.ok_or_else(|| ApiError::not_found(format!("user {id} not found")))
 }
 
 fn known_queue(app: &App, name: &str) -> Result<(), ApiError> {
     if name == "root" || app.core.queue(name).is_some() {
         return Ok(());
     }
-    Err(ApiError::invalid("default_queue", format!("there is no queue `{name}`")))
+    Err(ApiError::invalid("default_queue", format!("queue `{name}` not found")))
 }
