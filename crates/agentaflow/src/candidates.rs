@@ -85,10 +85,7 @@ pub(crate) fn queues() -> Vec<CompletionCandidate> {
 }
 
 pub(crate) fn strategies() -> Vec<CompletionCandidate> {
-    agentaflow_engine::Strategy::ALL
-        .iter()
-        .map(|(name, _)| CompletionCandidate::new(*name))
-        .collect()
+    agentaflow_engine::Strategy::names().map(CompletionCandidate::new).collect()
 }
 
 fn candidate(name: String, about: String) -> CompletionCandidate {

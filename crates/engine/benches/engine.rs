@@ -5,7 +5,7 @@ mod load;
 
 use agentaflow_engine::{Event, Scheduler, Strategy, Time, WorkloadId};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use load::{MISSION, MIXED, cluster, workloads};
+use load::{MIXED, cluster, workloads};
 
 /// Workloads per batch.
 const BATCH: usize = 100;
@@ -22,8 +22,7 @@ fn half_full(nodes: usize, strategy: Strategy) -> Scheduler {
 
 /// Submits, places and finishes a batch repeatedly on the same cluster.
 fn decisions(criterion: &mut Criterion) {
-    let ours = [Strategy::LeastFragmented, Strategy::Cheapest, Strategy::Pack, Strategy::Fgd];
-    for strategy in MISSION.into_iter().chain(ours) {
+    for strategy in Strategy::ALL.iter().copied() {
         let mut group = criterion.benchmark_group(format!("decide/{strategy}"));
         group.throughput(Throughput::Elements(BATCH as u64)).sample_size(20);
         for nodes in [125, 1250, 12_500] {

@@ -65,7 +65,7 @@ fn every_strategy_packs_the_real_trace() {
     for seed in [42, 43, 44] {
         println!("seed {seed}");
         let experiment = experiment(&folder, seed);
-        for (_, strategy) in Strategy::ALL {
+        for strategy in Strategy::ALL.iter().copied() {
             let outcome = run(&experiment, strategy);
             assert!(outcome.allocation_percent > 80.0, "{strategy}");
         }

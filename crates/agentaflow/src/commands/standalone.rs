@@ -70,8 +70,8 @@ pub(crate) fn seed(name: &str) -> u64 {
 
 /// Parser of strategy names; clap suggests near misses.
 pub(crate) fn strategies() -> impl clap::builder::TypedValueParser<Value = Strategy> {
-    let names = Strategy::ALL.iter().map(|(name, _)| *name);
-    PossibleValuesParser::new(names).map(|name| name.parse().unwrap_or(Strategy::LeastUtilized))
+    PossibleValuesParser::new(Strategy::names())
+        .map(|name| name.parse().unwrap_or(Strategy::LeastUtilized))
 }
 
 /// The data directory as an absolute path.

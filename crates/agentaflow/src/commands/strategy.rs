@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Rejects an unknown name before the request.
 fn check(name: &str) -> Result<()> {
-    let known: Vec<&str> = Strategy::ALL.iter().map(|(name, _)| *name).collect();
+    let known: Vec<&str> = Strategy::names().collect();
     if known.contains(&name) {
         return Ok(());
     }

@@ -7,10 +7,6 @@ use agentaflow_engine::{
     Request, Scheduler, Span, Strategy, Time, Workload,
 };
 
-/// The documented strategies.
-pub(crate) const MISSION: [Strategy; 4] =
-    [Strategy::LeastUtilized, Strategy::BestFit, Strategy::Priority, Strategy::RoundRobin];
-
 /// Distinct requests in a mixed load.
 pub(crate) const MIXED: u64 = 20;
 

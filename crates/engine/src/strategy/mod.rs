@@ -5,7 +5,7 @@
 //! node in order of rank and name.
 //!
 //! Open one strategy file as a model, then `demand.rs` and `frag/` for the strategies that look ahead. A new
-//! strategy adds one file, one variant of [`Strategy`] and one arm of `consult`.
+//! strategy adds one file, one entry of `strategies!` and one arm of `consult`.
 
 mod best_fit;
 mod cheapest;
@@ -30,50 +30,115 @@ use crate::state::cluster::room::{Device, NO_LINK, Room};
 use crate::state::cluster::shape::{GpuNeed, ModelVerdict, Shape};
 use crate::strategy::frag::{Fgd, Value};
 
-/// Rule that chooses GPUs among the fitting ones.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Strategy {
-    /// The GPU with the lowest utilization, then the lowest allocation.
-    #[default]
-    LeastUtilized,
-    /// The GPU with the least free memory that fits.
-    BestFit,
-    /// GPUs as `least_utilized`; the cluster serves workloads strictly by priority.
-    Priority,
-    /// The next GPU after the last used one.
-    RoundRobin,
-    /// The node where the expected demand loses the least usable GPU.
-    LeastFragmented,
-    Cheapest,
-    /// The fullest node; keeps `NVLink` groups together.
-    Pack,
-    /// Fragmentation gradient descent as published at ATC '23, for comparison.
-    Fgd,
-    /// The baseline of that paper, for comparison.
-    #[serde(rename = "bestfit")]
-    PaperBestFit,
+/// Declares [`Strategy`] with everything that other crates derive from it: names, descriptions, lists.
+macro_rules! strategies {
+    (
+        $(#[$meta:meta])*
+        pub enum Strategy {
+            $($(#[$attribute:meta])* $variant:ident {
+                name: $name:literal,
+                offered: $offered:literal,
+                description: $description:literal,
+            },)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        pub enum Strategy {
+            $($(#[$attribute])* #[doc = $description] #[serde(rename = $name)] $variant,)+
+        }
+
+        impl Strategy {
+            /// Every strategy, in the order of declaration.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The name in settings.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// One line for command help.
+            pub const fn description(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $description,)+
+                }
+            }
+
+            /// Workloads may name the strategy. The others exist for comparison with published results.
+            pub const fn is_offered(self) -> bool {
+                match self {
+                    $(Self::$variant => $offered,)+
+                }
+            }
+        }
+    };
+}
+
+strategies! {
+    /// Rule that chooses GPUs among the fitting ones.
+    pub enum Strategy {
+        #[default]
+        LeastUtilized {
+            name: "least_utilized",
+            offered: true,
+            description: "Least utilized GPU, then least allocated",
+        },
+        BestFit {
+            name: "best_fit",
+            offered: true,
+            description: "GPU with the least sufficient memory",
+        },
+        Priority {
+            name: "priority",
+            offered: true,
+            description: "GPUs as least_utilized, jobs strictly by priority",
+        },
+        RoundRobin {
+            name: "round_robin",
+            offered: true,
+            description: "Next GPU after the last allocated one",
+        },
+        LeastFragmented {
+            name: "least_fragmented",
+            offered: true,
+            description: "Least loss of capacity for the expected demand",
+        },
+        Cheapest {
+            name: "cheapest",
+            offered: true,
+            description: "Cheapest node",
+        },
+        Pack {
+            name: "pack",
+            offered: true,
+            description: "Fullest node, keeping NVLink groups together",
+        },
+        Fgd {
+            name: "fgd",
+            offered: false,
+            description: "Fragmentation gradient descent as published at ATC '23",
+        },
+        PaperBestFit {
+            name: "bestfit",
+            offered: false,
+            description: "Best-fit baseline of the same paper",
+        },
+    }
 }
 
 impl Strategy {
-    /// Every strategy with its name in settings.
-    pub const ALL: [(&'static str, Self); 9] = [
-        ("least_utilized", Self::LeastUtilized),
-        ("best_fit", Self::BestFit),
-        ("priority", Self::Priority),
-        ("round_robin", Self::RoundRobin),
-        ("least_fragmented", Self::LeastFragmented),
-        ("cheapest", Self::Cheapest),
-        ("pack", Self::Pack),
-        ("fgd", Self::Fgd),
-        ("bestfit", Self::PaperBestFit),
-    ];
+    /// Strategies that a workload may name.
+    pub fn offered() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|strategy| strategy.is_offered())
+    }
 
-    /// The name in settings.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, strategy)| *strategy == self).map_or("", |(name, _)| name)
+    /// Names of all strategies.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::ALL.iter().map(|strategy| strategy.name())
     }
 
     /// Scores depend on the expected demand.
@@ -111,9 +176,9 @@ impl FromStr for Strategy {
     type Err = InvalidInput;
 
     fn from_str(text: &str) -> Result<Self, InvalidInput> {
-        let known = Self::ALL.iter().find(|(name, _)| *name == text);
-        known.map(|(_, strategy)| *strategy).ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
+        let known = Self::ALL.iter().copied().find(|strategy| strategy.name() == text);
+        known.ok_or_else(|| {
+            let names: Vec<_> = Self::names().collect();
             InvalidInput::Strategy(text.chars().take(64).collect(), names.join(", "))
         })
     }
@@ -294,9 +359,9 @@ mod tests {
 
     #[test]
     fn every_strategy_parses_and_serializes_by_name() {
-        for (name, strategy) in Strategy::ALL {
-            assert_eq!(name.parse(), Ok(strategy));
-            assert_eq!(serde_json::to_value(strategy).unwrap(), name);
+        for strategy in Strategy::ALL.iter().copied() {
+            assert_eq!(strategy.name().parse(), Ok(strategy));
+            assert_eq!(serde_json::to_value(strategy).unwrap(), strategy.name());
         }
         assert!("fastest".parse::<Strategy>().is_err());
     }

@@ -171,7 +171,7 @@ pub fn queue() -> impl Strategy<Value = Queue> {
 }
 
 pub fn choice() -> impl Strategy<Value = Choice> {
-    (0..Choice::ALL.len()).prop_map(|at| Choice::ALL[at].1)
+    (0..Choice::ALL.len()).prop_map(|at| Choice::ALL[at])
 }
 
 pub fn policy() -> impl Strategy<Value = Policy> {

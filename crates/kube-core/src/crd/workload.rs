@@ -1,5 +1,6 @@
 //! `GPUWorkload`: gang of pods that need GPUs.
 
+use agentaflow_engine::Strategy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -54,7 +55,7 @@ pub struct GpuWorkloadSpec {
     pub estimated_duration: Option<String>,
     /// Scheduling strategy; default: the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = STRATEGIES))]
+    #[schemars(extend("enum" = offered_strategies()))]
     pub scheduling_strategy: Option<String>,
     /// Further GPU requirements of each pod.
     #[serde(default)]
@@ -91,16 +92,9 @@ pub struct GpuWorkloadSpec {
     pub pod_template: PodTemplate,
 }
 
-/// Public strategies; the engine has two more for comparison only.
-const STRATEGIES: [&str; 7] = [
-    "least_utilized",
-    "best_fit",
-    "priority",
-    "round_robin",
-    "least_fragmented",
-    "cheapest",
-    "pack",
-];
+fn offered_strategies() -> Vec<&'static str> {
+    Strategy::offered().map(Strategy::name).collect()
+}
 
 /// Largest memory of one GPU that the engine accepts, in MiB: two TiB. A larger value is probably in bytes.
 const MAX_GPU_MEMORY: u64 = 1 << 21;

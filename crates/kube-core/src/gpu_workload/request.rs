@@ -107,7 +107,7 @@ pub fn topology(spec: &GpuWorkloadSpec) -> Option<Topology> {
 }
 
 fn strategies() -> String {
-    let names: Vec<&str> = Strategy::ALL.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = Strategy::names().collect();
     names.join(", ")
 }
 

@@ -155,7 +155,7 @@ fn of_a_set(part: &str) -> Option<Expr> {
 }
 
 fn strategies() -> String {
-    let names: Vec<String> = Strategy::ALL.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let names: Vec<String> = Strategy::names().map(|name| format!("`{name}`")).collect();
     names.join(", ")
 }
 

@@ -65,7 +65,7 @@ pub use sharing::{MigConfig, TimeSlicing};
 pub use sized::{SizedRecipe, SizingFields};
 pub use text::{json, yaml};
 pub use values::{Mount, Pair};
-pub use workload::{Strategy, Workload};
+pub use workload::Workload;
 
 /// Built objects with notes for the user.
 #[derive(Clone, Debug, Default, PartialEq)]

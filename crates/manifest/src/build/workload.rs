@@ -1,11 +1,15 @@
 //! `GPUWorkload`: a workload for the agentaflow scheduler.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use agentaflow_engine::Strategy;
 use agentaflow_units::format_go_duration;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::placement::Placement;
 use super::pod::{PodShape, Role};
@@ -24,7 +28,8 @@ pub struct Workload {
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub gpu_memory: Option<u64>,
     /// Scheduling strategy [default: the cluster's]
-    #[arg(long, value_enum, value_name = "STRATEGY")]
+    #[arg(long, value_parser = strategies(), value_name = "STRATEGY")]
+    #[serde(deserialize_with = "offered_strategy")]
     pub strategy: Option<Strategy>,
     /// Expected run time, such as 4h; improves backfill and ETAs
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
@@ -50,25 +55,21 @@ pub struct Workload {
     pub placement: Placement,
 }
 
-/// Scheduling strategy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
-pub enum Strategy {
-    /// Lowest utilization
-    LeastUtilized,
-    /// Least free memory that is sufficient
-    BestFit,
-    /// Highest priority first
-    Priority,
-    /// Distribute evenly
-    RoundRobin,
-    /// Least fragmentation
-    LeastFragmented,
-    /// Lowest cost
-    Cheapest,
-    /// Full nodes first
-    Pack,
+/// Parser of the strategies that a workload may name; clap suggests near misses.
+fn strategies() -> impl TypedValueParser<Value = Strategy> {
+    let values = Strategy::offered()
+        .map(|strategy| PossibleValue::new(strategy.name()).help(strategy.description()));
+    PossibleValuesParser::new(values).try_map(|name| name.parse::<Strategy>())
+}
+
+static OFFERED: LazyLock<Vec<&str>> =
+    LazyLock::new(|| Strategy::offered().map(Strategy::name).collect());
+
+/// Reads a strategy of a recipe file.
+fn offered_strategy<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Strategy>, D::Error> {
+    let Some(name) = Option::<String>::deserialize(reader)? else { return Ok(None) };
+    let known = Strategy::offered().find(|strategy| strategy.name() == name);
+    known.map(Some).ok_or_else(|| D::Error::unknown_variant(&name, &OFFERED))
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -166,25 +166,11 @@ fn strategies() -> impl clap::builder::TypedValueParser<Value = StrategyChoice> 
     let all = PossibleValue::new("all").help("All strategies");
     let names = Strategy::ALL
         .iter()
-        .map(|(name, strategy)| PossibleValue::new(name).help(strategy_help(*strategy)));
+        .map(|strategy| PossibleValue::new(strategy.name()).help(strategy.description()));
     PossibleValuesParser::new(names.chain([all])).map(|name| match name.parse() {
         Ok(strategy) => StrategyChoice::One(strategy),
         Err(_) => StrategyChoice::All,
     })
-}
-
-fn strategy_help(strategy: Strategy) -> &'static str {
-    match strategy {
-        Strategy::LeastUtilized => "Least utilized GPU, then least allocated",
-        Strategy::BestFit => "GPU with the least sufficient memory",
-        Strategy::Priority => "GPUs as least_utilized, jobs strictly by priority",
-        Strategy::RoundRobin => "Next GPU after the last allocated one",
-        Strategy::LeastFragmented => "Least loss of capacity for the expected demand",
-        Strategy::Cheapest => "Cheapest node",
-        Strategy::Pack => "Fullest node, keeping NVLink groups together",
-        Strategy::Fgd => "Fragmentation gradient descent as published at ATC '23",
-        Strategy::PaperBestFit => "Best-fit baseline of the same paper",
-    }
 }
 
 /// Parser of queue orders; clap suggests near misses.

@@ -88,7 +88,7 @@ fn options(load: &Load, strategy: Strategy, order: Option<QueueOrder>, args: &Ar
 /// Strategies of the options without duplicates, or defaults for the input.
 fn strategies(subject: &Subject, input: InputKind, args: &Args) -> Vec<Strategy> {
     let requested = args.strategy.iter().flat_map(|choice| match choice {
-        StrategyChoice::All => Strategy::ALL.map(|(_, strategy)| strategy).to_vec(),
+        StrategyChoice::All => Strategy::ALL.to_vec(),
         StrategyChoice::One(strategy) => vec![*strategy],
     });
     let mut strategies = Vec::new();

@@ -98,14 +98,13 @@ pub(crate) async fn set_strategy(
     _: Admin,
     Exact(choice): Exact<StrategyChoice>,
 ) -> Result<Answer<StrategyChoice>, ApiError> {
-    let known = Strategy::ALL.iter().find(|(name, _)| *name == choice.strategy);
-    let Some((name, _)) = known else {
-        let names: Vec<_> = Strategy::ALL.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let Some(name) = Strategy::names().find(|name| *name == choice.strategy) else {
+        let names: Vec<_> = Strategy::names().map(|name| format!("`{name}`")).collect();
         let detail = format!("`strategy` must be one of {}", names.join(", "));
         return Err(ApiError::invalid("strategy", detail));
     };
     app.core.set_strategy(name).await?;
-    Ok(Answer(StrategyChoice { strategy: (*name).to_owned() }))
+    Ok(Answer(StrategyChoice { strategy: name.to_owned() }))
 }
 
 /// Result of a rotation of the secret key.
