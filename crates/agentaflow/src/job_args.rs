@@ -8,6 +8,7 @@ use agentaflow_api::{Cores, Secret};
 use anyhow::Result;
 use clap::ValueHint;
 use clap_complete::engine::ArgValueCandidates;
+use serde_json::{Map, Value};
 
 use crate::amount;
 use crate::backend::{Submission, SubmissionContent};
@@ -214,7 +215,23 @@ impl JobArgs {
             priority: self.priority,
             queue: self.queue.clone(),
             max_retries: self.retries,
-            ..JobSpec::default()
+            // Set by `job`.
+            runtime: None,
+            docker_image: None,
+            docker_tag: None,
+            command: None,
+            // These fields have no option.
+            job_type: None,
+            docker_registry: None,
+            docker_username: None,
+            job_config: Map::new(),
+            input_data: Value::Null,
+            storage_required: None,
+            endpoint_id: None,
+            exclusive: None,
+            on_node_lost: None,
+            stop_grace_seconds: None,
+            read_only: false,
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod event;
 pub mod explain;
 pub mod ids;
 pub mod job;
+pub mod job_runtime;
 pub mod lenient;
 pub mod link;
 pub mod node;

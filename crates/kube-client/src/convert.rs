@@ -80,26 +80,66 @@ pub fn valid_name(name: &str) -> String {
 }
 
 fn refuse_of_job(job: &JobCreate) -> Result<(), Unfit> {
-    let spec = &job.spec;
-    let process = spec.runtime == Some(Runtime::Process) || spec.docker_image.is_none();
+    let JobCreate { spec, docker_password, secret_env } = job;
+    // Names every field, so that a new field does not compile before it is converted, refused or listed here.
+    let JobSpec {
+        runtime,
+        docker_image,
+        docker_username,
+        gpu_fraction,
+        endpoint_id,
+        // Converted by `object` and `workload_spec`.
+        job_name: _,
+        gpu_count: _,
+        gpu_memory_required: _,
+        gpu_type: _,
+        mig_profile: _,
+        exclusive: _,
+        replicas: _,
+        priority: _,
+        queue: _,
+        max_retries: _,
+        estimated_duration_seconds: _,
+        // Converted by `pod_spec`.
+        docker_tag: _,
+        docker_registry: _,
+        job_config: _,
+        input_data: _,
+        cpu_cores_required: _,
+        memory_required: _,
+        storage_required: _,
+        command: _,
+        env: _,
+        timeout_seconds: _,
+        volumes: _,
+        stop_grace_seconds: _,
+        shm_size: _,
+        read_only: _,
+        working_dir: _,
+        // A cluster has no equivalent; the job runs without them.
+        job_type: _,
+        on_node_lost: _,
+        preemptible: _,
+    } = spec;
+    let process = *runtime == Some(Runtime::Process) || docker_image.is_none();
     let reasons = [
         (process, "runtime", "a cluster runs containers only; name an IMAGE"),
         (
-            job.docker_password.is_some() || spec.docker_username.is_some(),
+            docker_password.is_some() || docker_username.is_some(),
             "docker_password",
             "a cluster wants a pull secret: `kubectl create secret docker-registry`, and a GPUWorkload that names it",
         ),
         (
-            !job.secret_env.is_empty(),
+            !secret_env.is_empty(),
             "secret_env",
             "a cluster wants a Secret, and a GPUWorkload that names it in `env`",
         ),
         (
-            spec.gpu_fraction.is_some(),
+            gpu_fraction.is_some(),
             "gpu_fraction",
             "a cluster has no shares of any size; ask for a MIG slice, or for whole GPUs",
         ),
-        (spec.endpoint_id.is_some(), "endpoint_id", "a cluster has no endpoints of ours"),
+        (endpoint_id.is_some(), "endpoint_id", "a cluster has no endpoints of ours"),
     ];
     match reasons.into_iter().find(|(wrong, _, _)| *wrong) {
         Some((_, field, why)) => Err(Unfit::new(field, why)),

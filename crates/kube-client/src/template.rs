@@ -4,7 +4,7 @@ use agentaflow_api::Cores;
 use agentaflow_api::job::JobSpec;
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::translate::{mebibytes, milli_cpu};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Image, command, variables and resources of the GPU container. `spec` is a raw pod spec; invalid fields are left out.
 pub(super) fn read(spec: &Value) -> JobSpec {
@@ -38,7 +38,29 @@ pub(super) fn read(spec: &Value) -> JobSpec {
             .as_u64()
             .and_then(|seconds| u32::try_from(seconds).ok()),
         shm_size: shared_memory(spec),
-        ..JobSpec::default()
+        // A pod template alone does not say these fields.
+        job_name: None,
+        job_type: None,
+        docker_registry: None,
+        docker_username: None,
+        job_config: Map::new(),
+        input_data: Value::Null,
+        gpu_memory_required: None,
+        storage_required: None,
+        endpoint_id: None,
+        gpu_type: None,
+        gpu_fraction: None,
+        exclusive: None,
+        replicas: None,
+        priority: None,
+        queue: None,
+        max_retries: None,
+        volumes: Vec::new(),
+        runtime: None,
+        on_node_lost: None,
+        estimated_duration_seconds: None,
+        preemptible: false,
+        read_only: false,
     }
 }
 

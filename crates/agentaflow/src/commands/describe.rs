@@ -6,7 +6,7 @@ use agentaflow_api::account::User;
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::event::Event;
 use agentaflow_api::explain::Explanation;
-use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::job::{Job, JobSpec, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Node, PriceSource};
 use agentaflow_api::queue::{Queue, QuotaSpec};
 use agentaflow_console::format::{self, counted, one_line};
@@ -178,7 +178,46 @@ const JOB_EVENTS: [Column<Event>; 3] = [
 
 /// Fields of the spec, with effective defaults.
 fn spec_lines(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
-    let spec = &job.spec;
+    // Names every field, so that a new field does not compile before it is shown or listed here.
+    let JobSpec {
+        docker_image,
+        docker_tag,
+        command,
+        working_dir,
+        volumes,
+        env,
+        queue,
+        priority,
+        preemptible,
+        timeout_seconds,
+        estimated_duration_seconds,
+        max_retries,
+        // Shown by `status::details`.
+        job_name: _,
+        // Shown by `requests`.
+        gpu_count: _,
+        gpu_type: _,
+        gpu_fraction: _,
+        gpu_memory_required: _,
+        mig_profile: _,
+        cpu_cores_required: _,
+        memory_required: _,
+        replicas: _,
+        // Shown by `-o json` only.
+        job_type: _,
+        docker_registry: _,
+        docker_username: _,
+        job_config: _,
+        input_data: _,
+        storage_required: _,
+        endpoint_id: _,
+        exclusive: _,
+        runtime: _,
+        on_node_lost: _,
+        stop_grace_seconds: _,
+        shm_size: _,
+        read_only: _,
+    } = &job.spec;
     let mut lines = Vec::new();
     let mut add = |name, value: Option<String>| {
         lines.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
@@ -187,29 +226,29 @@ fn spec_lines(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
     add("Requests", Some(requests(job).join(", ")));
     add(
         "Image",
-        spec.docker_image.as_ref().map(|image| match &spec.docker_tag {
+        docker_image.as_ref().map(|image| match docker_tag {
             Some(tag) => format!("{image}:{tag}"),
             None => image.clone(),
         }),
     );
-    add("Command", spec.command.as_ref().map(|words| shell_words(words)));
-    add("Directory", spec.working_dir.clone());
-    let volumes = spec.volumes.iter().map(|volume| {
+    add("Command", command.as_ref().map(|words| shell_words(words)));
+    add("Directory", working_dir.clone());
+    let volumes = volumes.iter().map(|volume| {
         let only = if volume.read_only { ":ro" } else { "" };
         format!("{}:{}{only}", volume.source, volume.target)
     });
     add("Volumes", Some(volumes.collect::<Vec<_>>().join(", ")));
     // Names only: a value may be secret.
-    add("Variables", Some(spec.env.keys().cloned().collect::<Vec<_>>().join(", ")));
+    add("Variables", Some(env.keys().cloned().collect::<Vec<_>>().join(", ")));
     add("Secrets", Some(job.secret_env_names.join(", ")));
     let default = owner.map(|user| user.default_queue.clone()).filter(|queue| !queue.is_empty());
-    add("Queue", spec.queue.clone().or(default).or_else(|| Some(listing::job_queue(job))));
+    add("Queue", queue.clone().or(default).or_else(|| Some(listing::job_queue(job))));
     add("User", listing::job_user(job));
-    add("Priority", Some(spec.priority.unwrap_or(listing::DEFAULT_PRIORITY).to_string()));
-    add("Preemptible", spec.preemptible.then(|| "yes".to_owned()));
-    add("Timeout", spec.timeout_seconds.map(time));
-    add("Estimate", spec.estimated_duration_seconds.map(time));
-    let retries = spec.max_retries.filter(|most| *most > 0);
+    add("Priority", Some(priority.unwrap_or(listing::DEFAULT_PRIORITY).to_string()));
+    add("Preemptible", preemptible.then(|| "yes".to_owned()));
+    add("Timeout", timeout_seconds.map(time));
+    add("Estimate", estimated_duration_seconds.map(time));
+    let retries = max_retries.filter(|most| *most > 0);
     add("Retries", retries.map(|most| format!("{} of {most} used", job.retries_used)));
     lines
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::amount;
 use crate::job_args::image_and_tag;
@@ -64,7 +65,18 @@ impl ShortJob {
             preemptible: self.preemptible,
             exclusive: self.exclusive,
             working_dir: self.working_dir,
-            ..JobSpec::default()
+            // The short form does not have these fields.
+            job_type: None,
+            docker_registry: None,
+            docker_username: None,
+            job_config: Map::new(),
+            input_data: Value::Null,
+            storage_required: None,
+            endpoint_id: None,
+            volumes: Vec::new(),
+            on_node_lost: None,
+            stop_grace_seconds: None,
+            read_only: false,
         };
         JobCreate { spec, ..JobCreate::default() }
     }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use agentaflow_api::ids::NodeId;
-use agentaflow_api::job::{OnNodeLost, TaskState};
+use agentaflow_api::job::{JobSpec, OnNodeLost, TaskState};
 use agentaflow_api::link::{Assignment, GpuGrant, RegistryAuth, TaskKey};
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_engine::{GpuAllocation, GpuAssignment, GpuShare, Placement, Request};
 
-use super::job::workload::{grace_ms, runtime};
+use super::job::workload::grace_ms;
 use super::node::{gpu_id, instances, price};
 use super::pricing;
 use super::state::State;
@@ -67,9 +67,50 @@ impl State {
         let node = self.nodes.get(assigned.node)?;
         let task = assigned.task;
         let spec = &job.spec;
+        // Names every field, so that a new field does not compile before it reaches the agent or is listed here.
+        let JobSpec {
+            job_name,
+            docker_registry,
+            docker_username,
+            command,
+            env: plain_env,
+            working_dir,
+            cpu_cores_required,
+            memory_required,
+            shm_size,
+            volumes,
+            read_only,
+            timeout_seconds,
+            on_node_lost,
+            // Read by `effective_runtime` and `image`.
+            runtime: _,
+            docker_image: _,
+            docker_tag: _,
+            // Read by `job_data`.
+            job_config: _,
+            input_data: _,
+            // Read by `grace_ms`.
+            stop_grace_seconds: _,
+            // The server alone decides on these fields; `gpus` has the granted devices.
+            job_type: _,
+            endpoint_id: _,
+            storage_required: _,
+            gpu_count: _,
+            gpu_type: _,
+            gpu_fraction: _,
+            gpu_memory_required: _,
+            mig_profile: _,
+            exclusive: _,
+            replicas: _,
+            priority: _,
+            queue: _,
+            max_retries: _,
+            estimated_duration_seconds: _,
+            preemptible: _,
+        } = spec;
         let JobSecrets { password, env: secret_env } = self.open_secrets(job);
         let mut env: BTreeMap<String, Secret> =
-            spec.env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+            plain_env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
         env.extend(secret_env);
         env.insert("JOB_ID".to_owned(), job.id.to_string().into());
         let tasks = job.state.tasks.len();
@@ -85,27 +126,27 @@ impl State {
         let user = directory.users.get(&job.user_id).map(|user| user.username.clone());
         Some(Assignment {
             key: TaskKey { job: job.id, epoch: job.state.epoch, task },
-            job_name: spec.job_name.clone(),
-            runtime: runtime(spec),
+            job_name: job_name.clone(),
+            runtime: spec.effective_runtime(),
             image: image(job),
             registry_auth: password.map(|password| RegistryAuth {
-                server: spec.docker_registry.clone(),
-                username: spec.docker_username.clone().unwrap_or_default(),
+                server: docker_registry.clone(),
+                username: docker_username.clone().unwrap_or_default(),
                 password,
             }),
-            command: spec.command.clone(),
-            working_dir: spec.working_dir.clone(),
+            command: command.clone(),
+            working_dir: working_dir.clone(),
             env,
             job_data: job_data(job),
             gpus: assigned.grants.clone(),
-            cpu: spec.cpu_cores_required.unwrap_or(Cores(0)),
-            memory: spec.memory_required.unwrap_or(0),
-            shm: spec.shm_size.unwrap_or(0),
-            volumes: spec.volumes.clone(),
-            read_only: spec.read_only,
-            timeout_ms: spec.timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
+            cpu: cpu_cores_required.unwrap_or(Cores(0)),
+            memory: memory_required.unwrap_or(0),
+            shm: shm_size.unwrap_or(0),
+            volumes: volumes.clone(),
+            read_only: *read_only,
+            timeout_ms: timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
             grace_ms: grace_ms(spec),
-            leased: spec.on_node_lost.unwrap_or_default() == OnNodeLost::Requeue,
+            leased: on_node_lost.unwrap_or_default() == OnNodeLost::Requeue,
             simulated: node.row().spec.simulated,
             user: user.unwrap_or_default(),
             running: assigned.state == TaskState::Running,

@@ -9,7 +9,7 @@ use agentaflow_api::units::Stamp;
 use super::committer::KEY_LIFE;
 use super::explain::explain_ended;
 use super::handle::{Caller, Core, Idempotency, NodeRef, unreadable};
-use super::job::workload::{runtime, workload};
+use super::job::workload::workload;
 use super::job_view::show_job;
 use super::pending_reasons::PendingReasons;
 use super::stop::RequestedEnd;
@@ -128,7 +128,7 @@ impl Core {
         let state = self.inner.lock();
         let mut spec = job.spec;
         let queue = state.resolve_queue(by, spec.queue.as_deref())?;
-        spec.runtime = Some(runtime(&spec));
+        spec.runtime = Some(spec.effective_runtime());
         let sealed =
             (job.docker_password.is_some() || !job.secret_env.is_empty()).then(String::new);
         let now = Stamp::now();

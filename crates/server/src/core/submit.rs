@@ -10,7 +10,7 @@ use agentaflow_engine::{Event, Rejected, Workload};
 
 use super::handle::{Caller, Idempotency, NodeRef};
 use super::job::spec_bytes;
-use super::job::workload::{runtime, workload};
+use super::job::workload::workload;
 use super::queue_table::ROOT;
 use super::state::State;
 use crate::api_error::ApiError;
@@ -85,7 +85,7 @@ impl State {
         };
         let JobCreate { mut spec, docker_password, secret_env } = job;
         let queue = self.resolve_queue(by, spec.queue.as_deref())?;
-        spec.runtime = Some(runtime(&spec));
+        spec.runtime = Some(spec.effective_runtime());
         spec.docker_tag =
             spec.docker_image.is_some().then(|| spec.docker_tag.unwrap_or("latest".into()));
         spec.job_type = Some(spec.job_type.unwrap_or_else(|| "gpu_inference".to_owned()));

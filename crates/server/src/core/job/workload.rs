@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{JobSpec, OnNodeLost, Runtime};
+use agentaflow_api::job_runtime::AgentSupport;
 use agentaflow_engine::{
     GpuModel, GpuRequest, InvalidInput, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, QueueId,
     Request, Span, Workload, WorkloadId,
@@ -36,15 +37,6 @@ pub(crate) fn expected_ms(job: &JobRow) -> u64 {
 /// Milliseconds between SIGTERM and SIGKILL.
 pub(crate) fn grace_ms(spec: &JobSpec) -> u64 {
     u64::from(spec.stop_grace_seconds.unwrap_or(DEFAULT_GRACE)) * 1000
-}
-
-/// Runtime of a job; Docker if the job names an image and no runtime.
-pub(crate) fn runtime(spec: &JobSpec) -> Runtime {
-    spec.runtime.unwrap_or(if spec.docker_image.is_some() {
-        Runtime::Docker
-    } else {
-        Runtime::Process
-    })
 }
 
 /// Engine workload of a job.
@@ -101,31 +93,21 @@ fn request(row: &JobRow) -> Result<Request, ApiError> {
         request.min_gpu_memory = MiB(0);
         request.models.clear();
     }
-    request.resources.insert(needed_runtime(row, &request).into(), 1);
+    request.resources.insert(needed_runtime(row).into(), 1);
     Ok(request)
 }
 
-/// Runtime resource that a node must offer. An agent of the documented push protocol supports an image, its input and
-/// whole GPUs only.
-fn needed_runtime(row: &JobRow, request: &Request) -> &'static str {
-    let spec = &row.spec;
-    if runtime(spec) == Runtime::Process {
+/// Runtime resource that a node must offer.
+fn needed_runtime(row: &JobRow) -> &'static str {
+    if row.spec.effective_runtime() == Runtime::Process {
         return "runtime/process";
     }
-    let plain = spec.command.is_none()
-        && spec.env.is_empty()
-        && row.state.sealed.is_none()
-        && spec.docker_username.is_none()
-        && spec.volumes.is_empty()
-        && spec.working_dir.is_none()
-        && spec.shm_size.is_none()
-        && !spec.read_only
-        && spec.replicas.unwrap_or(1) == 1
-        && !matches!(request.gpu, GpuRequest::Fraction(_) | GpuRequest::Mig { .. });
-    let lone = spec.volumes.is_empty() && spec.replicas.unwrap_or(1) == 1;
-    match (plain, lone) {
-        (true, _) => "runtime/plain-docker",
-        (false, true) => "runtime/container",
-        (false, false) => "runtime/docker",
+    // Secrets arrive as environment variables or as the password of a registry.
+    let secrets = row.state.sealed.as_ref().map(|_| AgentSupport::Portable);
+    let needs = row.spec.field_needs().map(|need| need.support);
+    match needs.chain(secrets).max().unwrap_or(AgentSupport::Push) {
+        AgentSupport::Push => "runtime/plain-docker",
+        AgentSupport::Portable => "runtime/container",
+        AgentSupport::Docker => "runtime/docker",
     }
 }

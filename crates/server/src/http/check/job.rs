@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime, Volume};
+use agentaflow_api::job_runtime::FieldNeed;
 
 use super::{Checked, anything, at_most, few, lines, name, object, plain, plain_option, refuse};
 use crate::api_error::ApiError;
@@ -12,18 +13,52 @@ use crate::http::limits;
 /// Environment variables that the server sets.
 const OWN: [&str; 4] = ["JOB_ID", "JOB_DATA", "JOB_DATA_FILE", "AGENTAFLOW_OUTPUT"];
 
-/// Runtime of a job: as requested, else a container if the job names an image.
-pub fn job_runtime(spec: &JobSpec) -> Runtime {
-    match (spec.runtime, &spec.docker_image) {
-        (Some(runtime), _) => runtime,
-        (None, None) if spec.command.is_some() => Runtime::Process,
-        _ => Runtime::Docker,
-    }
-}
-
 /// Validates a submission.
 pub fn check_job(job: &JobCreate) -> Checked {
     let spec = &job.spec;
+    // Names every field, so that a new field does not compile before it has a check.
+    let JobSpec {
+        // Checked by `texts`.
+        job_name: _,
+        job_type: _,
+        docker_username: _,
+        gpu_type: _,
+        queue: _,
+        job_config: _,
+        input_data: _,
+        endpoint_id: _,
+        // Checked by `amounts`.
+        gpu_memory_required: _,
+        cpu_cores_required: _,
+        memory_required: _,
+        storage_required: _,
+        shm_size: _,
+        timeout_seconds: _,
+        estimated_duration_seconds: _,
+        gpu_count: _,
+        replicas: _,
+        priority: _,
+        max_retries: _,
+        stop_grace_seconds: _,
+        // Checked by `gpus`.
+        gpu_fraction: _,
+        mig_profile: _,
+        exclusive: _,
+        // Checked by `image`.
+        docker_image: _,
+        docker_tag: _,
+        docker_registry: _,
+        // Checked by `command`, `environment` and `volumes`.
+        command: _,
+        working_dir: _,
+        env: _,
+        volumes: _,
+        // Every value of the type is valid.
+        runtime: _,
+        on_node_lost: _,
+        preemptible: _,
+        read_only: _,
+    } = spec;
     texts(spec)?;
     amounts(spec)?;
     gpus(spec)?;
@@ -300,7 +335,7 @@ fn absolute(field: &str, path: &str) -> Checked {
 /// Rejects combinations of fields that contradict each other.
 fn together(job: &JobCreate) -> Checked {
     let spec = &job.spec;
-    if job_runtime(spec) == Runtime::Docker {
+    if spec.effective_runtime() == Runtime::Docker {
         return match &spec.docker_image {
             Some(_) => Ok(()),
             None => refuse(
@@ -309,16 +344,8 @@ fn together(job: &JobCreate) -> Checked {
             ),
         };
     }
-    let only_containers = [
-        ("docker_image", spec.docker_image.is_some()),
-        ("docker_registry", spec.docker_registry.is_some()),
-        ("docker_username", spec.docker_username.is_some()),
-        ("docker_password", job.docker_password.is_some()),
-        ("volumes", !spec.volumes.is_empty()),
-        ("read_only", spec.read_only),
-        ("shm_size", spec.shm_size.is_some()),
-    ];
-    if let Some((field, _)) = only_containers.iter().find(|(_, there)| *there) {
+    // `docker_password` needs no entry: it never comes without `docker_username`.
+    if let Some(FieldNeed { field, .. }) = spec.field_needs().find(|need| need.container_only) {
         return refuse(
             field,
             format!("`{field}` is for containers and has no meaning with `runtime: process`"),

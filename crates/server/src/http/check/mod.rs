@@ -17,7 +17,7 @@ use crate::api_error::ApiError;
 pub use account::{
     check_key, check_register, check_user, check_user_update, password as check_password,
 };
-pub use job::{check_job, check_status_update, idempotency_key, job_runtime};
+pub use job::{check_job, check_status_update, idempotency_key};
 pub use node::{check_agent, check_agent_update, check_heartbeat, check_node, check_node_update};
 pub use queue::check_queue;
 pub use report::mend_report;

@@ -18,7 +18,7 @@ use crate::api_error::ApiError;
 use crate::auth::sha256_hex;
 use crate::core::{Caller, Idempotency};
 use crate::http::app::App;
-use crate::http::check::{check_job, check_status_update, idempotency_key, job_runtime};
+use crate::http::check::{check_job, check_status_update, idempotency_key};
 use crate::http::pages::JobPage;
 use crate::http::params::JobList;
 use crate::http::read::{Asked, Raw, Segments, Sent, json_object, shape};
@@ -209,7 +209,7 @@ pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, ApiError> {
 fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), ApiError> {
     let granted = caller.user.role == Role::Admin
         || caller.user.grants.iter().any(|grant| grant == Runtime::Process.as_str());
-    if granted || job_runtime(&job.spec) != Runtime::Process {
+    if granted || job.spec.effective_runtime() != Runtime::Process {
         return Ok(());
     }
     Err(ApiError::forbidden(format!(
