@@ -222,6 +222,52 @@ pub enum Alternative {
 mod tests {
     use super::*;
 
+    /// A reason with this code; none if the code is derived from the details of another reason.
+    fn sample(code: PendingCode) -> Option<PendingReason> {
+        let (until, fit) = (Stamp(0), FitSummary::default);
+        let (have, need, note) = (None, None, None);
+        Some(match code {
+            PendingCode::NoNodes => PendingReason::NoNodes,
+            PendingCode::NoRoom => PendingReason::NoRoom(fit()),
+            PendingCode::NeverFits => PendingReason::NeverFits(fit()),
+            PendingCode::NoRuntime => return None,
+            PendingCode::GangIncomplete => PendingReason::GangIncomplete {
+                needs: 2,
+                fits: 1,
+                fits_when_empty: true,
+                summary: fit(),
+            },
+            PendingCode::QuotaExceeded => PendingReason::QuotaExceeded {
+                queue: "q".to_owned(),
+                resource: QuotaResource::Gpu,
+                limit: 1,
+                used: 1,
+                reserved: 0,
+                requested: 1,
+            },
+            PendingCode::Reserved => PendingReason::Reserved { by: "1".to_owned(), until: None },
+            PendingCode::Preempting => PendingReason::Preempting { victims: Vec::new(), until },
+            PendingCode::BackingOff => PendingReason::BackingOff { until, refusals: 1 },
+            PendingCode::BudgetExceeded => {
+                PendingReason::BudgetExceeded(BudgetShortfall::default())
+            }
+            PendingCode::Gated => PendingReason::Gated { have, need, note },
+            PendingCode::Parked => {
+                PendingReason::Parked { reason: String::new(), note: String::new() }
+            }
+            PendingCode::Unknown => PendingReason::Unknown,
+        })
+    }
+
+    #[test]
+    fn the_tag_of_a_reason_is_its_code() {
+        for code in PendingCode::ALL.iter().copied() {
+            let Some(reason) = sample(code) else { continue };
+            assert_eq!(reason.code(), code);
+            assert_eq!(serde_json::to_value(&reason).unwrap()["code"], code.as_str());
+        }
+    }
+
     #[test]
     fn a_reason_is_tagged_with_its_code() {
         let summary = FitSummary {

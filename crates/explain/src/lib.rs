@@ -16,6 +16,7 @@ pub mod pending;
 mod tests;
 pub mod wire;
 
+use agentaflow_api::pending::PendingCode;
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::{
     Alternative, Eta, Explanation, PreemptionReason, Shortfall, Span, Time, WaitReason, WorkloadId,
@@ -51,6 +52,14 @@ pub fn alternatives(changes: impl IntoIterator<Item = String>) -> Option<String>
 /// Pending reason of a workload.
 pub fn reason(reason: &WaitReason, now: Time) -> String {
     reason_naming(reason, now, &|workload| workload.to_string())
+}
+
+/// Code and sentence of a pending reason.
+pub fn coded_reason(reason: &WaitReason, now: Time) -> (PendingCode, String) {
+    let wall = Stamp(0);
+    let name = |workload: &WorkloadId| workload.to_string();
+    let reason = wire::pending_reason(reason, &wire::Clock { now, wall }, &name);
+    (reason.code(), pending::reason(&reason, wall))
 }
 
 /// Pending reason, with other workloads named by `name`: users may know them by other names than the engine.

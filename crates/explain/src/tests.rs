@@ -121,7 +121,7 @@ fn a_gang_shows_how_many_tasks_fit() {
         "2/4 tasks of the gang fit now, and an empty cluster is too small",
     );
     check(
-        &WaitReason::Gated(Gate::GangIncomplete { have: 3, need: 4 }),
+        &WaitReason::Gated(Gate::PodsMissing { have: 3, need: 4 }),
         "Waiting for gang: 3/4 pods created",
     );
 }

@@ -76,7 +76,7 @@ pub fn pending_reason(
             owner: owner.clone(),
             ..BudgetShortfall::default()
         }),
-        WaitReason::Gated(Gate::GangIncomplete { have, need }) => {
+        WaitReason::Gated(Gate::PodsMissing { have, need }) => {
             PendingReason::Gated { have: Some(*have), need: Some(*need), note: None }
         }
         WaitReason::Gated(Gate::Paused(note)) => {

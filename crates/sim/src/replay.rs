@@ -386,6 +386,10 @@ fn can_never_start(reason: &WaitReason) -> bool {
         WaitReason::NoNodes | WaitReason::NeverFits(_) => true,
         WaitReason::Gang { fits_when_empty, .. } => !fits_when_empty,
         WaitReason::Quota { limit, requested, .. } => requested > limit,
-        _ => false,
+        WaitReason::NoRoom(_)
+        | WaitReason::Reserved { .. }
+        | WaitReason::Preempting { .. }
+        | WaitReason::BackingOff { .. }
+        | WaitReason::Gated(_) => false,
     }
 }

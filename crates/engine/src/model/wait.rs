@@ -77,21 +77,6 @@ pub enum WaitClass {
 }
 
 impl WaitReason {
-    /// Machine-readable name of the variant, in the style of a Kubernetes condition reason.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::NoNodes => "NoNodes",
-            Self::NoRoom(_) => "NoRoom",
-            Self::NeverFits(_) => "NeverFits",
-            Self::Gang { .. } => "GangIncomplete",
-            Self::Quota { .. } => "QuotaExceeded",
-            Self::Reserved { .. } => "Reserved",
-            Self::Preempting { .. } => "Preempting",
-            Self::BackingOff { .. } => "BackingOff",
-            Self::Gated(_) => "Gated",
-        }
-    }
-
     pub fn class(&self) -> WaitClass {
         match self {
             Self::NoNodes => WaitClass::NoNodes,
@@ -107,14 +92,17 @@ impl WaitReason {
     /// More nodes of a suitable kind would let the workload start. Drivers report this to node
     /// autoscalers.
     pub fn resolved_by_nodes(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::NoNodes
-                | Self::NoRoom(_)
-                | Self::NeverFits(_)
-                | Self::Gang { .. }
-                | Self::Reserved { .. }
-        )
+            | Self::NoRoom(_)
+            | Self::NeverFits(_)
+            | Self::Gang { .. }
+            | Self::Reserved { .. } => true,
+            Self::Quota { .. }
+            | Self::Preempting { .. }
+            | Self::BackingOff { .. }
+            | Self::Gated(_) => false,
+        }
     }
 }
 

@@ -106,7 +106,7 @@ pub enum Gate {
     /// The budget of money or GPU hours is used up.
     Budget(String),
     /// The driver has not seen all pods of the gang yet.
-    GangIncomplete { have: u32, need: u32 },
+    PodsMissing { have: u32, need: u32 },
     /// A user or another system suspended the workload.
     Paused(String),
 }

@@ -183,7 +183,7 @@ pub fn workload() -> impl Strategy<Value = Workload> {
 pub fn gate(kind: u8) -> Gate {
     match kind {
         0 => Gate::Budget("spent".into()),
-        1 => Gate::GangIncomplete { have: 1, need: 2 },
+        1 => Gate::PodsMissing { have: 1, need: 2 },
         _ => Gate::Paused("by hand".into()),
     }
 }

@@ -149,10 +149,7 @@ pub(crate) fn gate(text: &str) -> Gate {
         Some(("budget", whose)) => Gate::Budget(whose.to_owned()),
         Some(("incomplete", parts)) => {
             let (have, need) = parts.split_once('/').unwrap_or(("0", "0"));
-            Gate::GangIncomplete {
-                have: have.parse().unwrap_or(0),
-                need: need.parse().unwrap_or(0),
-            }
+            Gate::PodsMissing { have: have.parse().unwrap_or(0), need: need.parse().unwrap_or(0) }
         }
         Some((_, why)) => Gate::Paused(why.to_owned()),
         None => Gate::Paused(text.to_owned()),

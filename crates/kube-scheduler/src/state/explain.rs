@@ -1,7 +1,8 @@
 //! Explanations of pending workloads, and totals for metrics.
 
 use agentaflow_api::explain::Explanation;
-use agentaflow_engine::{GpuHealth, WorkloadId, WorkloadState};
+use agentaflow_api::pending::{PendingCode, PendingReason};
+use agentaflow_engine::{GpuHealth, Time, WaitReason, WorkloadId, WorkloadState};
 use agentaflow_explain as explain;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -17,19 +18,23 @@ use super::pod_entry::PodState;
 
 /// Reason for which a gang is pending, as last reported by the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PendingReason {
-    /// In `CamelCase`.
-    pub(super) code: &'static str,
+pub(super) struct ReportedReason {
+    pub(super) code: PendingCode,
     pub(super) message: Arc<str>,
     /// More nodes would help.
     pub(super) resolved_by_nodes: bool,
 }
 
-impl PendingReason {
+impl ReportedReason {
+    pub(super) fn new(reason: &WaitReason, now: Time) -> Self {
+        let (code, message) = explain::coded_reason(reason, now);
+        Self { code, message: message.into(), resolved_by_nodes: reason.resolved_by_nodes() }
+    }
+
     /// Reason of the pod's condition. Autoscalers add nodes for `Unschedulable` pods, so that only waits that nodes resolve
     /// get this reason.
     pub(super) fn condition(&self) -> &'static str {
-        if self.resolved_by_nodes { "Unschedulable" } else { self.code }
+        if self.resolved_by_nodes { "Unschedulable" } else { self.code.as_str() }
     }
 }
 
@@ -98,6 +103,8 @@ impl ClusterState {
         let explanation = self.engine.explain(id);
         let is_pending = view.state == WorkloadState::Pending;
         let reason = explanation.as_ref().and_then(|explanation| explanation.reason.as_ref());
+        let code = reason.filter(|_| is_pending);
+        let code = code.map(|reason| explain::coded_reason(reason, self.engine.now()).0);
         let lines = explanation.as_ref().filter(|_| is_pending);
         let lines = lines.map(|lines| explain::explanation(lines, self.engine.now()));
         let closest = explanation.iter().flat_map(|explanation| &explanation.closest);
@@ -105,7 +112,7 @@ impl ClusterState {
         Some(WorkloadExplanation {
             workload: id.to_string(),
             state: format!("{:?}", view.state),
-            reason: reason.filter(|_| is_pending).map(|reason| reason.kind().to_owned()),
+            reason: code.map(|code| code.as_str().to_owned()),
             lines: lines.unwrap_or_default(),
             closest: closest
                 .map(|(node, shortfall)| (node.to_string(), explain::shortfall(shortfall, 1)))
@@ -164,7 +171,7 @@ impl ClusterState {
         }
         for (_, gang) in self.gangs.iter() {
             if !gang.placed {
-                let code = gang.reason.as_ref().map_or("New", |reason| reason.code);
+                let code = gang.reason.as_ref().map_or("New", |reason| reason.code.as_str());
                 *summary.pending.entry(code).or_default() += 1;
             } else if self.is_running(gang) {
                 summary.running += 1;
@@ -197,7 +204,7 @@ pub(super) fn parked_explanation(reason: &Parked) -> Explanation {
     let message = reason.message().to_string();
     Explanation {
         summary: message.clone(),
-        pending_reason: Some(agentaflow_api::pending::PendingReason::Parked {
+        pending_reason: Some(PendingReason::Parked {
             reason: reason.code().to_owned(),
             note: message,
         }),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::action::Key;
-use super::explain::PendingReason;
+use super::explain::ReportedReason;
 use super::membership::Traits;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Gang {
     pub(super) stopping: bool,
     /// The last leader bound only a part of its pods.
     pub(super) split: bool,
-    pub(super) reason: Option<PendingReason>,
+    pub(super) reason: Option<ReportedReason>,
     /// Its pods carry the nodes that are being freed for them.
     pub(super) nominated: bool,
 }
@@ -176,5 +176,5 @@ pub(super) fn set_roles(workload: &mut agentaflow_engine::Workload, requests: &[
 
 /// The gate of an incomplete gang.
 pub(super) fn incomplete(have: usize, need: u32) -> Gate {
-    Gate::GangIncomplete { have: have as u32, need }
+    Gate::PodsMissing { have: have as u32, need }
 }

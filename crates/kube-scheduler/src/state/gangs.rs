@@ -1,12 +1,12 @@
 //! Gangs: gathering their pods, submission to the engine, and teardown. A gang starts whole or not at all.
 
 use agentaflow_engine::{Event, Request, WaitReason, WorkloadId};
-use agentaflow_explain as explain;
 use agentaflow_kube_core::slim::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::sync::Arc;
 
 use super::action::{Action, Key};
+use super::explain::ReportedReason;
 use super::gang_table::{Gang, incomplete, set_roles};
 use super::membership::{Membership, is_in_pod_group};
 use super::parked::Parked;
@@ -227,10 +227,7 @@ impl ClusterState {
         let Some(gang) = self.gangs.get_mut(id) else { return };
         let gate = incomplete(have, need);
         if let Some(reason) = &mut gang.reason {
-            let latest = WaitReason::Gated(gate.clone());
-            reason.code = latest.kind();
-            reason.resolved_by_nodes = latest.resolved_by_nodes();
-            reason.message = explain::reason(&latest, now).into();
+            *reason = ReportedReason::new(&WaitReason::Gated(gate.clone()), now);
         }
         gang.gated = true;
         if gang.submitted {

@@ -11,11 +11,48 @@ use std::sync::Arc;
 
 use super::ClusterState;
 use super::action::{Action, Bind, Key, PodRef};
-use super::explain::PendingReason;
+use super::explain::ReportedReason;
 use super::gang_table::Gang;
 use super::pod_entry::{BindingState, PendingBinding, PodState, is_terminating};
 use super::work_queue::WorkItem;
 use crate::controller::EventType;
+
+/// Reaction of the driver to a new wait reason, besides the condition of the pods.
+struct WaitReaction {
+    /// The nominated nodes stay valid while victims terminate on them.
+    keeps_nomination: bool,
+    /// A split gang restarts unless the engine is about to place the rest.
+    restarts_split_gang: bool,
+    /// The workload gets an event.
+    records_event: bool,
+}
+
+impl WaitReaction {
+    fn to(reason: &WaitReason) -> Self {
+        let keeps_nomination = false;
+        let (restarts_split_gang, records_event) = (true, true);
+        match reason {
+            WaitReason::Preempting { .. } => {
+                Self { keeps_nomination: true, restarts_split_gang: false, records_event }
+            }
+            WaitReason::BackingOff { .. } => {
+                Self { keeps_nomination, restarts_split_gang: false, records_event }
+            }
+            // An incomplete gang is a short state; its pods have the reason.
+            WaitReason::Gated(_) => {
+                Self { keeps_nomination, restarts_split_gang, records_event: false }
+            }
+            WaitReason::NoNodes
+            | WaitReason::NoRoom(_)
+            | WaitReason::NeverFits(_)
+            | WaitReason::Gang { .. }
+            | WaitReason::Quota { .. }
+            | WaitReason::Reserved { .. } => {
+                Self { keeps_nomination, restarts_split_gang, records_event }
+            }
+        }
+    }
+}
 
 impl ClusterState {
     pub(super) fn execute_plan(&mut self, decisions: Vec<Decision>) {
@@ -187,31 +224,24 @@ impl ClusterState {
 
     /// Records a new pending reason of a workload on the workload and on its pods.
     fn record_wait(&mut self, id: &WorkloadId, reason: &Arc<WaitReason>) {
-        let pending = PendingReason {
-            code: reason.kind(),
-            message: explain::reason(reason, self.engine.now()).into(),
-            resolved_by_nodes: reason.resolved_by_nodes(),
-        };
+        let pending = ReportedReason::new(reason, self.engine.now());
         let Some(gang) = self.gangs.get_mut(id) else { return };
-        let preempting = matches!(**reason, WaitReason::Preempting { .. });
-        let stale = gang.nominated && !preempting;
-        gang.nominated &= preempting;
+        let reaction = WaitReaction::to(reason);
+        let stale = gang.nominated && !reaction.keeps_nomination;
+        gang.nominated &= reaction.keeps_nomination;
         gang.unexplained.clear();
         gang.reason = Some(pending.clone());
         let members: Vec<Key> = gang.members.values().cloned().collect();
-        // An incomplete gang is a short state; its pods have the reason.
-        let is_gated = matches!(**reason, WaitReason::Gated(_));
         let is_reported = || {
             let workload = self.gpu_workload_of(id);
-            workload.is_some_and(|key| self.workloads.reports_pending(&key, pending.code))
+            workload.is_some_and(|key| self.workloads.reports_pending(&key, pending.code.as_str()))
         };
-        if !is_gated && !is_reported() {
+        if reaction.records_event && !is_reported() {
             let (event, message) = (names::FAILED_SCHEDULING, pending.message.to_string());
             self.record_workload_event(id, EventType::Warning, event, message);
         }
-        let passing = preempting || matches!(**reason, WaitReason::BackingOff { .. });
         for key in members {
-            if !passing {
+            if reaction.restarts_split_gang {
                 self.restart_split_gang(&key);
             }
             if let Some(entry) = self.pods.get_mut(&key) {

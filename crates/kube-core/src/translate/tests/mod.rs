@@ -231,7 +231,7 @@ fn lacks(reason: &WaitReason) -> String {
     | WaitReason::NeverFits(FitSummary { shortfalls: lacks, .. })
     | WaitReason::Gang { summary: FitSummary { shortfalls: lacks, .. }, .. }) = reason
     else {
-        return reason.kind().to_owned();
+        return format!("{reason:?}");
     };
     let kind = |lack: &agentaflow_engine::Shortfall| {
         let text = format!("{lack:?}");
