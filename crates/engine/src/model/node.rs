@@ -167,10 +167,31 @@ impl Node {
         }
     }
 
-    /// Both descriptions have the same capacity and GPUs; rank, labels, taints and price may differ.
+    /// Both descriptions have the same capacity and GPUs; properties may differ.
     pub(crate) fn has_same_room(&self, other: &Self) -> bool {
-        let Self { rank, labels, taints, price, .. } = other.clone();
-        Self { rank, labels, taints, price, ..self.clone() } == *other
+        let Self {
+            id,
+            cpu,
+            memory,
+            storage,
+            max_tasks,
+            resources,
+            gpus,
+            device_selection,
+            whole_gpus_only,
+            // Properties: bookings stay when they change. `Room::copy_properties` has those that scorers read.
+            rank: _,
+            labels: _,
+            taints: _,
+            price: _,
+        } = self;
+        *id == other.id
+            && (*cpu, *memory, *storage) == (other.cpu, other.memory, other.storage)
+            && *max_tasks == other.max_tasks
+            && *resources == other.resources
+            && *gpus == other.gpus
+            && *device_selection == other.device_selection
+            && *whole_gpus_only == other.whole_gpus_only
     }
 
     /// Rejects out-of-range values; see [`InvalidInput`].

@@ -179,7 +179,7 @@ impl Cluster {
         let reordered = host.spec.rank != spec.rank;
         let relabelled = host.spec.labels != spec.labels;
         host.spec = spec.clone();
-        self.rooms[node as usize].price = node_state::prices(spec);
+        self.rooms[node as usize].copy_properties(spec);
         self.classify(node);
         self.apply_state(node);
         self.order_stale |= reordered;

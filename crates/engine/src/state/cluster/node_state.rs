@@ -8,7 +8,9 @@ use super::Cluster;
 use super::room::{Claim, Device, DeviceClaim, NO_LINK, Need, Room, TASKS};
 use crate::model::mig::{Geometry, Instance, Slots};
 use crate::model::name::{ForeignId, GpuId};
-use crate::model::node::{DeviceSelection, ForeignGpu, ForeignUse, GpuHealth, MigMode, Node};
+use crate::model::node::{
+    DeviceSelection, ForeignGpu, ForeignUse, GpuHealth, MigMode, Node, Price,
+};
 use crate::model::request::MigProfile;
 use crate::model::units::{Percent, Time};
 use crate::state::workloads::TaskRef;
@@ -105,11 +107,11 @@ impl Cluster {
             total,
             open: true,
             uniform,
-            price: prices(spec),
             named,
             devices,
             ..Room::default()
         };
+        room.copy_properties(spec);
         debug_assert!(room.total[TASKS] >= 0);
         room.summarise();
         room
@@ -209,10 +211,13 @@ impl Cluster {
     }
 }
 
-/// Hourly prices of a GPU, a core and a GiB.
-pub(super) fn prices(spec: &Node) -> [i64; 3] {
-    let price = [spec.price.gpu_hour, spec.price.cpu_hour, spec.price.gib_hour];
-    price.map(|price| i64::try_from(price.0).unwrap_or(i64::MAX))
+impl Room {
+    /// Copies the properties of a node that scorers read; see [`Node::has_same_room`].
+    pub(super) fn copy_properties(&mut self, spec: &Node) {
+        let Price { gpu_hour, cpu_hour, gib_hour } = spec.price;
+        self.price =
+            [gpu_hour, cpu_hour, gib_hour].map(|price| i64::try_from(price.0).unwrap_or(i64::MAX));
+    }
 }
 
 fn instances(geometry: &Geometry, layout: &[(MigProfile, u8)]) -> Arc<[Instance]> {
