@@ -76,6 +76,36 @@ pub(crate) struct TaskObjects {
 
 pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjects, StartError> {
     let assignment = &launch.assignment;
+    // Names every field, so that a new field does not compile before it reaches the Job or is listed here.
+    let Assignment {
+        leased,
+        registry_auth,
+        // Read by `request` and `limit`.
+        image: _,
+        command: _,
+        cpu: _,
+        memory: _,
+        gpus: _,
+        // Read by `configure`.
+        working_dir: _,
+        grace_ms: _,
+        read_only: _,
+        shm: _,
+        // Read by `labels` and `annotations`.
+        key: _,
+        job_name: _,
+        user: _,
+        // `launch` has the environment made of these fields.
+        env: _,
+        job_data: _,
+        simulated: _,
+        // The server assigns no job with volumes to a cluster.
+        volumes: _,
+        // Read by the agent.
+        runtime: _,
+        timeout_ms: _,
+        running: _,
+    } = assignment;
     let built = create_gpu_job(&request(launch, target), target.catalogue);
     let mut job = built.map_err(|error| rejected(error.to_string()))?.job;
     let name = job.metadata.name.clone().unwrap_or_default();
@@ -87,7 +117,7 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
     // The server counts attempts; a second pod of one attempt would not be billed.
     spec.backoff_limit = Some(0);
     spec.suspend = Some(true);
-    spec.active_deadline_seconds = assignment.leased.then(|| seconds(target.lease));
+    spec.active_deadline_seconds = leased.then(|| seconds(target.lease));
     let meta = spec.template.metadata.get_or_insert_default();
     meta.labels.get_or_insert_default().extend(labels);
     let Some(pod) = &mut spec.template.spec else {
@@ -98,7 +128,7 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
     let mut secrets = vec![secret(env_name.clone(), target.namespace, env_data(launch)?)];
     configure(pod, launch, &env_name);
     pin(pod, target.node);
-    if let Some(auth) = &assignment.registry_auth {
+    if let Some(auth) = registry_auth {
         let pull = format!("{name}-pull");
         pod.image_pull_secrets = Some(vec![LocalObjectReference { name: pull.clone() }]);
         secrets.push(pull_secret(pull, target.namespace, auth, assignment));

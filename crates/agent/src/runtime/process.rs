@@ -13,7 +13,7 @@ use async_trait::async_trait;
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::job::Runtime as RuntimeKind;
-use agentaflow_api::link::{StopCause, TaskKey};
+use agentaflow_api::link::{Assignment, StopCause, TaskKey};
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::user::JobUser;
@@ -49,8 +49,35 @@ impl Process {
     }
 
     fn spec(&self, launch: &Launch) -> Result<ProcessSpec, StartError> {
-        let assignment = &launch.assignment;
-        let argv = assignment.command.clone().unwrap_or_default();
+        // Names every field, so that a new field does not compile before it reaches the process or is listed here.
+        let Assignment {
+            key,
+            command,
+            working_dir,
+            cpu,
+            memory,
+            grace_ms,
+            leased,
+            // `launch` has the environment made of these fields.
+            env: _,
+            job_data: _,
+            gpus: _,
+            simulated: _,
+            // For containers only.
+            image: _,
+            registry_auth: _,
+            shm: _,
+            volumes: _,
+            read_only: _,
+            // Labels of containers.
+            job_name: _,
+            user: _,
+            // Read by `crate::tasks`.
+            runtime: _,
+            timeout_ms: _,
+            running: _,
+        } = &launch.assignment;
+        let argv = command.clone().unwrap_or_default();
         if argv.is_empty() {
             let detail = "A process job needs a `command`";
             return Err(StartError::job(EndReason::StartFailed, detail));
@@ -59,16 +86,16 @@ impl Process {
             .map_err(|error| StartError::Node(format!("cannot open the task folder: {error}")))?;
         let work = folder.join(WORK);
         Ok(ProcessSpec {
-            key: assignment.key,
+            key: *key,
             argv,
             env: self.environment(launch, &work),
-            working_dir: assignment.working_dir.as_ref().map_or(work, PathBuf::from),
+            working_dir: working_dir.as_ref().map_or(work, PathBuf::from),
             user: self.user.as_ref().map(|user| (user.uid, user.gid)),
-            memory: assignment.memory,
-            cpu_milli: assignment.cpu.0,
+            memory: *memory,
+            cpu_milli: cpu.0,
             pids: self.pids_limit,
-            grace_ms: assignment.grace_ms,
-            leased: assignment.leased,
+            grace_ms: *grace_ms,
+            leased: *leased,
             log_limit: self.log_limit,
         })
     }

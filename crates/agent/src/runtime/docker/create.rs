@@ -58,14 +58,42 @@ pub(super) fn body(
     launch: &Launch,
     image: &str,
 ) -> Result<ContainerCreateBody, StartError> {
-    let assignment = &launch.assignment;
+    // Names every field, so that a new field does not compile before it reaches the container or is listed here.
+    let Assignment {
+        command,
+        working_dir,
+        // Read by `labels`.
+        key: _,
+        job_name: _,
+        grace_ms: _,
+        leased: _,
+        user: _,
+        // Read by `host_config`.
+        cpu: _,
+        memory: _,
+        shm: _,
+        volumes: _,
+        read_only: _,
+        // Read by `pull.rs`.
+        image: _,
+        registry_auth: _,
+        // `launch` has the environment and the devices made of these fields.
+        env: _,
+        job_data: _,
+        gpus: _,
+        simulated: _,
+        // Read by `crate::tasks`.
+        runtime: _,
+        timeout_ms: _,
+        running: _,
+    } = &launch.assignment;
     Ok(ContainerCreateBody {
         image: Some(image.to_owned()),
         // Replaces the image's entry point: a shell command must reach a shell.
-        entrypoint: assignment.command.clone().filter(|command| !command.is_empty()),
-        working_dir: assignment.working_dir.clone(),
+        entrypoint: command.clone().filter(|command| !command.is_empty()),
+        working_dir: working_dir.clone(),
         env: Some(launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
-        labels: Some(labels(assignment, agent)),
+        labels: Some(labels(&launch.assignment, agent)),
         host_config: Some(host_config(settings, launch)?),
         ..ContainerCreateBody::default()
     })
