@@ -65,16 +65,16 @@ impl Scheduler {
                 claims.entry(*node).or_default().push(claim);
             }
         }
-        for (node, host) in self.cluster.node_states.iter().enumerate() {
-            let Some(host) = host else { continue };
+        for (node, node_state) in self.cluster.node_states.iter().enumerate() {
+            let Some(node_state) = node_state else { continue };
             let room = &self.cluster.rooms[node];
-            let id = || host.spec.id.clone();
-            let foreign = host.foreign.values().map(|(_, claim)| claim);
+            let id = || node_state.spec.id.clone();
+            let foreign = node_state.foreign.values().map(|(_, claim)| claim);
             let booked = claims.get(&(node as NodeIdx)).into_iter().flatten().copied();
-            if let Some(what) = wrong_books(&host.spec, room, foreign.chain(booked), self) {
+            if let Some(what) = wrong_books(&node_state.spec, room, foreign.chain(booked), self) {
                 found.push(Violation::BookingMismatch { node: id(), what });
             }
-            if !host.overcommitted_externally && room.overcommitted() {
+            if !node_state.overcommitted_externally && room.overcommitted() {
                 let shared = room.devices.iter().any(|d| d.exclusive > 0 && d.users > 1);
                 found.push(if shared {
                     Violation::SharedExclusiveGpu(id())

@@ -89,9 +89,9 @@ impl Scheduler {
 
     /// Displaces the workloads on a failed or draining GPU.
     pub(crate) fn displace_from(&mut self, node: NodeIdx, gpu: &GpuId) {
-        let host = self.cluster.node_state(node);
-        let Some(device) = host.device(gpu) else { return };
-        let Some(fault) = fault_of(host, gpu) else { return };
+        let node_state = self.cluster.node_state(node);
+        let Some(device) = node_state.device(gpu) else { return };
+        let Some(fault) = fault_of(node_state, gpu) else { return };
         for workload in self.jobs_on(node, |part| usize::from(part) == device) {
             self.displace(workload, &fault);
         }
@@ -100,17 +100,19 @@ impl Scheduler {
     /// Displaces an adopted workload when its node or GPU is already lost, draining or failed.
     pub(crate) fn displace_if_due(&mut self, workload: WorkloadIdx) {
         let fault = self.workloads.get(workload).allocations().find_map(|(_, allocation)| {
-            let host = self.cluster.node_state(allocation.node);
-            let node = host.spec.id.clone();
+            let node_state = self.cluster.node_state(allocation.node);
+            let node = node_state.spec.id.clone();
             let mut parts = allocation.claim.devices.iter();
-            if host.reach == Reachability::Lost {
+            if node_state.reach == Reachability::Lost {
                 Some(Fault::NodeLost(node))
-            } else if host.draining {
+            } else if node_state.draining {
                 Some(Fault::Draining(node))
-            } else if let Some(at) = host.reclaimed {
+            } else if let Some(at) = node_state.reclaimed {
                 Some(Fault::SpotReclaim { node, at })
             } else {
-                parts.find_map(|part| fault_of(host, &host.spec.gpus[usize::from(part.device)].id))
+                parts.find_map(|part| {
+                    fault_of(node_state, &node_state.spec.gpus[usize::from(part.device)].id)
+                })
             }
         });
         if let Some(fault) = fault {
@@ -264,9 +266,9 @@ impl Scheduler {
 }
 
 /// Fault of workloads on this GPU; `None` when they may stay.
-fn fault_of(host: &NodeState, gpu: &GpuId) -> Option<Fault> {
-    let (node, gpu) = (host.spec.id.clone(), gpu.clone());
-    match host.health.get(&gpu)? {
+fn fault_of(node_state: &NodeState, gpu: &GpuId) -> Option<Fault> {
+    let (node, gpu) = (node_state.spec.id.clone(), gpu.clone());
+    match node_state.health.get(&gpu)? {
         GpuHealth::Healthy | GpuHealth::Cordoned | GpuHealth::Degraded => None,
         GpuHealth::Draining => Some(Fault::GpuDraining { node, gpu }),
         GpuHealth::Failed => Some(Fault::GpuFailed { node, gpu }),

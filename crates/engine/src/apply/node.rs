@@ -209,15 +209,15 @@ impl Scheduler {
 
     /// Moves foreign use with unnamed GPUs to other devices.
     pub(crate) fn move_assumed_foreign_use(&mut self, node: NodeIdx, taken: &[usize]) {
-        let host = self.cluster.node_state(node);
+        let node_state = self.cluster.node_state(node);
         let is_taken = |part: &DeviceClaim| taken.contains(&usize::from(part.device));
-        let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
+        let gpu = |part: &DeviceClaim| node_state.spec.gpus[usize::from(part.device)].id.clone();
         let assumed = |uses: &ForeignUse, claim: &Claim| -> Vec<DeviceClaim> {
             let parts = claim.devices.iter().copied();
             parts.filter(|part| !uses.gpus.contains_key(&gpu(part))).collect()
         };
         let mut moving: Vec<(ForeignId, Vec<GpuId>)> = Vec::new();
-        for (id, (uses, claim)) in &host.foreign {
+        for (id, (uses, claim)) in &node_state.foreign {
             let parts = assumed(uses, claim);
             if parts.iter().any(is_taken) {
                 let stay = parts.iter().filter(|part| !is_taken(part)).map(gpu).collect();
@@ -295,9 +295,11 @@ impl Scheduler {
     }
 
     pub(crate) fn gpu_index(&self, node: NodeIdx, gpu: &GpuId) -> Result<usize, Rejected> {
-        let host = self.cluster.node_state(node);
-        host.device(gpu)
-            .ok_or_else(|| Rejected::UnknownGpu { node: host.spec.id.clone(), gpu: gpu.clone() })
+        let node_state = self.cluster.node_state(node);
+        node_state.device(gpu).ok_or_else(|| Rejected::UnknownGpu {
+            node: node_state.spec.id.clone(),
+            gpu: gpu.clone(),
+        })
     }
 }
 

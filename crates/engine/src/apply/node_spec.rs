@@ -34,10 +34,10 @@ impl Scheduler {
         };
         // An update of a node under spot reclaim does not cancel the reclaim; the node's return does.
         let now = self.now;
-        let host = self.cluster.node_state_mut(number);
-        let returned = host.reach == Reachability::Lost;
-        host.reach = Reachability::Up;
-        host.reclaimed = host.reclaimed.filter(|at| !returned && *at > now);
+        let node_state = self.cluster.node_state_mut(number);
+        let returned = node_state.reach == Reachability::Lost;
+        node_state.reach = Reachability::Up;
+        node_state.reclaimed = node_state.reclaimed.filter(|at| !returned && *at > now);
         if *self.cluster.node_state(number).spec == node {
             self.refresh_state(number);
         } else if self.cluster.node_state(number).spec.has_same_room(&node) {
@@ -63,19 +63,19 @@ impl Scheduler {
     /// The owner of a hold on this node may not run there any more, or must plan again.
     fn must_replan_hold(&mut self, workload: WorkloadIdx, node: NodeIdx, old: &Node) -> bool {
         let Some(hold) = self.holds.get(workload) else { return false };
-        let (host, room) = (self.cluster.node_state(node), self.cluster.room(node));
+        let (node_state, room) = (self.cluster.node_state(node), self.cluster.room(node));
         let mut here = hold.planned.iter().enumerate().filter(|(_, (on, _))| *on == node);
         let unfit = here.any(|(task, _)| {
             let shape = self.cluster.shape(self.workloads.get(workload).shape_of(task as u32));
-            !matches!(fit::eligibility(shape, &host.spec, room), Eligibility::Eligible(_))
+            !matches!(fit::eligibility(shape, &node_state.spec, room), Eligibility::Eligible(_))
         });
-        if unfit || host.spec.labels == old.labels {
+        if unfit || node_state.spec.labels == old.labels {
             return unfit;
         }
         let spec = self.workloads.get(workload).spec.clone();
         if let Some(Topology::Same(key) | Topology::Spread(key)) = &spec.topology
             && spec.task_count() > 1
-            && host.spec.labels.get(key.as_str()) != old.labels.get(key.as_str())
+            && node_state.spec.labels.get(key.as_str()) != old.labels.get(key.as_str())
         {
             return true;
         }

@@ -108,9 +108,9 @@ impl Scheduler {
                 .node_states
                 .iter()
                 .enumerate()
-                .filter_map(|(node, host)| Some((node, host.as_ref()?)));
-            let foreign = node_states.flat_map(|(node, host)| {
-                let uses = host.foreign.values().map(|(uses, _)| uses);
+                .filter_map(|(node, node_state)| Some((node, node_state.as_ref()?)));
+            let foreign = node_states.flat_map(|(node, node_state)| {
+                let uses = node_state.foreign.values().map(|(uses, _)| uses);
                 uses.map(move |uses| (node as NodeIdx, &uses.labels, uses.terminating))
             });
             Box::new(ours.chain(foreign))

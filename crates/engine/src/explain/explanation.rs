@@ -282,13 +282,13 @@ impl Scheduler {
         let (mut nodes, mut others): (Vec<(bool, i32, u32, u32)>, Vec<_>) =
             (Vec::new(), Vec::new());
         for node in &self.cluster.order {
-            let (host, room) = (self.cluster.node_state(*node), self.cluster.room(*node));
+            let (node_state, room) = (self.cluster.node_state(*node), self.cluster.room(*node));
             let asked = self.cluster.shape(shape);
             let opening_helps = unavailable::blocking_gpus(asked, room).is_some()
-                || unavailable::is_blocked_by_cordon(asked, host, room);
+                || unavailable::is_blocked_by_cordon(asked, node_state, room);
             let place = self.cluster.place[*node as usize];
             let key = (!opening_helps, -room.free_milli, place, *node);
-            match fit::eligibility(asked, &host.spec, room) {
+            match fit::eligibility(asked, &node_state.spec, room) {
                 Eligibility::Eligible(_) if room.open || opening_helps => nodes.push(key),
                 Eligibility::Excluded(code) if room.open && code.is_about_gpus() => {
                     others.push(key);

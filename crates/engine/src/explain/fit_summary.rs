@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::explain::shortfall::{
-    ALL_CODES, CODES, amount, collect_models, has_text, other_model, plain, worded,
+    CODES, amount, collect_models, has_text, other_model, plain, worded,
 };
 use crate::model::labels;
 use crate::model::name::{GpuModel, TokenName};
@@ -170,10 +170,10 @@ impl Scheduler {
         room: &Room,
     ) -> Option<UnavailableGpus> {
         let closed = unavailable::blocking_gpus(shape, room).filter(|_| code.is_short_of_gpus())?;
-        let host = self.cluster.node_state(node);
+        let node_state = self.cluster.node_state(node);
         let mut counted = UnavailableGpus::default();
         for device in closed {
-            counted.count(&host.spec.gpus[device].id, host.health_of(device));
+            counted.count(&node_state.spec.gpus[device].id, node_state.health_of(device));
         }
         Some(counted)
     }
@@ -186,11 +186,12 @@ impl Scheduler {
         node: NodeIdx,
         room: &Room,
     ) -> Option<(String, i64)> {
-        let host = self.cluster.node_state(node);
+        let node_state = self.cluster.node_state(node);
         let name = match code {
             ShortfallCode::Taint => {
                 let tolerations = &shape.key.request.tolerations;
-                labels::first_untolerated(&host.spec.taints, tolerations).map(ToString::to_string)
+                labels::first_untolerated(&node_state.spec.taints, tolerations)
+                    .map(ToString::to_string)
             }
             ShortfallCode::GpuModelQuota => {
                 let closed =
@@ -271,13 +272,14 @@ impl<'a> Count<'a> {
     }
 
     fn into_summary(self, nodes: usize) -> FitSummary {
-        let counted = ALL_CODES.into_iter().filter(|code| self.nodes[*code as usize] > 0);
-        let reported_class = |code: ShortfallCode| match code {
+        let counted =
+            ShortfallCode::ALL.iter().copied().filter(|code| self.nodes[*code as usize] > 0);
+        let shortfall = |code: ShortfallCode| match code {
             ShortfallCode::GpuModel => other_model(self.shape, &self.models, self.names),
             ShortfallCode::UnavailableGpus => Shortfall::UnavailableGpus(self.closed.clone()),
             _ => plain(code, self.shape, self.most[code as usize]),
         };
-        let plain = counted.map(|code| (reported_class(code), self.nodes[code as usize]));
+        let plain = counted.map(|code| (shortfall(code), self.nodes[code as usize]));
         let worded = self
             .texts
             .iter()

@@ -29,18 +29,18 @@ pub struct NodeRanking {
 pub(crate) struct Rankings {
     /// Nodes per ranking; 0 disables rankings.
     most: usize,
-    pub(crate) reported_class: Vec<NodeRanking>,
+    pub(crate) recorded: Vec<NodeRanking>,
 }
 
 impl Scheduler {
     /// Records the best `most` nodes of every placement from now on; 0 disables recording.
     pub fn record_rankings(&mut self, most: usize) {
-        self.rankings = Rankings { most, reported_class: Vec::new() };
+        self.rankings = Rankings { most, recorded: Vec::new() };
     }
 
     /// Rankings since the last call.
     pub fn take_rankings(&mut self) -> Vec<NodeRanking> {
-        std::mem::take(&mut self.rankings.reported_class)
+        std::mem::take(&mut self.rankings.recorded)
     }
 
     /// Records the candidate nodes of a task before it is booked.
@@ -71,7 +71,7 @@ impl Scheduler {
             fitting: standing.len(),
             nodes: nodes.collect(),
         };
-        self.rankings.reported_class.push(ranking);
+        self.rankings.recorded.push(ranking);
     }
 }
 
@@ -120,8 +120,8 @@ mod tests {
             Decision::Place(placement) => Some(placement.node.clone()),
             _ => None,
         });
-        let reported_class = asked.take_rankings();
-        let [ranking] = &reported_class[..] else { panic!("{reported_class:?}") };
+        let recorded = asked.take_rankings();
+        let [ranking] = &recorded[..] else { panic!("{recorded:?}") };
         assert_eq!((ranking.workload.as_str(), ranking.fitting), ("gang-1", 3));
         assert_eq!(Some(&ranking.nodes[0].0), placed.as_ref());
         assert_eq!(ranking.nodes.len(), 2);

@@ -9,39 +9,7 @@ use crate::state::cluster::fit::{self, ShortfallCode};
 use crate::state::cluster::room::{CPU, MEMORY, ModelIdx, Room, STORAGE};
 use crate::state::cluster::shape::{GpuNeed, Shape};
 
-pub(crate) const CODES: usize = ShortfallCode::TopologySpread as usize + 1;
-
-/// In the order of the enum.
-pub(crate) const ALL_CODES: [ShortfallCode; CODES] = [
-    ShortfallCode::NotReady,
-    ShortfallCode::Unschedulable,
-    ShortfallCode::OtherNode,
-    ShortfallCode::NodeSelector,
-    ShortfallCode::NodeAffinity,
-    ShortfallCode::Taint,
-    ShortfallCode::NoGpu,
-    ShortfallCode::GpuModel,
-    ShortfallCode::GpuModelQuota,
-    ShortfallCode::GpuSize,
-    ShortfallCode::GpuCount,
-    ShortfallCode::WholeGpusOnly,
-    ShortfallCode::NoMigProfile,
-    ShortfallCode::FreeGpus,
-    ShortfallCode::GpuShare,
-    ShortfallCode::GpuMemory,
-    ShortfallCode::MigSlice,
-    ShortfallCode::NvLink,
-    ShortfallCode::UnavailableGpus,
-    ShortfallCode::Cpu,
-    ShortfallCode::Memory,
-    ShortfallCode::Storage,
-    ShortfallCode::TaskLimit,
-    ShortfallCode::Resource,
-    ShortfallCode::Token,
-    ShortfallCode::TaskAffinity,
-    ShortfallCode::TaskAntiAffinity,
-    ShortfallCode::TopologySpread,
-];
+pub(crate) const CODES: usize = ShortfallCode::ALL.len();
 
 /// The obstacle has a name.
 pub(crate) fn has_text(code: ShortfallCode) -> bool {

@@ -179,23 +179,23 @@ impl Scheduler {
     }
 
     fn node_view(&self, node: u32) -> NodeView {
-        let (host, room) = (self.cluster.node_state(node), self.cluster.room(node));
+        let (node_state, room) = (self.cluster.node_state(node), self.cluster.room(node));
         let gpu = |(gpu, device): (&Gpu, &Device)| GpuView {
             id: gpu.id.clone(),
             milli_free: device.milli,
             memory_free: device.mib,
             users: device.users,
-            health: host.health.get(&gpu.id).copied().unwrap_or_default(),
-            utilization: host.utilization.get(&gpu.id).copied().unwrap_or_default(),
+            health: node_state.health.get(&gpu.id).copied().unwrap_or_default(),
+            utilization: node_state.utilization.get(&gpu.id).copied().unwrap_or_default(),
         };
         NodeView {
-            node: (*host.spec).clone(),
-            up: host.reach == Reachability::Up,
-            open: host.is_open(),
+            node: (*node_state.spec).clone(),
+            up: node_state.reach == Reachability::Up,
+            open: node_state.is_open(),
             cpu_free: room.free[CPU],
             memory_free: room.free[MEMORY],
-            gpus: host.spec.gpus.iter().zip(&room.devices).map(gpu).collect(),
-            tasks: host.tasks.len() as u32,
+            gpus: node_state.spec.gpus.iter().zip(&room.devices).map(gpu).collect(),
+            tasks: node_state.tasks.len() as u32,
             overcommitted: room.overcommitted(),
         }
     }

@@ -139,8 +139,8 @@ impl Scheduler {
     }
 
     fn tasks_when_empty(&self, shape: &Shape, node: NodeIdx, enough: u32) -> u32 {
-        let (host, room) = (self.cluster.node_state(node), self.cluster.room(node));
-        if matches!(fit::eligibility(shape, &host.spec, room), Eligibility::Excluded(_)) {
+        let (node_state, room) = (self.cluster.node_state(node), self.cluster.room(node));
+        if matches!(fit::eligibility(shape, &node_state.spec, room), Eligibility::Excluded(_)) {
             return 0;
         }
         capacity::task_capacity(shape, &self.empty_room_of(node), enough)

@@ -131,9 +131,10 @@ impl Scheduler {
         candidates.retain(|victim| {
             let victim = self.workloads.get(*victim);
             let helps = |node: NodeIdx| {
-                let (host, room) = (self.cluster.node_state(node), self.cluster.room(node));
+                let (node_state, room) = (self.cluster.node_state(node), self.cluster.room(node));
                 wanting.shapes().any(|(shape, _)| {
-                    let standing = fit::eligibility(self.cluster.shape(shape), &host.spec, room);
+                    let standing =
+                        fit::eligibility(self.cluster.shape(shape), &node_state.spec, room);
                     matches!(standing, Eligibility::Eligible(_))
                 })
             };

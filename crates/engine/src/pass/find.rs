@@ -176,14 +176,14 @@ impl Scheduler {
             let spec = &self.cluster.node_state(*node).spec;
             (spec.rank, &spec.id) < (cursor.rank, &cursor.node)
         });
-        let Some(host) = order.get(place).map(|node| self.cluster.node_state(*node)) else {
+        let Some(node_state) = order.get(place).map(|node| self.cluster.node_state(*node)) else {
             return (0, None);
         };
-        if host.spec.id != cursor.node {
+        if node_state.spec.id != cursor.node {
             return (place, None);
         }
-        let last = host.spec.gpus.len().saturating_sub(1);
-        let device = cursor.gpu.as_ref().and_then(|gpu| host.device(gpu)).unwrap_or(last);
+        let last = node_state.spec.gpus.len().saturating_sub(1);
+        let device = cursor.gpu.as_ref().and_then(|gpu| node_state.device(gpu)).unwrap_or(last);
         (place, Some(device))
     }
 

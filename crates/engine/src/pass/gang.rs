@@ -74,10 +74,12 @@ impl Scheduler {
         let open = |batch: &TaskBatch| -> EligibleDomains {
             let mut open = vec![None; domains.len()];
             for node in &self.cluster.order {
-                let (host, room) = (self.cluster.node_state(*node), self.cluster.room(*node));
+                let (node_state, room) = (self.cluster.node_state(*node), self.cluster.room(*node));
                 let shape = self.cluster.shape(batch.shape);
-                let stands =
-                    matches!(fit::eligibility(shape, &host.spec, room), Eligibility::Eligible(_));
+                let stands = matches!(
+                    fit::eligibility(shape, &node_state.spec, room),
+                    Eligibility::Eligible(_)
+                );
                 let domain = domains[*node as usize].map(|domain| if same { domain } else { 0 });
                 open[*node as usize] = domain.filter(|_| stands);
             }

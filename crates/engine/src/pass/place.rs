@@ -132,7 +132,7 @@ impl Scheduler {
         mut domain: Domain,
     ) -> Result<(), Obstacle> {
         let cursor = self.cursor.clone();
-        let reported_class = self.rankings.reported_class.len();
+        let recorded = self.rankings.recorded.len();
         let mut placed = 0;
         for TaskSearch { tasks, mut search } in errands {
             search.domain = domain;
@@ -142,7 +142,7 @@ impl Scheduler {
                         self.release_task(workload, task);
                     }
                     self.cursor = cursor;
-                    self.rankings.reported_class.truncate(reported_class);
+                    self.rankings.recorded.truncate(recorded);
                     return Err(match (obstacle, search.excess.take()) {
                         // A quota stops the gang where nodes have room, so more nodes would not help.
                         (Obstacle::Quota(excess), _) | (_, Some(excess)) => Obstacle::Quota(excess),

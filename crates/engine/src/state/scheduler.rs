@@ -267,9 +267,9 @@ impl Scheduler {
         let spec = self.workloads.get(workload).spec.clone();
         let queue = self.workloads.get(workload).queue;
         self.cluster.release(allocation.node, &allocation.claim);
-        let host = self.cluster.node_state_mut(allocation.node);
-        if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { workload, task }) {
-            host.tasks.swap_remove(at);
+        let node_state = self.cluster.node_state_mut(allocation.node);
+        if let Some(at) = node_state.tasks.iter().position(|on| *on == TaskRef { workload, task }) {
+            node_state.tasks.swap_remove(at);
         }
         self.terms.count_task(
             allocation.node,

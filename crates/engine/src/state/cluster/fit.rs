@@ -12,10 +12,24 @@ use crate::state::cluster::capacity::{fitting_slices, largest_link};
 use crate::state::cluster::room::{CPU, Device, MEMORY, Room, STORAGE, TASKS};
 use crate::state::cluster::shape::{GpuNeed, ModelVerdict, Shape};
 
-/// A shortfall without its amounts, which `explain` adds on demand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub(crate) enum ShortfallCode {
+/// Declares [`ShortfallCode`] and the list of its values.
+macro_rules! shortfall_codes {
+    ($($code:ident,)+) => {
+        /// A shortfall without its amounts, which `explain` adds on demand.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub(crate) enum ShortfallCode {
+            $($code,)+
+        }
+
+        impl ShortfallCode {
+            /// In the order of declaration.
+            pub(crate) const ALL: &[Self] = &[$(Self::$code,)+];
+        }
+    };
+}
+
+shortfall_codes! {
     NotReady,
     Unschedulable,
     OtherNode,
@@ -316,10 +330,10 @@ fn tokens_free(shape: &Shape, room: &Room) -> bool {
 }
 
 pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenAccess)) -> bool {
-    let Some(hold_owners) = room.tokens.get(token) else { return true };
+    let Some(holders) = room.tokens.get(token) else { return true };
     match usage {
-        TokenAccess::Exclusive => hold_owners.exclusive == 0 && hold_owners.shared == 0,
-        TokenAccess::Shared => hold_owners.exclusive == 0,
+        TokenAccess::Exclusive => holders.exclusive == 0 && holders.shared == 0,
+        TokenAccess::Shared => holders.exclusive == 0,
         // Cluster-wide tokens are checked by the terms.
         TokenAccess::OneNode | TokenAccess::OneTask => true,
     }

@@ -130,13 +130,13 @@ impl Cluster {
     /// The caller ensures that the id is new.
     pub(crate) fn add(&mut self, spec: &Arc<Node>) -> NodeIdx {
         let room = self.empty_room(spec);
-        let host = NodeState::new(spec.clone());
+        let node_state = NodeState::new(spec.clone());
         let node = if let Some(node) = self.vacant.pop() {
-            self.node_states[node as usize] = Some(host);
+            self.node_states[node as usize] = Some(node_state);
             self.rooms[node as usize] = room;
             node
         } else {
-            self.node_states.push(Some(host));
+            self.node_states.push(Some(node_state));
             self.rooms.push(room);
             self.summaries.push(RoomSummary::default());
             self.place.push(0);
@@ -154,9 +154,9 @@ impl Cluster {
     /// Removes a node without bookings.
     pub(crate) fn remove(&mut self, node: NodeIdx) {
         self.count_capacity(node, -1);
-        let host =
+        let node_state =
             self.node_states[node as usize].take().expect("a node index in use has a node state");
-        self.by_name.remove(&host.spec.id);
+        self.by_name.remove(&node_state.spec.id);
         self.rooms[node as usize] = Room::default();
         self.vacant.push(node);
         // Reuse the lowest free index, so that indexes do not depend on the length of the history.
@@ -175,10 +175,10 @@ impl Cluster {
 
     /// Replaces the description of a node with unchanged capacity; bookings stay.
     pub(crate) fn relabel(&mut self, node: NodeIdx, spec: &Arc<Node>) {
-        let host = self.node_state_mut(node);
-        let reordered = host.spec.rank != spec.rank;
-        let relabelled = host.spec.labels != spec.labels;
-        host.spec = spec.clone();
+        let node_state = self.node_state_mut(node);
+        let reordered = node_state.spec.rank != spec.rank;
+        let relabelled = node_state.spec.labels != spec.labels;
+        node_state.spec = spec.clone();
         self.rooms[node as usize].copy_properties(spec);
         self.classify(node);
         self.apply_state(node);
@@ -191,8 +191,8 @@ impl Cluster {
 
     /// Copies the node's condition into its room.
     pub(crate) fn apply_state(&mut self, node: NodeIdx) {
-        if let Some(host) = &self.node_states[node as usize] {
-            host.apply_state(&mut self.rooms[node as usize]);
+        if let Some(node_state) = &self.node_states[node as usize] {
+            node_state.apply_state(&mut self.rooms[node as usize]);
             self.summarise(node);
         }
     }

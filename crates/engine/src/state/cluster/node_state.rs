@@ -102,15 +102,8 @@ impl Cluster {
                 && pair[0].total == pair[1].total
                 && pair[0].geometry.is_some() == pair[1].geometry.is_some()
         });
-        let mut room = Room {
-            free: total,
-            total,
-            open: true,
-            uniform,
-            named,
-            devices,
-            ..Room::default()
-        };
+        let mut room =
+            Room { free: total, total, open: true, uniform, named, devices, ..Room::default() };
         room.copy_properties(spec);
         debug_assert!(room.total[TASKS] >= 0);
         room.summarise();
@@ -182,14 +175,14 @@ impl Cluster {
             need.named.push((self.resource(name), *amount as i64));
         }
         need.named.sort_unstable();
-        let host = self.node_state(node);
+        let node_state = self.node_state(node);
         let room = self.room(node);
         let mut devices: SmallVec<[DeviceClaim; 1]> = SmallVec::new();
         let mut unknown = uses.gpu_count as usize;
         for (gpu, usage) in &uses.gpus {
-            if let Some(index) = host.device(gpu) {
+            if let Some(index) = node_state.device(gpu) {
                 devices.push(foreign_part(index, &room.devices[index], *usage));
-            } else if host.spec.device_selection == DeviceSelection::Node
+            } else if node_state.spec.device_selection == DeviceSelection::Node
                 && *usage == ForeignGpu::Whole
             {
                 // The node has renamed this GPU.
@@ -200,8 +193,9 @@ impl Cluster {
         let unnamed = room.devices.iter().enumerate().rev();
         let unnamed = unnamed.filter(|(index, _)| !named.contains(&(*index as u8)));
         let mut unnamed: Vec<_> = unnamed.map(|(index, d)| (d.users, index)).collect();
-        unnamed
-            .sort_by_key(|(users, index)| (!assumed.contains(&host.spec.gpus[*index].id), *users));
+        unnamed.sort_by_key(|(users, index)| {
+            (!assumed.contains(&node_state.spec.gpus[*index].id), *users)
+        });
         unnamed.truncate(unknown);
         unnamed.sort_unstable_by_key(|(_, index)| std::cmp::Reverse(*index));
         for (_, index) in unnamed {

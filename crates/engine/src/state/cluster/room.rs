@@ -276,15 +276,15 @@ impl Room {
     }
 
     fn change_token(&mut self, token: &TokenName, usage: TokenAccess, sign: i64) {
-        let hold_owners = self.tokens.entry(token.clone()).or_default();
+        let holders = self.tokens.entry(token.clone()).or_default();
         let count = match usage {
-            TokenAccess::Exclusive => &mut hold_owners.exclusive,
+            TokenAccess::Exclusive => &mut holders.exclusive,
             TokenAccess::Shared | TokenAccess::OneNode | TokenAccess::OneTask => {
-                &mut hold_owners.shared
+                &mut holders.shared
             }
         };
         *count = count.wrapping_add_signed(sign as i32);
-        if *hold_owners == TokenHolders::default() {
+        if *holders == TokenHolders::default() {
             self.tokens.remove(token);
         }
     }

@@ -34,9 +34,9 @@ pub(crate) fn blocking_gpus(shape: &Shape, room: &Room) -> Option<Vec<usize>> {
 }
 
 /// An administrator cordoned or drained this node, and the task would fit otherwise.
-pub(crate) fn is_blocked_by_cordon(shape: &Shape, host: &NodeState, room: &Room) -> bool {
-    let by_people = host.cordoned || host.draining;
-    if !by_people || host.reach == Reachability::Lost || host.reclaimed.is_some() {
+pub(crate) fn is_blocked_by_cordon(shape: &Shape, node_state: &NodeState, room: &Room) -> bool {
+    let by_people = node_state.cordoned || node_state.draining;
+    if !by_people || node_state.reach == Reachability::Lost || node_state.reclaimed.is_some() {
         return false;
     }
     let mut opened = room.clone();

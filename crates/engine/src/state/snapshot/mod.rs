@@ -86,21 +86,22 @@ impl Scheduler {
     }
 
     fn node_snapshot(&self, node: NodeIdx) -> NodeSnapshot {
-        let host = self.cluster.node_state(node);
-        let foreign = host.foreign.iter().map(|(id, (uses, claim))| {
-            let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
+        let node_state = self.cluster.node_state(node);
+        let foreign = node_state.foreign.iter().map(|(id, (uses, claim))| {
+            let gpu =
+                |part: &DeviceClaim| node_state.spec.gpus[usize::from(part.device)].id.clone();
             let assumed =
                 claim.devices.iter().map(gpu).filter(|gpu| !uses.gpus.contains_key(gpu)).collect();
             (id.clone(), (uses.clone(), assumed))
         });
         NodeSnapshot {
-            node: (*host.spec).clone(),
-            lost: host.reach == Reachability::Lost,
-            cordoned: host.cordoned,
-            draining: host.draining,
-            reclaimed: host.reclaimed,
-            health: host.health.clone(),
-            utilization: host.utilization.clone(),
+            node: (*node_state.spec).clone(),
+            lost: node_state.reach == Reachability::Lost,
+            cordoned: node_state.cordoned,
+            draining: node_state.draining,
+            reclaimed: node_state.reclaimed,
+            health: node_state.health.clone(),
+            utilization: node_state.utilization.clone(),
             foreign: foreign.collect(),
         }
     }

@@ -96,13 +96,13 @@ impl Scheduler {
             return Err(Rejected::Snapshot(format!("node `{}` appears twice", facts.node.id)));
         }
         let node = self.cluster.add(&Arc::new(facts.node));
-        let host = self.cluster.node_state_mut(node);
-        host.reach = if facts.lost { Reachability::Lost } else { Reachability::Up };
-        host.cordoned = facts.cordoned;
-        host.draining = facts.draining;
-        host.reclaimed = facts.reclaimed;
-        host.health = facts.health;
-        host.utilization = facts.utilization;
+        let node_state = self.cluster.node_state_mut(node);
+        node_state.reach = if facts.lost { Reachability::Lost } else { Reachability::Up };
+        node_state.cordoned = facts.cordoned;
+        node_state.draining = facts.draining;
+        node_state.reclaimed = facts.reclaimed;
+        node_state.health = facts.health;
+        node_state.utilization = facts.utilization;
         for (id, (uses, assumed)) in facts.foreign {
             uses.validate()?;
             self.book_foreign_use(node, id, uses, &assumed);

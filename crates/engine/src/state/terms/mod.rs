@@ -176,9 +176,9 @@ impl Terms {
         }
         for (token, usage) in task.tokens {
             if is_cluster_wide(*usage) {
-                let hold_owners = self.tokens.entry(token.clone()).or_default();
-                count(hold_owners, node, sign);
-                if hold_owners.is_empty() {
+                let holders = self.tokens.entry(token.clone()).or_default();
+                count(holders, node, sign);
+                if holders.is_empty() {
                     self.tokens.remove(token);
                 }
             }
@@ -224,8 +224,8 @@ impl Terms {
             }
         }
         for (token, usage) in &request.tokens {
-            if let Some(hold_owners) = self.tokens.get(token).filter(|_| is_cluster_wide(*usage)) {
-                judgement.token(*usage, &token_left(token, hold_owners, without));
+            if let Some(holders) = self.tokens.get(token).filter(|_| is_cluster_wide(*usage)) {
+                judgement.token(*usage, &token_left(token, holders, without));
             }
         }
         judgement
@@ -294,14 +294,14 @@ fn owners_left(term: &TaskAffinity, owners: &Counts, without: &[(NodeIdx, &Reque
     owners
 }
 
-fn token_left(token: &TokenName, hold_owners: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
-    let mut hold_owners = hold_owners.clone();
+fn token_left(token: &TokenName, holders: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
+    let mut holders = holders.clone();
     for (node, request) in without {
         if request.tokens.contains_key(token) {
-            count(&mut hold_owners, *node, -1);
+            count(&mut holders, *node, -1);
         }
     }
-    hold_owners
+    holders
 }
 
 fn selectors(request: &Request) -> impl Iterator<Item = &Selector> {

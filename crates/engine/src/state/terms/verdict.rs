@@ -110,12 +110,12 @@ impl TermVerdicts {
         }
     }
 
-    pub(super) fn token(&mut self, usage: TokenAccess, hold_owners: &Counts) {
-        if hold_owners.is_empty() {
+    pub(super) fn token(&mut self, usage: TokenAccess, holders: &Counts) {
+        if holders.is_empty() {
             return;
         }
         for (node, verdict) in self.verdicts.iter_mut().enumerate() {
-            if usage == TokenAccess::OneTask || !hold_owners.contains_key(&(node as NodeIdx)) {
+            if usage == TokenAccess::OneTask || !holders.contains_key(&(node as NodeIdx)) {
                 verdict.block(ShortfallCode::Token);
             }
         }
