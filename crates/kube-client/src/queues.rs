@@ -61,10 +61,7 @@ impl Cluster {
                 }
             }
         }
-        Err(Failure::Refused(format!(
-            "queue `{}` changes too often; try again",
-            queue.name
-        )))
+        Err(Failure::Refused(format!("queue `{}` changes too often; try again", queue.name)))
     }
 
     pub async fn delete_queue(&self, name: &str) -> Result<(), Failure> {

@@ -171,9 +171,7 @@ impl NodeTable {
     /// Node that an agent works for.
     pub(crate) fn node_of(&self, agent: AgentId) -> Result<NodeId, ApiError> {
         let agent = self.agents.get(&agent);
-        agent
-            .map(|agent| agent.node_id)
-            .ok_or_else(|| ApiError::not_found("agent not found"))
+        agent.map(|agent| agent.node_id).ok_or_else(|| ApiError::not_found("agent not found"))
     }
 
     pub(crate) fn agents_of(&self, node: NodeId) -> impl Iterator<Item = &AgentRow> {
