@@ -315,16 +315,16 @@ mod tests {
 
     #[test]
     fn an_unreachable_server_is_reported_with_advice() {
-        let told = |url: &str, cause: &str| {
+        let text = |url: &str, cause: &str| {
             let error = ClientError::Unreachable { url: url.to_owned(), cause: cause.to_owned() };
             sentence(&error.into())
         };
-        let here = told("http://127.0.0.1:1/x", "Connection refused (os error 111)");
+        let here = text("http://127.0.0.1:1/x", "Connection refused (os error 111)");
         assert!(here.ends_with("Connection refused; start a server with `agentaflow up`"));
-        let there = told("http://gpus.example.com/x", "Connection refused");
+        let there = text("http://gpus.example.com/x", "Connection refused");
         assert!(there.contains("`agentaflow context show`") && !there.contains("agentaflow up"));
         let tls =
-            told("https://127.0.0.1:1/x", "received corrupt message of type InvalidContentType");
+            text("https://127.0.0.1:1/x", "received corrupt message of type InvalidContentType");
         assert!(
             tls.ends_with("the server does not use TLS; use http:// instead of https://"),
             "{tls}"
@@ -343,8 +343,8 @@ mod tests {
             (1, 1)
         );
         let body = ErrorBody::new(ErrorCode::Unknown, "http://x answered 404 Not Found");
-        let told = sentence(&ClientError::Refused { status: 404, body: Box::new(body) }.into());
-        assert!(told.contains("404 Not Found"), "{told}");
+        let message = sentence(&ClientError::Refused { status: 404, body: Box::new(body) }.into());
+        assert!(message.contains("404 Not Found"), "{message}");
     }
 
     #[test]

@@ -268,13 +268,13 @@ mod tests {
 
     #[test]
     fn gpu_names_are_short() {
-        let told =
+        let message =
             |names: &[&str]| gpus(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-        assert_eq!(told(&["0"]), "GPU 0");
-        assert_eq!(told(&["gpu-7/0", "gpu-7/1"]), "GPUs 0, 1");
-        assert_eq!(told(&["n/GPU-6f1c2a7e-0000-0000-0000-000000000000"]), "GPU-6f1c2a7e");
-        assert_eq!(told(&["2 × NVIDIA A100"]), "2 × NVIDIA A100");
-        assert_eq!(told(&["GPU-ééééééééé"]), "GPU-éééé");
+        assert_eq!(message(&["0"]), "GPU 0");
+        assert_eq!(message(&["gpu-7/0", "gpu-7/1"]), "GPUs 0, 1");
+        assert_eq!(message(&["n/GPU-6f1c2a7e-0000-0000-0000-000000000000"]), "GPU-6f1c2a7e");
+        assert_eq!(message(&["2 × NVIDIA A100"]), "2 × NVIDIA A100");
+        assert_eq!(message(&["GPU-ééééééééé"]), "GPU-éééé");
     }
 
     #[test]

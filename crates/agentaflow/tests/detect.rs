@@ -86,13 +86,13 @@ fn a_missing_file_is_not_taken_for_text() {
     for name in ["requirements.txt", "./src", "/nowhere/at/all"] {
         let output = detect(&[name], folder.path());
         assert_eq!(output.status.code(), Some(3), "{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("no such file or directory"), "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains("no such file or directory"), "{message}");
     }
     assert!(detect(&["cv/nlp"], folder.path()).status.success());
     symlink("nowhere", folder.path().join("link")).unwrap();
-    let said = String::from_utf8(detect(&["link"], folder.path()).stderr).unwrap();
-    assert!(said.starts_with("error: cannot read `link`: "), "{said}");
+    let message = String::from_utf8(detect(&["link"], folder.path()).stderr).unwrap();
+    assert!(message.starts_with("error: cannot read `link`: "), "{message}");
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn a_named_pipe_without_a_writer_does_not_block() {
     assert!(made.success());
     let output = detect(&["notes.md"], folder.path());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("`notes.md` is neither a file nor a directory"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("`notes.md` is neither a file nor a directory"), "{message}");
     let answer = json(&["."], folder.path());
     assert!(skipped(&answer).contains("notes.md: neither a file nor a directory"), "{answer}");
 }

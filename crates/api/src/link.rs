@@ -242,7 +242,7 @@ pub enum TaskUpdate {
         detail: String,
     },
     /// Objects of the task in Kubernetes.
-    Placed(KubernetesPlace),
+    Placed(KubernetesObjects),
     /// Running.
     Running {
         /// Start by the agent's clock.
@@ -255,7 +255,7 @@ pub enum TaskUpdate {
 /// Objects of a task in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
-pub struct KubernetesPlace {
+pub struct KubernetesObjects {
     pub namespace: String,
     /// Name of the `batch/v1` Job.
     pub job_name: String,

@@ -164,10 +164,10 @@ fn reasons() -> Range {
     let begin = Instant::now();
     let plan = scheduler.decide(Time(0));
     let took = begin.elapsed();
-    let told = plan.decisions.iter().filter(|d| matches!(d, Decision::Wait { .. })).count();
-    assert_eq!(told, 100_000, "every workload has a reason");
+    let message = plan.decisions.iter().filter(|d| matches!(d, Decision::Wait { .. })).count();
+    assert_eq!(message, 100_000, "every workload has a reason");
     Range {
-        what: "100,000 waiting workloads of 50 kinds told why".to_owned(),
+        what: "100,000 waiting workloads of 50 kinds explained".to_owned(),
         measured: took.as_secs_f64() * 1000.0,
         unit: "ms",
         limit: Limit::AtMost(20.0),
@@ -178,7 +178,7 @@ fn reasons() -> Range {
 /// Workloads with unique labels, as in Kubernetes, cost as much as equal ones to place and to explain.
 fn labels() -> [Range; 2] {
     let best = |of: &dyn Fn() -> f64| (0..3).map(|_| of()).fold(f64::MAX, f64::min);
-    let told = best(&|| {
+    let message = best(&|| {
         let mut scheduler = cluster(1000, Strategy::LeastUtilized);
         submit_labelled(&mut scheduler, "fill", 8000, false);
         scheduler.decide(Time(0));
@@ -199,8 +199,8 @@ fn labels() -> [Range; 2] {
     let ratio = best(&|| placed(true)) / best(&|| placed(false));
     [
         Range {
-            what: "10,000 waiting workloads of different labels told why".to_owned(),
-            measured: told,
+            what: "10,000 waiting workloads of different labels explained".to_owned(),
+            measured: message,
             unit: "ms",
             limit: Limit::AtMost(20.0),
             why: "labels without a selector make no difference",

@@ -273,32 +273,32 @@ mod tests {
         }
     }
 
-    fn told(reason: EndReason, exit_code: Option<i32>, cause: Option<EndCause>) -> EndText {
+    fn message(reason: EndReason, exit_code: Option<i32>, cause: Option<EndCause>) -> EndText {
         end(&End { reason: Some(reason), cause, exit_code, detail: "" })
     }
 
     #[test]
     fn every_end_has_a_summary_and_a_remedy() {
-        let text = told(EndReason::Exited, Some(1), Some(EndCause::GpuOutOfMemory));
+        let text = message(EndReason::Exited, Some(1), Some(EndCause::GpuOutOfMemory));
         assert_eq!(text.summary, "CUDA out of memory (exit code 1)");
         assert!(text.remedy.contains("batch size"), "{text:?}");
-        let text = told(EndReason::Exited, Some(1), Some(EndCause::NoGpu));
+        let text = message(EndReason::Exited, Some(1), Some(EndCause::NoGpu));
         assert_eq!(text.summary, "The program found no GPU (exit code 1)");
         assert!(text.remedy.contains("--gpus 1"), "{text:?}");
         for reason in EndReason::ALL {
-            let text = told(*reason, None, None);
+            let text = message(*reason, None, None);
             assert!(!text.summary.is_empty() && !text.short.is_empty() && !text.remedy.is_empty());
         }
     }
 
     #[test]
     fn tables_get_a_few_words() {
-        assert_eq!(told(EndReason::Exited, Some(3), None).short, "Exit code 3");
+        assert_eq!(message(EndReason::Exited, Some(3), None).short, "Exit code 3");
         assert_eq!(
-            told(EndReason::Signalled, Some(137), None).short,
+            message(EndReason::Signalled, Some(137), None).short,
             "Killed by signal 9 (SIGKILL)"
         );
-        assert_eq!(told(EndReason::TimedOut, None, None).short, "Timed out");
+        assert_eq!(message(EndReason::TimedOut, None, None).short, "Timed out");
         let detail = "there is no image `a:1`";
         let text = end(&End { reason: Some(EndReason::ImagePull), detail, ..End::default() });
         assert_eq!(text.short, detail);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_process_that_does_not_start_has_nothing_to_do_with_images() {
-        let remedy = |cause| told(EndReason::StartFailed, None, cause).remedy;
+        let remedy = |cause| message(EndReason::StartFailed, None, cause).remedy;
         assert!(remedy(Some(EndCause::RelativeProgram)).contains("--workdir"));
         assert!(remedy(Some(EndCause::ProgramNotFound)).contains("on the node"));
         assert!(remedy(None).contains("in the image"));

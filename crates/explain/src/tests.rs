@@ -33,16 +33,16 @@ fn shortfalls_are_counted_by_node() {
 #[test]
 fn a_model_shortfall_names_both_sides() {
     let named = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
-    let told = |has: &[&str], asked: &[&str], nodes| {
+    let output = |has: &[&str], asked: &[&str], nodes| {
         shortfall(&Shortfall::GpuModel { has: named(has), asked: named(asked) }, nodes)
     };
-    assert_eq!(told(&["NVIDIA A100"], &["H100"], 1), "1 has NVIDIA A100 (requested H100)");
+    assert_eq!(output(&["NVIDIA A100"], &["H100"], 1), "1 has NVIDIA A100 (requested H100)");
     assert_eq!(
-        told(&["A100", "T4"], &["H100", "L4"], 2),
+        output(&["A100", "T4"], &["H100", "L4"], 2),
         "2 have A100 and T4 (requested H100 or L4)"
     );
     assert_eq!(
-        told(&["A", "B", "C", "D", "E"], &["H100"], 9),
+        output(&["A", "B", "C", "D", "E"], &["H100"], 9),
         "9 have A, B, C and 2 more (requested H100)"
     );
 }
@@ -65,24 +65,24 @@ fn unavailable(numbers: [u32; 3], gpus: &[&str]) -> Shortfall {
 
 #[test]
 fn unavailable_gpus_are_counted_by_state() {
-    let told = |numbers, nodes| shortfall(&unavailable(numbers, &[]), nodes);
-    assert_eq!(told([1, 0, 0], 1), "1 has 1 cordoned GPU");
-    assert_eq!(told([0, 4, 0], 3), "3 have 4 draining GPUs");
-    assert_eq!(told([1, 0, 2], 2), "2 have 3 closed GPUs (1 cordoned, 2 unhealthy)");
+    let output = |numbers, nodes| shortfall(&unavailable(numbers, &[]), nodes);
+    assert_eq!(output([1, 0, 0], 1), "1 has 1 cordoned GPU");
+    assert_eq!(output([0, 4, 0], 3), "3 have 4 draining GPUs");
+    assert_eq!(output([1, 0, 2], 2), "2 have 3 closed GPUs (1 cordoned, 2 unhealthy)");
 }
 
 #[test]
 fn the_closest_node_comes_with_a_command() {
-    let told = |numbers, gpus: &[&str]| shortfall_of("gpu-7", &unavailable(numbers, gpus));
-    assert_eq!(told([1, 0, 0], &["0"]), "has 1 cordoned GPU; run `agentaflow uncordon gpu-7/0`");
+    let output = |numbers, gpus: &[&str]| shortfall_of("gpu-7", &unavailable(numbers, gpus));
+    assert_eq!(output([1, 0, 0], &["0"]), "has 1 cordoned GPU; run `agentaflow uncordon gpu-7/0`");
     assert_eq!(
-        told([1, 1, 1], &["0", "3"]),
+        output([1, 1, 1], &["0", "3"]),
         "has 3 closed GPUs (1 cordoned, 1 draining, 1 unhealthy); \
          run `agentaflow uncordon gpu-7/0 gpu-7/3`"
     );
-    assert_eq!(told([0, 0, 1], &[]), "has 1 unhealthy GPU");
+    assert_eq!(output([0, 0, 1], &[]), "has 1 unhealthy GPU");
     assert_eq!(
-        told([2, 0, 0], &["GPU-a::0", "GPU-a::1"]),
+        output([2, 0, 0], &["GPU-a::0", "GPU-a::1"]),
         "has 2 cordoned GPUs; run `agentaflow uncordon gpu-7/GPU-a`"
     );
     assert_eq!(
@@ -195,10 +195,10 @@ fn a_duration_has_two_units_at_most() {
 
 #[test]
 fn memory_is_rounded_only_while_amounts_differ() {
-    let told = |need, most| shortfall(&Shortfall::Memory { need: MiB(need), most: MiB(most) }, 1);
-    assert_eq!(told(1_048_576, 24_105), "1 lacks 1 TiB of memory (most free 23.5 GiB)");
-    assert_eq!(told(1024, 512), "1 lacks 1 GiB of memory (most free 512 MiB)");
-    assert_eq!(told(24_106, 24_105), "1 lacks 24106 MiB of memory (most free 24105 MiB)");
+    let output = |need, most| shortfall(&Shortfall::Memory { need: MiB(need), most: MiB(most) }, 1);
+    assert_eq!(output(1_048_576, 24_105), "1 lacks 1 TiB of memory (most free 23.5 GiB)");
+    assert_eq!(output(1024, 512), "1 lacks 1 GiB of memory (most free 512 MiB)");
+    assert_eq!(output(24_106, 24_105), "1 lacks 24106 MiB of memory (most free 24105 MiB)");
     let proposed = |mib| alternative(&Alternative::GpuMemory(MiB(mib)));
     assert_eq!(proposed(20_480), "with 20 GiB of GPU memory");
     assert_eq!(proposed(24_140), "with 23.5 GiB of GPU memory", "a proposal is rounded down");

@@ -145,7 +145,7 @@ fn simulated_gpus_can_be_named_in_one_word() {
         Simulated::new(&spec).unwrap();
     }
     for text in ["", "8x", "99999999999xA100"] {
-        let told = text.parse::<SimulatedSpec>().and_then(|spec| Simulated::new(&spec));
-        assert!(matches!(told, Err(GpuError::Simulation(_))), "{text}");
+        let output = text.parse::<SimulatedSpec>().and_then(|spec| Simulated::new(&spec));
+        assert!(matches!(output, Err(GpuError::Simulation(_))), "{text}");
     }
 }

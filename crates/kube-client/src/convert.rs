@@ -53,13 +53,13 @@ pub fn object(job: &JobCreate) -> Result<Value, Unfit> {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod});
     pod["spec"]["restartPolicy"] = json!("Never");
     pod["spec"]["schedulerName"] = json!(names::SCHEDULER_NAME);
-    let mut said = Map::new();
-    said.extend(spec.priority.map(|one| (names::PRIORITY.to_owned(), json!(one.to_string()))));
-    said.extend(spec.queue.clone().map(|one| (names::QUEUE.to_owned(), json!(one))));
+    let mut message = Map::new();
+    message.extend(spec.priority.map(|one| (names::PRIORITY.to_owned(), json!(one.to_string()))));
+    message.extend(spec.queue.clone().map(|one| (names::QUEUE.to_owned(), json!(one))));
     let estimate = spec.estimated_duration_seconds.map(|seconds| format!("{seconds}s"));
-    said.extend(estimate.map(|time| (names::DURATION.to_owned(), json!(time))));
-    if !said.is_empty() {
-        pod["metadata"]["annotations"] = Value::Object(said);
+    message.extend(estimate.map(|time| (names::DURATION.to_owned(), json!(time))));
+    if !message.is_empty() {
+        pod["metadata"]["annotations"] = Value::Object(message);
     }
     Ok(pod)
 }

@@ -16,7 +16,7 @@ pub(super) struct Ending {
 /// End of a pod, or the obstacle to its start; empty for a running pod.
 pub(super) fn of(pod: &Pod) -> Ending {
     let failed = pod.status.phase.as_deref() == Some("Failed");
-    let said = pod.status.reason.as_deref().unwrap_or_default();
+    let text = pod.status.reason.as_deref().unwrap_or_default();
     if !failed {
         let (word, message) = pod_end::stuck(pod).unzip();
         let reason = word.as_deref().and_then(of_waiting);
@@ -26,7 +26,7 @@ pub(super) fn of(pod: &Pod) -> Ending {
     let end = ends(pod).find(|end| end.exit_code != 0).or_else(|| ends(pod).next());
     let waiting = statuses(pod)
         .find_map(|status| of_waiting(status.state.as_ref()?.waiting.as_ref()?.reason.as_deref()?));
-    let reason = match (said, end) {
+    let reason = match (text, end) {
         ("DeadlineExceeded", _) => waiting.unwrap_or(EndReason::TimedOut),
         ("NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated", _) => EndReason::NodeLost,
         ("Evicted" | "Preempting" | "Preempted", _) => EndReason::Evicted,

@@ -50,8 +50,8 @@ impl Cluster {
     }
 
     /// Selects the objects of one job or of all jobs.
-    async fn known(&self, job: Option<&str>) -> Result<Known, Failure> {
-        let mut known = Known { everywhere: self.everywhere, ..Known::default() };
+    async fn known(&self, job: Option<&str>) -> Result<JobObjects, Failure> {
+        let mut known = JobObjects { everywhere: self.everywhere, ..JobObjects::default() };
         if let Some(name) = job {
             let named = self.named(name)?;
             known.add(&self.job_of(&named).await?, named.kind);
@@ -66,9 +66,9 @@ impl Cluster {
     }
 }
 
-/// Known objects of the selected jobs.
+/// JobObjects objects of the selected jobs.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct JobObjects {
     everywhere: bool,
     /// The selected job; `None` selects all jobs.
     only: Option<Named>,
@@ -77,7 +77,7 @@ struct Known {
     pods: BTreeSet<(String, String)>,
 }
 
-impl Known {
+impl JobObjects {
     fn add(&mut self, job: &Job, kind: Kind) {
         let space = job.k8s_namespace.clone().unwrap_or_default();
         let name = job.spec.job_name.clone().unwrap_or_default();
@@ -197,7 +197,7 @@ fn is_pod_of(pod: &str, workload: &str) -> bool {
 
 /// Stream of events that resumes after the API server closes the watch.
 struct Following {
-    known: Known,
+    known: JobObjects,
     changes: BoxStream<'static, watcher::Result<watcher::Event<core::Event>>>,
     /// Resource version of each delivered event.
     seen: BTreeMap<String, String>,
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn events_name_their_job_and_the_latest_time_they_were_said() {
-        let mut known = Known::default();
+        let mut known = JobObjects::default();
         known.workloads.insert(("ml".to_owned(), "train".to_owned()));
         let event = |kind: &str, name: &str| -> core::Event {
             serde_json::from_value(json!({

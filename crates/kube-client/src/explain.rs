@@ -23,8 +23,8 @@ impl Cluster {
             return Ok(trouble);
         }
         let path = format!("/explain/{}/{}", named.namespace, named.name);
-        let said = self.ask_scheduler("GET", Port::Http, &path, None).await;
-        match said.and_then(|text| answer(&text)) {
+        let message = self.ask_scheduler("GET", Port::Http, &path, None).await;
+        match message.and_then(|text| answer(&text)) {
             Ok(explanation) => Ok(completed(explanation, &job)),
             Err(Failure::NotFound(_)) => {
                 self.seen_from_outside(&named, &job, "the scheduler does not know it (yet)").await
@@ -69,10 +69,10 @@ impl Cluster {
         };
         let pods = self.pods_of(&self.workload(named).await?).await?;
         let reason = show::current(&pods).values().find_map(|pod| ending::of(pod).reason);
-        let said = agentaflow_explain::end(&End { reason, detail: &message, ..End::default() });
+        let text = agentaflow_explain::end(&End { reason, detail: &message, ..End::default() });
         Ok(Some(Explanation {
             status: job.status,
-            detail: Some(format!("Remedy: {}", said.remedy)),
+            detail: Some(format!("Remedy: {}", text.remedy)),
             summary: message,
             end_reason: reason,
             placement: places(job),
@@ -95,7 +95,7 @@ impl Cluster {
         let mut nodes: Vec<&str> = job.tasks.iter().map(|task| task.node_name.as_str()).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let told = match job.status {
+        let text = match job.status {
             JobStatus::Running => format!("Running on {}", nodes.join(", ")),
             JobStatus::Scheduled => format!("Starting on {}", nodes.join(", ")),
             _ => job
@@ -105,7 +105,7 @@ impl Cluster {
         };
         Ok(Explanation {
             status: job.status,
-            summary: format!("{}; {caveat}", told.trim_end_matches('.')),
+            summary: format!("{}; {caveat}", text.trim_end_matches('.')),
             detail: warning.filter(|words| job.wait_reason.as_ref() != Some(words)),
             pending_reason: job.pending_reason.clone(),
             placement: places(job),
@@ -137,16 +137,16 @@ fn unreadable(error: &serde_json::Error) -> Failure {
 }
 
 /// Adds status and cost of the job, which the scheduler does not know.
-fn completed(mut told: Explanation, job: &Job) -> Explanation {
-    told.status = job.status;
-    told.price_per_hour = told.price_per_hour.or(job.price_per_hour);
+fn completed(mut message: Explanation, job: &Job) -> Explanation {
+    message.status = job.status;
+    message.price_per_hour = message.price_per_hour.or(job.price_per_hour);
     if job.status != JobStatus::Pending {
-        told.eta = job.started_at;
-        if told.placement.iter().all(|task| task.gpus.is_empty()) && !job.tasks.is_empty() {
-            told.placement = places(job);
+        message.eta = job.started_at;
+        if message.placement.iter().all(|task| task.gpus.is_empty()) && !job.tasks.is_empty() {
+            message.placement = places(job);
         }
     }
-    told
+    message
 }
 
 fn places(job: &Job) -> Vec<PlannedTask> {
@@ -178,12 +178,12 @@ fn over(job: &Job, output: &str) -> Explanation {
     let message = job.error_message.as_deref().unwrap_or_default();
     let cause = job.end_cause.or_else(|| agentaflow_explain::find_cause(output));
     let (reason, exit_code) = (job.end_reason, job.exit_code);
-    let said = agentaflow_explain::end(&End { reason, cause, exit_code, detail: message });
+    let text = agentaflow_explain::end(&End { reason, cause, exit_code, detail: message });
     Explanation {
-        summary: format!("Failed: {}", said.summary),
+        summary: format!("Failed: {}", text.summary),
         end_reason: agentaflow_explain::end_reason(reason, cause),
         end_cause: cause,
-        detail: Some(format!("Remedy: {}", said.remedy)),
+        detail: Some(format!("Remedy: {}", text.remedy)),
         ..base
     }
 }
@@ -211,9 +211,9 @@ mod tests {
             (job(EndReason::Evicted, None), "", EndReason::Evicted),
         ];
         for (job, output, reason) in table {
-            let told = over(&job, output);
-            assert_eq!(told.end_reason, Some(reason), "{told:?}");
-            assert!(told.detail.is_some(), "{told:?}");
+            let message = over(&job, output);
+            assert_eq!(message.end_reason, Some(reason), "{message:?}");
+            assert!(message.detail.is_some(), "{message:?}");
         }
         let well = over(&Job { status: JobStatus::Completed, ..Job::default() }, "");
         assert_eq!((well.status, well.detail), (JobStatus::Completed, None));
@@ -221,10 +221,10 @@ mod tests {
 
     #[test]
     fn answers_of_older_schedulers_are_understood() {
-        let told = answer(r#"{"state": "Waiting", "reason": "NoRoom", "lines": ["a", "b"]}"#);
-        let told = told.unwrap();
-        let code = told.pending_reason.as_ref().map(PendingReason::code);
-        assert_eq!((told.summary.as_str(), code), ("a; b", Some(PendingCode::NoRoom)));
+        let message = answer(r#"{"state": "Waiting", "reason": "NoRoom", "lines": ["a", "b"]}"#);
+        let message = message.unwrap();
+        let code = message.pending_reason.as_ref().map(PendingReason::code);
+        assert_eq!((message.summary.as_str(), code), ("a; b", Some(PendingCode::NoRoom)));
         assert!(answer("<html>").is_err());
     }
 }

@@ -84,8 +84,8 @@ impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                let told = status.message.trim();
-                let message = if told.is_empty() { status.reason.clone() } else { told.to_owned() };
+                let text = status.message.trim();
+                let message = if text.is_empty() { status.reason.clone() } else { text.to_owned() };
                 Self::of_status(status.code, message)
             }
             kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {

@@ -90,8 +90,8 @@ impl Cluster {
             _ => {}
         }
         let api: Api<Workload> = self.namespaced(&named.namespace);
-        let said = json!({"metadata": {"annotations": {names::COMPLETE: "true"}}});
-        api.patch(&named.name, &PatchParams::default(), &Patch::Merge(said)).await?;
+        let message = json!({"metadata": {"annotations": {names::COMPLETE: "true"}}});
+        api.patch(&named.name, &PatchParams::default(), &Patch::Merge(message)).await?;
         // The state before the change: the scheduler applies the change later.
         Ok(job)
     }

@@ -8,7 +8,7 @@ use agentaflow_kube_core::crd::{GpuNode, GpuNodePhase, GpuStatus};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{self, Pod};
 use agentaflow_kube_core::translate::{
-    self, Namespaces, NodeView, Surroundings, Volumes, gpu_resources,
+    self, Namespaces, NodeView, TranslationContext, Volumes, gpu_resources,
 };
 use k8s_openapi::api::core::v1 as core;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,10 +80,10 @@ impl Seen {
         if !read.is_empty() {
             return Some(read);
         }
-        let said = devices_of(pod);
+        let message = devices_of(pod);
         let instances = self.instances();
         let is_known = |id: &String| instances.iter().any(|gpu| gpu.gpu_uuid.as_ref() == Some(id));
-        (!said.is_empty() && said.iter().all(is_known)).then_some(said)
+        (!message.is_empty() && message.iter().all(is_known)).then_some(message)
     }
 
     pub(super) fn show(&self) -> Node {
@@ -92,7 +92,7 @@ impl Seen {
         let created = self.node.metadata.creation_timestamp.as_ref().map(stamp).unwrap_or_default();
         let beat = self.heartbeat();
         let (volumes, namespaces) = (Volumes::default(), Namespaces::default());
-        let around = Surroundings { volumes: &volumes, namespaces: &namespaces };
+        let around = TranslationContext { volumes: &volumes, namespaces: &namespaces };
         let (mut cpu, mut memory, mut storage) = (0_u64, 0_u64, 0_u64);
         for pod in &self.pods {
             let uses = translate::foreign(pod, &around);
@@ -272,10 +272,11 @@ impl Seen {
 
     fn status(&self) -> NodeStatus {
         let annotations = self.node.metadata.annotations.as_ref();
-        let said = annotations.and_then(|all| all.get(names::NODE_MAINTENANCE)).map(String::as_str);
-        let said = said.or_else(|| self.label(names::NODE_MAINTENANCE)) == Some("true");
+        let message =
+            annotations.and_then(|all| all.get(names::NODE_MAINTENANCE)).map(String::as_str);
+        let message = message.or_else(|| self.label(names::NODE_MAINTENANCE)) == Some("true");
         let phase = self.devices.as_ref().and_then(|devices| devices.status.as_ref()?.phase);
-        if self.is_cordoned() || said || phase == Some(GpuNodePhase::Maintenance) {
+        if self.is_cordoned() || message || phase == Some(GpuNodePhase::Maintenance) {
             NodeStatus::Maintenance
         } else if !self.is_ready() {
             NodeStatus::Inactive
@@ -315,10 +316,10 @@ impl Seen {
 
     fn price_source(&self) -> PriceSource {
         let annotations = self.node.metadata.annotations.as_ref();
-        let said = annotations.and_then(|all| all.get(names::NODE_PRICE));
-        let said = said.is_some_and(|text| translate::micro_dollars(text).is_some());
+        let message = annotations.and_then(|all| all.get(names::NODE_PRICE));
+        let message = message.is_some_and(|text| translate::micro_dollars(text).is_some());
         match () {
-            () if said => PriceSource::Node,
+            () if message => PriceSource::Node,
             () if self.view.prices.is_empty() => PriceSource::Default,
             () => PriceSource::Catalogue,
         }

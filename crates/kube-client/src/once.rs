@@ -25,7 +25,7 @@ pub(super) async fn send(
 
 /// Message of an error response.
 pub(super) fn message(text: &str) -> String {
-    let told: Option<serde_json::Value> = serde_json::from_str(text).ok();
-    let told = told.as_ref().and_then(|told| told["message"].as_str());
-    told.unwrap_or(text.trim()).chars().take(500).collect()
+    let reported: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    let reported = reported.as_ref().and_then(|reported| reported["message"].as_str());
+    reported.unwrap_or(text.trim()).chars().take(500).collect()
 }

@@ -145,7 +145,7 @@ fn written(queue: &QueueSpec, old: GpuQueueSpec) -> Result<GpuQueueSpec, Failure
     })
 }
 
-fn quota(field: &str, said: &QuotaSpec, old: QueueAmounts) -> Result<QueueAmounts, Failure> {
+fn quota(field: &str, message: &QuotaSpec, old: QueueAmounts) -> Result<QueueAmounts, Failure> {
     let whole = |gpus: &GpuAmount| {
         let count = u32::try_from(gpus.0 / 1000).ok().filter(|_| gpus.0.is_multiple_of(1000));
         count.ok_or_else(|| {
@@ -153,13 +153,13 @@ fn quota(field: &str, said: &QuotaSpec, old: QueueAmounts) -> Result<QueueAmount
         })
     };
     let models: Result<_, Failure> =
-        said.gpu_types.iter().map(|(model, gpus)| Ok((model.clone(), whole(gpus)?))).collect();
+        message.gpu_types.iter().map(|(model, gpus)| Ok((model.clone(), whole(gpus)?))).collect();
     let models: std::collections::BTreeMap<String, u32> = models?;
     Ok(QueueAmounts {
-        gpus: said.gpus.as_ref().map(whole).transpose()?.or(old.gpus),
+        gpus: message.gpus.as_ref().map(whole).transpose()?.or(old.gpus),
         models: if models.is_empty() { old.models } else { models },
-        cpu: said.cpu_cores.map(|cores| format!("{}m", cores.0)).or(old.cpu),
-        memory: said.memory.map(|memory| format!("{memory}Mi")).or(old.memory),
+        cpu: message.cpu_cores.map(|cores| format!("{}m", cores.0)).or(old.cpu),
+        memory: message.memory.map(|memory| format!("{memory}Mi")).or(old.memory),
         resources: old.resources,
     })
 }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_queue_says_the_same_in_both_languages() {
-        let said = QueueSpec {
+        let message = QueueSpec {
             name: "research".to_owned(),
             parent: Some("lab".to_owned()),
             weight: Some(50),
@@ -185,14 +185,14 @@ mod tests {
             max_priority: Some(7),
             users: vec!["ml".to_owned()],
         };
-        let object = written(&said, GpuQueueSpec::default()).unwrap();
+        let object = written(&message, GpuQueueSpec::default()).unwrap();
         assert_eq!(object.limit.cpu.as_deref(), Some("64500m"));
-        assert_eq!(read("research".to_owned(), &object), said);
+        assert_eq!(read("research".to_owned(), &object), message);
         let again = written(
             &QueueSpec { name: "research".to_owned(), ..QueueSpec::default() },
             object.clone(),
         );
-        assert_eq!(again.unwrap(), object, "what is not said stays");
+        assert_eq!(again.unwrap(), object, "unset fields stay");
     }
 
     #[test]
@@ -200,9 +200,9 @@ mod tests {
         let all = GpuQueueSpec { namespaces: vec!["*".to_owned()], ..GpuQueueSpec::default() };
         assert!(read("q".to_owned(), &all).users.is_empty());
         let half = QuotaSpec { gpus: Some(GpuAmount(500)), ..QuotaSpec::default() };
-        let said = QueueSpec { limit: half, ..QueueSpec::default() };
-        assert!(written(&said, all.clone()).unwrap_err().to_string().contains("whole GPUs"));
-        let said = QueueSpec { max_priority: Some(11), ..QueueSpec::default() };
-        assert!(written(&said, all).is_err());
+        let message = QueueSpec { limit: half, ..QueueSpec::default() };
+        assert!(written(&message, all.clone()).unwrap_err().to_string().contains("whole GPUs"));
+        let message = QueueSpec { max_priority: Some(11), ..QueueSpec::default() };
+        assert!(written(&message, all).is_err());
     }
 }

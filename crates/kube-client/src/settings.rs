@@ -21,8 +21,8 @@ impl Cluster {
     pub async fn strategy(&self) -> Result<String, Failure> {
         let api: Api<ConfigMap> = self.namespaced(&self.system);
         let map = api.get_opt(names::SCHEDULER_CONFIG).await?;
-        let said = map.and_then(|map| map.data?.remove(STRATEGY));
-        if let Some(name) = said.filter(|name| !name.trim().is_empty()) {
+        let message = map.and_then(|map| map.data?.remove(STRATEGY));
+        if let Some(name) = message.filter(|name| !name.trim().is_empty()) {
             return Ok(name.trim().to_owned());
         }
         let api: Api<Deployment> = self.namespaced(&self.system);

@@ -217,9 +217,9 @@ fn tasks(pods: &BTreeMap<u32, &Pod>, nodes: Option<&str>, phase: WorkloadPhase) 
 /// GPUs of a pod: assigned by the kubelet, otherwise chosen by the scheduler.
 pub(super) fn gpus(pod: &Pod) -> Vec<String> {
     let annotations = pod.metadata.annotations.as_ref();
-    let told = annotations
+    let message = annotations
         .and_then(|all| all.get(names::POD_DEVICES).or_else(|| all.get(names::POD_ASSIGNED_GPU)));
-    let listed = told.map(String::as_str).unwrap_or_default().split(',').map(str::trim);
+    let listed = message.map(String::as_str).unwrap_or_default().split(',').map(str::trim);
     let listed = listed.filter(|gpu| !gpu.is_empty());
     listed.map(|gpu| gpu.rsplit_once('/').map_or(gpu, |(_, id)| id).to_owned()).collect()
 }
@@ -261,9 +261,9 @@ fn end_reason(phase: WorkloadPhase, ending: &Ending) -> Option<EndReason> {
 /// Condition with the pending reason of a workload.
 fn unschedulable(conditions: &[Condition], phase: WorkloadPhase) -> Option<&Condition> {
     let waits = condition(conditions, "Schedulable")?;
-    let told =
+    let text =
         phase == WorkloadPhase::Pending && waits.status != "True" && !waits.message.is_empty();
-    told.then_some(waits)
+    text.then_some(waits)
 }
 
 fn pending_reason(condition: &Condition) -> PendingReason {

@@ -49,14 +49,14 @@ fn healthy(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
     if let Err(message) = &seen.gpus {
         return (false, "DriverFailed", message.clone());
     }
-    let told = |available: bool| -> Vec<String> {
+    let text = |available: bool| -> Vec<String> {
         let troubled = devices.iter().filter(|known| known.reading.available == available);
         let message = |known: &DeviceRecord| {
             Some(format!("{}: {}", known.device.id, known.health.problem.as_ref()?.message))
         };
         troubled.filter_map(message).collect()
     };
-    let (sick, watched) = (told(false), told(true));
+    let (sick, watched) = (text(false), text(true));
     match (sick.is_empty(), watched.is_empty()) {
         (false, _) => (false, "GPUUnhealthy", sick.join("; ")),
         (true, false) => (true, "GPUWatched", watched.join("; ")),

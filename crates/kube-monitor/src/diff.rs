@@ -73,8 +73,8 @@ pub fn diff(
 /// True if a reading changed by more than its step, or any other field changed.
 fn is_significant(old: &GpuNodeStatus, new: &GpuNodeStatus) -> bool {
     let conditions = |status: &GpuNodeStatus| -> Vec<[String; 4]> {
-        let told = status.conditions.iter();
-        told.map(|c| [c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone()])
+        let text = status.conditions.iter();
+        text.map(|c| [c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone()])
             .collect()
     };
     old.phase != new.phase

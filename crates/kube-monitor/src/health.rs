@@ -112,11 +112,11 @@ impl Health {
     #[must_use]
     pub fn after(&self, look: DeviceObservation<'_>, fresh: bool) -> Self {
         let before = if fresh { &Self::default() } else { self };
-        let told = match look {
+        let message = match look {
             DeviceObservation::Sample(sample) => sample.xid,
             _ => None,
         };
-        let xid = told.or(before.xid);
+        let xid = message.or(before.xid);
         let overheated = before.problem.as_ref().is_some_and(|old| old.cause == Cause::Overheated);
         let found = diagnose(look, xid, overheated);
         let Some(old) = &before.problem else { return Self { problem: found, xid } };
@@ -204,9 +204,9 @@ mod tests {
         let mut health = Health::default();
         for (step, (look, available, cause)) in looks.iter().enumerate() {
             health = health.after(*look, false);
-            let told =
+            let message =
                 (health.is_available(), health.problem.as_ref().map(|problem| problem.cause));
-            assert_eq!(told, (*available, *cause), "step {step}: {health:?}");
+            assert_eq!(message, (*available, *cause), "step {step}: {health:?}");
         }
     }
 

@@ -64,11 +64,11 @@ impl Kubelet {
 
     /// Queries all NVIDIA devices.
     pub async fn ask(&mut self) -> Result<KubeletDevices, KubeletError> {
-        let told = self.ask_once().await;
-        if told.is_err() {
+        let message = self.ask_once().await;
+        if message.is_err() {
             self.channel = None;
         }
-        told
+        message
     }
 
     async fn ask_once(&mut self) -> Result<KubeletDevices, KubeletError> {

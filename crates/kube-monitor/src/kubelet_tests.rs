@@ -43,10 +43,10 @@ impl tower::Service<http::Request<Body>> for FakeKubelet {
                     tonic::server::Grpc::new(codec).unary(StubResponse(Ok(list)), request).await
                 }
                 ALLOCATABLE => {
-                    let told = this.allocatable.lock().unwrap().clone();
-                    let told = told.ok_or_else(|| Status::unimplemented("an old kubelet"));
+                    let output = this.allocatable.lock().unwrap().clone();
+                    let output = output.ok_or_else(|| Status::unimplemented("an old kubelet"));
                     let codec: ProstCodec<AllocatableResponse, Empty> = ProstCodec::default();
-                    tonic::server::Grpc::new(codec).unary(StubResponse(told), request).await
+                    tonic::server::Grpc::new(codec).unary(StubResponse(output), request).await
                 }
                 _ => Status::internal("device manager is not ready").into_http(),
             };
@@ -126,12 +126,12 @@ async fn the_kubelet_tells_which_pod_has_which_gpu() {
         ],
     });
     let server = serve(fake, &socket);
-    let told = Kubelet::new(&socket).ask().await.unwrap();
+    let output = Kubelet::new(&socket).ask().await.unwrap();
     assert_eq!(
-        told.allocations,
+        output.allocations,
         [allocation("train", &["GPU-a", "GPU-b"]), allocation("slice", &["MIG-1"])]
     );
-    assert_eq!(told.allocatable, ["GPU-a", "GPU-b"]);
+    assert_eq!(output.allocatable, ["GPU-a", "GPU-b"]);
     server.abort();
 }
 
@@ -158,10 +158,10 @@ async fn a_kubelet_that_fails_or_is_restarted_is_asked_again() {
     std::fs::remove_file(&socket).unwrap();
     let server = serve(fake, &socket);
     // The first call may use the closed connection.
-    let mut told = kubelet.ask().await;
-    if told.is_err() {
-        told = kubelet.ask().await;
+    let mut output = kubelet.ask().await;
+    if output.is_err() {
+        output = kubelet.ask().await;
     }
-    assert_eq!(told.unwrap().allocations.len(), 1);
+    assert_eq!(output.unwrap().allocations.len(), 1);
     server.abort();
 }

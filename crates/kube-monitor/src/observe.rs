@@ -108,15 +108,15 @@ pub fn restore(published: Option<&GpuNode>, line: Option<&str>) -> MonitorState 
     let Some(published) = published else { return MonitorState::default() };
     let status = published.status.clone().unwrap_or_default();
     let known = |device: &GpuDevice| {
-        let told = line.devices.iter().find(|told| told.id == device.id);
+        let reported = line.devices.iter().find(|reported| reported.id == device.id);
         let reading = status.gpu_status.iter().find(|status| status.id == device.id);
-        let problem = told.and_then(|told| {
-            let message = told.reason.clone().unwrap_or_default();
-            Some(HealthProblem { cause: told.cause?, message, better: 0 })
+        let problem = reported.and_then(|reported| {
+            let message = reported.reason.clone().unwrap_or_default();
+            Some(HealthProblem { cause: reported.cause?, message, better: 0 })
         });
         DeviceRecord {
             device: device.clone(),
-            health: Health { problem, xid: told.and_then(|told| told.xid) },
+            health: Health { problem, xid: reported.and_then(|reported| reported.xid) },
             reading: reading
                 .cloned()
                 .unwrap_or_else(|| GpuStatus { id: device.id.clone(), ..GpuStatus::default() }),

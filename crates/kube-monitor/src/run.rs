@@ -211,14 +211,14 @@ impl Monitor {
             Ok(readings) => (readings, None),
             Err(error) => (GpuReadings::default(), Some(error.to_string())),
         };
-        let told = self.ask_kubelet().await;
+        let text = self.ask_kubelet().await;
         let pods = self.watch.pods();
         let owner = |pid| readings.owners.get(&pid).cloned();
         let used =
             usage::by_pod(&readings.processes, &readings.loads, owner, &watch::by_uid(&pods));
-        let facts = NodeFacts { replicas: replicas(&facts, told.as_ref()), ..facts };
+        let facts = NodeFacts { replicas: replicas(&facts, text.as_ref()), ..facts };
         let devices = devices(&readings, &memory);
-        let holders = self.holders(&devices, told.as_ref(), &used, &pods, facts.replicas);
+        let holders = self.holders(&devices, text.as_ref(), &used, &pods, facts.replicas);
         let seen = Observation {
             node: facts,
             gpus: failed.clone().map_or_else(|| Ok(readings.gpus), Err),
@@ -238,10 +238,10 @@ impl Monitor {
         });
         match failed {
             Some(message) => self.warn_once(&message),
-            None if told.is_some() => self.warned.clear(),
+            None if text.is_some() => self.warned.clear(),
             None => {}
         }
-        self.kubelet_devices = if told.is_some() { holders } else { PodDevices::default() };
+        self.kubelet_devices = if text.is_some() { holders } else { PodDevices::default() };
         self.memory = Some(report.memory.clone());
         self.publisher.tell(report.events.clone(), now);
         self.report = Some(report);
@@ -273,7 +273,7 @@ impl Monitor {
 
     async fn ask_kubelet(&mut self) -> Option<KubeletDevices> {
         match self.kubelet.ask().await {
-            Ok(told) => Some(told),
+            Ok(message) => Some(message),
             Err(error @ KubeletError::Absent(_)) => {
                 self.warn_once(&format!("{error}; GPU owners are derived from processes"));
                 None
@@ -290,13 +290,13 @@ impl Monitor {
     fn holders(
         &self,
         devices: &[Device],
-        told: Option<&KubeletDevices>,
+        message: Option<&KubeletDevices>,
         used: &usage::PodUse,
         pods: &[Arc<slim::Pod>],
         replicas: u32,
     ) -> PodDevices {
-        if let Some(told) = told {
-            return PodDevices::of(&told.allocations, devices, replicas);
+        if let Some(message) = message {
+            return PodDevices::of(&message.allocations, devices, replicas);
         }
         if !devices.iter().any(|device| device.simulated) {
             return PodDevices::of(&usage::holders(used), devices, replicas);
@@ -352,12 +352,12 @@ fn load(holders: &PodDevices, devices: &[Device]) -> Vec<(String, u32, u64)> {
 }
 
 /// Time slices of each device: from the node's label, else from the kubelet's device ids.
-fn replicas(facts: &NodeFacts, told: Option<&KubeletDevices>) -> u32 {
+fn replicas(facts: &NodeFacts, message: Option<&KubeletDevices>) -> u32 {
     if facts.replicas > 1 {
         return facts.replicas;
     }
     let mut slices: BTreeMap<&str, u32> = BTreeMap::new();
-    for id in told.map(|told| &told.allocatable).into_iter().flatten() {
+    for id in message.map(|message| &message.allocatable).into_iter().flatten() {
         if let Some((device, _)) = id.split_once("::") {
             *slices.entry(device).or_default() += 1;
         }

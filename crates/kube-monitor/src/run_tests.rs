@@ -5,20 +5,20 @@ use serde_json::json;
 
 #[test]
 fn time_slices_are_read_off_the_node_or_off_what_the_kubelet_can_give() {
-    let told = |ids: &[&str]| KubeletDevices {
+    let output = |ids: &[&str]| KubeletDevices {
         allocatable: ids.iter().map(|id| (*id).to_owned()).collect(),
         ..KubeletDevices::default()
     };
     let facts = |replicas| NodeFacts { replicas, ..NodeFacts::default() };
-    let sliced = told(&["GPU-a::0", "GPU-a::1", "GPU-b::0", "GPU-b::1"]);
-    for (label, told, expected) in [
+    let sliced = output(&["GPU-a::0", "GPU-a::1", "GPU-b::0", "GPU-b::1"]);
+    for (label, output, expected) in [
         (1, None, 1),
         (4, None, 4),
         (4, Some(&sliced), 4),
         (1, Some(&sliced), 2),
-        (1, Some(&told(&["GPU-a", "GPU-b"])), 1),
+        (1, Some(&output(&["GPU-a", "GPU-b"])), 1),
     ] {
-        assert_eq!(replicas(&facts(label), told), expected);
+        assert_eq!(replicas(&facts(label), output), expected);
     }
 }
 
@@ -40,9 +40,9 @@ fn simulated_gpus_are_busy_where_the_scheduler_put_pods() {
 #[tokio::test]
 async fn a_driver_that_failed_is_opened_again() {
     let broken = Arc::new(std::sync::atomic::AtomicBool::new(true));
-    let told = Arc::clone(&broken);
+    let output = Arc::clone(&broken);
     let opener: Opener = Arc::new(move || {
-        if told.load(std::sync::atomic::Ordering::Relaxed) {
+        if output.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(GpuError::Broken("version mismatch".into()));
         }
         Ok(Box::new(Simulated::new(&SimulatedSpec { count: 2, ..SimulatedSpec::default() })?))

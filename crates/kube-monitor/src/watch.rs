@@ -126,9 +126,9 @@ mod tests {
             pod("liar", "3", json!({"kubernetes.io/config.hash": "unknown"})),
             pod("thief", "4", mirror("1")),
         ]);
-        let told: Vec<_> = names.iter().map(|(uid, pod)| (&**uid, &*pod.name)).collect();
+        let message: Vec<_> = names.iter().map(|(uid, pod)| (&**uid, &*pod.name)).collect();
         let expected =
             [("1", "victim"), ("2", "static"), ("3", "liar"), ("4", "thief"), ("file", "static")];
-        assert_eq!(told, expected);
+        assert_eq!(message, expected);
     }
 }

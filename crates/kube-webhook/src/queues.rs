@@ -129,12 +129,12 @@ mod tests {
             ("right", "left"),
         ];
         let others = others.map(|(name, parent)| (name.to_owned(), queue(parent))).into();
-        let said = check(name, &serde_json::from_value(spec.clone()).unwrap(), &others)
+        let message = check(name, &serde_json::from_value(spec.clone()).unwrap(), &others)
             .problems
             .join("; ");
-        assert_eq!(said.is_empty(), words.is_empty(), "{name} {spec}: {said}");
+        assert_eq!(message.is_empty(), words.is_empty(), "{name} {spec}: {message}");
         for word in words {
-            assert!(said.contains(word), "no `{word}` in: {said}");
+            assert!(message.contains(word), "no `{word}` in: {message}");
         }
     }
 

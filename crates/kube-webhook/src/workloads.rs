@@ -225,10 +225,14 @@ mod tests {
             "gpuMemoryRequired": 0, "podTemplate": {}, "queue": name, "priority": priority,
         });
         let result = queue(&serde_json::from_value(spec).unwrap(), namespace, &queues());
-        let said = result.problems.join("; ");
-        assert_eq!(said.is_empty(), words.is_empty(), "{namespace} {name:?} {priority}: {said}");
+        let message = result.problems.join("; ");
+        assert_eq!(
+            message.is_empty(),
+            words.is_empty(),
+            "{namespace} {name:?} {priority}: {message}"
+        );
         for word in words {
-            assert!(said.contains(word), "no `{word}` in: {said}");
+            assert!(message.contains(word), "no `{word}` in: {message}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agentaflow_engine::{Gpu, GpuHealth};
-use agentaflow_kube_core::translate::{self, Namespaces, Surroundings, Volumes};
+use agentaflow_kube_core::translate::{self, Namespaces, TranslationContext, Volumes};
 use agentaflow_kube_core::{names as kube_names, slim};
 use agentaflow_manifest::cloud::gpu_named;
 use thiserror::Error;
@@ -52,7 +52,7 @@ pub(crate) struct Offer {
 pub(crate) fn offer(node: &slim::Node, pods: &[Arc<slim::Pod>], owner: &str) -> Offer {
     let view = translate::node(node, None, None);
     let (volumes, namespaces) = (Volumes::default(), Namespaces::default());
-    let around = Surroundings { volumes: &volumes, namespaces: &namespaces };
+    let around = TranslationContext { volumes: &volumes, namespaces: &namespaces };
     let (mut gpus, mut cpu, mut memory, mut storage) = (0_u64, 0_u64, 0_u64, 0_u64);
     for pod in pods.iter().filter(|pod| !has_ended(pod) && !is_ours(pod, owner)) {
         let uses = translate::foreign(pod, &around);

@@ -12,7 +12,7 @@ use agentaflow_agent::runtime::{
     Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage,
 };
 use agentaflow_api::job::Runtime as RuntimeKind;
-use agentaflow_api::link::{KubernetesPlace, StopCause, TaskKey};
+use agentaflow_api::link::{KubernetesObjects, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Gpu;
 use agentaflow_manifest::catalogue::Catalogue;
@@ -282,9 +282,9 @@ impl Runtime for Jobs {
         Vec::new()
     }
 
-    fn kubernetes_objects(&self, key: TaskKey) -> Option<KubernetesPlace> {
+    fn kubernetes_objects(&self, key: TaskKey) -> Option<KubernetesObjects> {
         let task = self.watch.task(key);
-        Some(KubernetesPlace {
+        Some(KubernetesObjects {
             namespace: self.settings.namespace.clone(),
             job_name: task.job.map_or_else(|| job_name(key), |job| job.name_any()),
             pod_name: task.pod?.name_any(),

@@ -16,7 +16,7 @@ use thiserror::Error;
 use agentaflow_api::end::{EndReason, StartFailure};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::job::Runtime as RuntimeKind;
-use agentaflow_api::link::{Assignment, KubernetesPlace, StopCause, TaskKey};
+use agentaflow_api::link::{Assignment, KubernetesObjects, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
 /// Capabilities of a container. All other capabilities are dropped, above all `NET_RAW` (forged packets), `MKNOD` (devices)
@@ -119,7 +119,7 @@ pub trait Runtime: Send + Sync + 'static {
     /// Process ids of a task in the host's pid namespace.
     async fn pids(&self, key: TaskKey) -> Vec<u32>;
     /// Kubernetes objects of a task, for a runtime that uses Kubernetes.
-    fn kubernetes_objects(&self, _key: TaskKey) -> Option<KubernetesPlace> {
+    fn kubernetes_objects(&self, _key: TaskKey) -> Option<KubernetesObjects> {
         None
     }
     /// Extends leased tasks: the lease is valid for `left` from now.

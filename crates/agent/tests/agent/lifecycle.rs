@@ -211,13 +211,13 @@ async fn a_process_of_a_root_agent_is_not_root_and_cannot_change_its_task_folder
     let bed = TestBed::new().await;
     let agent = bed.agent();
     let script = "id -u; id -G; cat ../assignment.json 2>/dev/null; rm -f ../output.log 2>/dev/null; \
-                  touch here && echo said > /dev/stdout; ls";
+                  touch here && echo message > /dev/stdout; ls";
     let key = bed.assign(shell(1, script));
     assert_eq!(bed.server.ended(key).await.exit_code, Some(0));
     let log = bed.server.log(key);
     let lines: Vec<&str> = log.lines().collect();
     assert!(lines[0] != "0" && lines[1] == "65534", "{log}");
-    assert_eq!(lines[2..], ["said", "here"], "{log}");
+    assert_eq!(lines[2..], ["message", "here"], "{log}");
     agent.stop().await;
 }
 

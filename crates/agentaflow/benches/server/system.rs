@@ -99,8 +99,8 @@ impl System {
     fn wait(&self, test: impl Fn(&Self) -> bool) {
         let since = Instant::now();
         while !test(self) {
-            let said = || fs::read_to_string(self.path("server.log")).unwrap_or_default();
-            assert!(since.elapsed() < Duration::from_secs(30), "not ready: {}", said());
+            let message = || fs::read_to_string(self.path("server.log")).unwrap_or_default();
+            assert!(since.elapsed() < Duration::from_secs(30), "not ready: {}", message());
             sleep(Duration::from_millis(10));
         }
     }

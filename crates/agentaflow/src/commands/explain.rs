@@ -65,31 +65,33 @@ pub(super) fn named(submission: &Submission, all: &[Submission]) -> String {
     }
 }
 
-pub(super) fn words(said: &Explanation) -> String {
-    let mut text = output::wrapped(&one_line(&said.summary), "", "");
+pub(super) fn words(explanation: &Explanation) -> String {
+    let mut text = output::wrapped(&one_line(&explanation.summary), "", "");
     let mut add = |line: &str| text.push_str(&output::wrapped(&one_line(line), "  ", "    "));
-    if let Some(detail) = said.detail.as_deref() {
+    if let Some(detail) = explanation.detail.as_deref() {
         add(detail);
     }
-    if let Some(position) = said.position {
-        add(&agentaflow_explain::position(position, said.waiting));
+    if let Some(position) = explanation.position {
+        add(&agentaflow_explain::position(position, explanation.waiting));
     }
-    if !said.eta_text.is_empty() {
-        add(&said.eta_text);
+    if !explanation.eta_text.is_empty() {
+        add(&explanation.eta_text);
     }
-    if let Some(line) = agentaflow_explain::alternatives(said.would_start_now.iter().cloned()) {
+    if let Some(line) =
+        agentaflow_explain::alternatives(explanation.would_start_now.iter().cloned())
+    {
         add(&line);
     }
-    for node in &said.closest {
+    for node in &explanation.closest {
         add(&format!("{}: {}", node.node_name, node.lacks));
     }
-    for task in &said.placement {
+    for task in &explanation.placement {
         let simulated = if task.simulated { " (SIMULATED)" } else { "" };
         let gpus = if task.gpus.is_empty() { "no GPU".to_owned() } else { gpus(&task.gpus) };
         add(&format!("task {} on {}: {gpus}{simulated}", task.task, task.node_name));
     }
-    if let Some(price) = said.price_per_hour.filter(|price| price.0 > 0) {
-        let all = said.estimated_cost.map(|cost| format!(", {} in total", money(cost)));
+    if let Some(price) = explanation.price_per_hour.filter(|price| price.0 > 0) {
+        let all = explanation.estimated_cost.map(|cost| format!(", {} in total", money(cost)));
         add(&format!("{} per hour{}", money(price), all.unwrap_or_default()));
     }
     text

@@ -140,8 +140,8 @@ fn shorten<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], room: usiz
     let Some(last) = shown.last().filter(|last| may_be_cut(last)) else { return };
     let Some(short) = last.short else { return };
     for (line, row) in lines.iter_mut().skip(1).zip(rows) {
-        let said = (last.cell)(row);
-        let head = line.strip_suffix(said.as_str()).map(str::to_owned);
+        let message = (last.cell)(row);
+        let head = line.strip_suffix(message.as_str()).map(str::to_owned);
         if let Some(head) = head.filter(|_| width_of(line) > room) {
             *line = head + &short(row);
         }

@@ -44,15 +44,15 @@ pub(crate) fn check(path: &Path, program: &str, stage: &mut impl Stage) {
         fs::create_dir(home.path().join(folder)).unwrap();
     }
     symlink(program, home.path().join("bin/agentaflow")).unwrap();
-    let mut told = String::new();
+    let mut output = String::new();
     for step in steps(&written) {
-        told.push_str(&carry_out(&step, stage, home.path()));
+        output.push_str(&carry_out(&step, stage, home.path()));
     }
     if std::env::var_os("UPDATE").is_some_and(|value| !value.is_empty()) {
-        fs::write(path, told).unwrap();
-    } else if told != written {
+        fs::write(path, output).unwrap();
+    } else if output != written {
         let name = path.display();
-        panic!("{name} is not what comes out:\n{}", difference(&written, &told));
+        panic!("{name} is not what comes out:\n{}", difference(&written, &output));
     }
 }
 
@@ -172,9 +172,9 @@ fn shown(ran: &Came) -> String {
 }
 
 /// The first difference with context.
-fn difference(written: &str, told: &str) -> String {
-    let (written, told): (Vec<_>, Vec<_>) = (written.lines().collect(), told.lines().collect());
-    let same = written.iter().zip(&told).take_while(|(a, b)| a == b).count();
+fn difference(written: &str, output: &str) -> String {
+    let (written, output): (Vec<_>, Vec<_>) = (written.lines().collect(), output.lines().collect());
+    let same = written.iter().zip(&output).take_while(|(a, b)| a == b).count();
     let from = same.saturating_sub(6);
     let part = |lines: &[&str], mark: &str| {
         let upto = (same + 12).min(lines.len());
@@ -183,6 +183,6 @@ fn difference(written: &str, told: &str) -> String {
             text
         })
     };
-    let (written, told) = (part(&written, "-"), part(&told, "+"));
-    format!("from line {}\n{written}\n{told}\nUPDATE=1 writes it anew", from + 1)
+    let (written, output) = (part(&written, "-"), part(&output, "+"));
+    format!("from line {}\n{written}\n{output}\nUPDATE=1 writes it anew", from + 1)
 }

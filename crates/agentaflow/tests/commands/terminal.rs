@@ -125,10 +125,10 @@ fn signals_without_a_terminal_stop_the_job_however_many_come() {
             sleep(Duration::from_millis(5));
         }
         let ended = child.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(130), "{told}");
-        assert!(told.contains(&format!("Cancelling job {id}")), "{told}");
-        assert!(told.ends_with("cancelled before it started\n"), "{told}");
+        let output = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(130), "{output}");
+        assert!(output.contains(&format!("Cancelling job {id}")), "{output}");
+        assert!(output.ends_with("cancelled before it started\n"), "{output}");
         assert_eq!(cluster.job(id)["status"], "cancelled");
     }
 }

@@ -51,9 +51,9 @@ async fn keda_and_karpenter_accept_generated_objects() {
     }
     for line in LINES {
         let output = generate(&share, &format!("{line} --apply --dry-run")).await;
-        let (said, errors) = texts(&output);
+        let (message, errors) = texts(&output);
         assert!(output.status.success(), "{line}: {errors}");
-        assert!(said.ends_with(" applied (dry run)\n"), "{said}");
+        assert!(message.ends_with(" applied (dry run)\n"), "{message}");
     }
     // Strict validation rejects unknown fields.
     let pool = texts(&generate(&share, "nodepool --gpu a100").await).0;

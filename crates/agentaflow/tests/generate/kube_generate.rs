@@ -42,11 +42,11 @@ async fn the_api_server_takes_whatever_is_generated() {
     share.apply_file("deploy/crds").await;
     for line in LINES {
         let output = generate(&share, &format!("{line} --apply --dry-run")).await;
-        let (said, errors) = texts(&output);
+        let (message, errors) = texts(&output);
         assert!(output.status.success(), "{line}: {errors}");
         assert!(
-            !said.is_empty() && said.lines().all(|line| line.ends_with(" applied (dry run)")),
-            "{said}"
+            !message.is_empty() && message.lines().all(|line| line.ends_with(" applied (dry run)")),
+            "{message}"
         );
     }
 }
@@ -59,9 +59,12 @@ async fn apply_is_idempotent() {
         format!("model-server --name llm --image vllm:v1 --namespace {} --apply", share.namespace);
     for _ in 0..2 {
         let output = generate(&share, &line).await;
-        let (said, errors) = texts(&output);
+        let (message, errors) = texts(&output);
         assert!(output.status.success(), "{errors}");
-        assert_eq!(said, "deployment.apps/llm applied\npersistentvolumeclaim/llm-models applied\n");
+        assert_eq!(
+            message,
+            "deployment.apps/llm applied\npersistentvolumeclaim/llm-models applied\n"
+        );
     }
     let path = format!("/apis/apps/v1/namespaces/{}/deployments/llm", share.namespace);
     let found = share.request("GET", &path, None).await.json();

@@ -63,9 +63,9 @@ fn a_file_is_not_overwritten_by_accident() {
     let folder = folder("generate-file");
     let line = "generate pvc --name one --output-file claim.yaml";
     assert_eq!(printed(&folder, line), "");
-    let (code, said) = failure(&folder, &line.replace("one", "two"));
+    let (code, message) = failure(&folder, &line.replace("one", "two"));
     assert_eq!(code, 2);
-    assert!(said.contains("`claim.yaml` exists; use --force to overwrite it"), "{said}");
+    assert!(message.contains("`claim.yaml` exists; use --force to overwrite it"), "{message}");
     let text = || std::fs::read_to_string(folder.join("claim.yaml")).unwrap();
     assert!(text().contains("name: one"));
     printed(&folder, &line.replace("one", "two --force"));
@@ -96,18 +96,18 @@ fn detected_requirements_are_applied_and_explained() {
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
     };
     let line = "job --name serve --image serve:v1 --gpus 4";
-    let (code, manifest, said) = run(line, &["--detect", "Serve Llama-3 70B in bf16"]);
-    assert_eq!(code, 0, "{said}");
+    let (code, manifest, message) = run(line, &["--detect", "Serve Llama-3 70B in bf16"]);
+    assert_eq!(code, 0, "{message}");
     assert!(manifest.contains("accelerator: nvidia-a100-80gb"), "{manifest}");
     assert!(manifest.contains("nvidia.com/gpu: \"4\""), "{manifest}");
-    assert!(said.starts_with("note: ML workload (inference), "), "{said}");
+    assert!(message.starts_with("note: ML workload (inference), "), "{message}");
     for part in ["2 × a100-80gb, ", "weights: 70B × 2 bytes", "note: --gpus 4 overrides 2"] {
-        assert!(said.contains(part), "{part} is not in {said}");
+        assert!(message.contains(part), "{part} is not in {message}");
     }
     std::fs::write(folder.join("requirements.txt"), "torch\ntransformers\n").unwrap();
-    let (code, manifest, said) =
+    let (code, manifest, message) =
         run("pod --name one --image one:v1", &["--detect", "requirements.txt"]);
-    assert_eq!((code, manifest.contains("nvidia.com/gpu")), (0, true), "{said}");
+    assert_eq!((code, manifest.contains("nvidia.com/gpu")), (0, true), "{message}");
     for (about, words) in [
         (
             ["--detect", "import a csv into the database"],
@@ -116,10 +116,10 @@ fn detected_requirements_are_applied_and_explained() {
         (["--detect", "absent/requirements.txt"], "no such file or directory"),
         (["--detect", "Full fine-tuning of a 70B model in bf16"], "use `generate workload`"),
     ] {
-        let (code, manifest, said) = run("job --name a --image a:v1", &about);
-        assert_ne!(code, 0, "{said}");
+        let (code, manifest, message) = run("job --name a --image a:v1", &about);
+        assert_ne!(code, 0, "{message}");
         assert_eq!(manifest, "");
-        assert!(said.contains(words), "{said}");
+        assert!(message.contains(words), "{message}");
     }
 }
 
@@ -227,9 +227,9 @@ fn invalid_options_are_reported_on_one_line() {
         ),
         ("generate everything", 2, "unrecognized subcommand 'everything'"),
     ] {
-        let (found, said) = failure(&folder, line);
-        assert_eq!(found, code, "{line}: {said}");
-        assert!(said.contains(words), "{line}: {said}");
+        let (found, message) = failure(&folder, line);
+        assert_eq!(found, code, "{line}: {message}");
+        assert!(message.contains(words), "{line}: {message}");
     }
 }
 
@@ -242,9 +242,9 @@ fn an_error_on_stdin_has_its_line() {
     child.stdin.take().unwrap().write_all(b"gpus: eight\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
     let words = "error: stdin, line 1, column 1: gpus: invalid type: string \"eight\", expected a whole number";
-    assert!(said.starts_with(words), "{said}");
+    assert!(message.starts_with(words), "{message}");
 }
 
 #[test]
@@ -255,8 +255,8 @@ fn a_template_is_a_commented_workload_under_both_names_of_the_command() {
     assert!(text.contains("# "), "{text}");
     let workload: GpuWorkload = serde_saphyr::from_str(&text).unwrap();
     assert_eq!(workload.metadata.name.as_deref(), Some("my-training-job"));
-    let (code, said) = failure(&folder, "generate-template my-workload.yaml");
-    assert_eq!((code, said.contains("use --force to overwrite it")), (2, true), "{said}");
+    let (code, output) = failure(&folder, "generate-template my-workload.yaml");
+    assert_eq!((code, output.contains("use --force to overwrite it")), (2, true), "{output}");
     assert_eq!(printed(&folder, "--mode=cli generate-template -"), text);
 }
 

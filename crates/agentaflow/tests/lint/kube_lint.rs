@@ -185,9 +185,9 @@ async fn a_namespace_that_is_misspelt_is_not_called_clean() {
         let mut command = Command::new(PROGRAM);
         command.args(["lint", "--cluster", "-n", &namespace, "--kubeconfig"]);
         let output = command.arg(&share.cluster.kubeconfig).output().await.unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(words), "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert!(message.contains(words), "{message}");
     }
 }
 
@@ -212,9 +212,9 @@ async fn the_api_server_accepts_a_fixed_manifest() {
         let mended = share.file(file);
         std::fs::write(&mended, &printed).unwrap();
         let output = Command::new(PROGRAM).args(["lint", "--fix"]).arg(&mended).output().await;
-        let said = String::from_utf8(output.unwrap().stdout).unwrap();
+        let message = String::from_utf8(output.unwrap().stdout).unwrap();
         let text = std::fs::read_to_string(&mended).unwrap();
-        assert_ne!(text, printed, "{file}: {said}");
+        assert_ne!(text, printed, "{file}: {message}");
         for object in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
             if refused {
                 share.apply_object(object).await;

@@ -152,10 +152,10 @@ fn a_patch_of_kustomize_is_no_whole_object() {
     fs::write(folder.join("good.yaml"), CLEAN).unwrap();
     let names = "patches:\n- path: ../more.yaml\npatchesStrategicMerge: [less.yaml]\n";
     fs::write(folder.join("overlay/kustomization.yaml"), names).unwrap();
-    let (code, _, said) = check(&folder, "-v .", "");
-    assert_eq!(code, 0, "{said}");
+    let (code, _, output) = check(&folder, "-v .", "");
+    assert_eq!(code, 0, "{output}");
     for name in ["more.yaml", "overlay/less.yaml"] {
-        assert!(said.contains(&format!("note: {name}: Kustomize patch")), "{said}");
+        assert!(output.contains(&format!("note: {name}: Kustomize patch")), "{output}");
     }
     // An operand must contain an object.
     let (code, found, _) = check(&folder, "more.yaml", "");
@@ -187,9 +187,9 @@ fn an_operand_without_an_object_is_an_error() {
         ("values.yaml good.yaml", "", "values.yaml: error AF000 no Kubernetes object"),
         ("comments.yaml", "", "comments.yaml: error AF000 it contains only comments"),
     ];
-    for (line, input, said) in table {
+    for (line, input, output) in table {
         let (code, out, errors) = check(&folder, line, input);
-        assert!(code == 1 && out.starts_with(said), "{line}: {code} {out}{errors}");
+        assert!(code == 1 && out.starts_with(output), "{line}: {code} {out}{errors}");
     }
     // An empty list and an empty directory are valid.
     let empty = "apiVersion: v1\nkind: List\nitems: []\n";
@@ -214,9 +214,9 @@ fn a_named_pipe_without_a_writer_does_not_block() {
 fn unchecked_kinds_are_named() {
     let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata:\n  name: a\nspec:\n  podSpecPatch: '{}'\n  templates:\n  - container:\n      image: b:1\n      command: [c]\n";
     let (code, out, _) = check(&folder("kinds"), "-", workflow);
-    let said =
+    let output =
         "not checked: pods of Workflow, which has no pod template\nno findings in 1 object\n";
-    assert_eq!((code, out.as_str()), (0, said));
+    assert_eq!((code, out.as_str()), (0, output));
 }
 
 #[test]
@@ -248,11 +248,11 @@ fn warnings_fail_only_where_that_is_asked_for() {
 fn programs_get_json_and_sarif() {
     let folder = folder("json");
     let (code, out, _) = check(&folder, "-o json -", REFUSED);
-    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &said["findings"][0]["rule"]), (1, &"AF201".into()));
+    let output: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &output["findings"][0]["rule"]), (1, &"AF201".into()));
     let (code, out, _) = check(&folder, "-o sarif -", REFUSED);
-    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &said["runs"][0]["results"][0]["ruleId"]), (1, &"AF201".into()));
+    let output: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &output["runs"][0]["results"][0]["ruleId"]), (1, &"AF201".into()));
 }
 
 #[test]
@@ -306,11 +306,11 @@ fn machines_of_ones_own_count_as_well() {
     let own =
         "instances:\n- {cloud: gke, name: own-type, gpu: t4, gpus: 1, vcpus: 4, memory-gib: 16}\n";
     fs::write(folder.join("own.yaml"), own).unwrap();
-    let (code, said, _) = check(&folder, "pod.yaml", "");
-    assert_eq!((code, said.contains("AF108")), (0, false), "{said}");
-    let (code, said, _) = check(&folder, "pod.yaml --catalogue own.yaml", "");
-    assert_eq!((code, said.contains("but a own-type has")), (1, true), "{said}");
-    let (code, _, said) = check(&folder, "pod.yaml --machine own-type", "");
-    assert_eq!(code, 2, "{said}");
-    assert!(said.contains("unknown machine type `own-type`"), "{said}");
+    let (code, output, _) = check(&folder, "pod.yaml", "");
+    assert_eq!((code, output.contains("AF108")), (0, false), "{output}");
+    let (code, output, _) = check(&folder, "pod.yaml --catalogue own.yaml", "");
+    assert_eq!((code, output.contains("but a own-type has")), (1, true), "{output}");
+    let (code, _, output) = check(&folder, "pod.yaml --machine own-type", "");
+    assert_eq!(code, 2, "{output}");
+    assert!(output.contains("unknown machine type `own-type`"), "{output}");
 }

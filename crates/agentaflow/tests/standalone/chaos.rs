@@ -92,13 +92,13 @@ fn no_job_is_lost_or_runs_twice_at_once_and_the_ledger_adds_up_while_everything_
     }
     cluster.wait_for_nodes(3);
     let jobs = settled(&cluster, &promised);
-    let told = || format!("struck: {struck:#?}");
+    let output = || format!("struck: {struck:#?}");
     let twice = std::fs::read_to_string(cluster.shared("twice")).unwrap_or_default();
-    assert_eq!(twice, "", "ran twice at once; {}", told());
+    assert_eq!(twice, "", "ran twice at once; {}", output());
     let ended: BTreeSet<i64> = numbers(&cluster.shared("ended"));
     for id in &promised {
-        assert_eq!(jobs[id]["status"], "completed", "{:#}; {}", jobs[id], told());
-        assert!(ended.contains(id), "job {id} did not run to its end; {}", told());
+        assert_eq!(jobs[id]["status"], "completed", "{:#}; {}", jobs[id], output());
+        assert!(ended.contains(id), "job {id} did not run to its end; {}", output());
     }
     ledger_adds_up(&cluster, &jobs);
     println!(

@@ -175,7 +175,7 @@ fn every_printed_command_works_in_the_order_of_the_document() {
         (&stats["total_gpu_memory"], &stats["total_cpu_cores"]),
         (&24576.into(), &16.into())
     );
-    assert_eq!(stats["available_gpu_memory"], 20000, "the heartbeat said so");
+    assert_eq!(stats["available_gpu_memory"], 20000, "from the heartbeat");
     let shown = reader.ok(&JOB, 200);
     assert_eq!((&shown["id"], &shown["docker_image"]), (&job["id"], &"pytorch/pytorch".into()));
 

@@ -45,7 +45,7 @@ impl Process {
     }
 
     /// Output so far.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
@@ -133,8 +133,8 @@ impl Cluster {
         while self.try_call("GET", "/readyz", None, None).is_none_or(|answer| answer.status != 200)
         {
             let ended = self.server.child.try_wait().unwrap();
-            assert!(ended.is_none(), "the server ended: {}", self.server.said());
-            assert!(since.elapsed() < SOON, "the server is not ready: {}", self.server.said());
+            assert!(ended.is_none(), "the server ended: {}", self.server.output());
+            assert!(since.elapsed() < SOON, "the server is not ready: {}", self.server.output());
             sleep(Duration::from_millis(20));
         }
     }
@@ -334,7 +334,7 @@ impl Drop for Cluster {
                 .into_iter()
                 .chain(self.agents.iter().map(|(name, process)| (name.as_str(), process)))
             {
-                eprintln!("---- {name} said:\n{}", process.said());
+                eprintln!("---- {name} said:\n{}", process.output());
             }
         }
     }

@@ -52,12 +52,12 @@ fn answer(stream: &TcpStream, asked: &Sender<Asked>) -> Option<()> {
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
             asked.send((method, path, body)).ok()?;
         }
-        let said = "{\"status\": \"healthy\"}";
+        let output = "{\"status\": \"healthy\"}";
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            said.len()
+            output.len()
         );
-        (&*stream).write_all(format!("{head}{said}").as_bytes()).ok()?;
+        (&*stream).write_all(format!("{head}{output}").as_bytes()).ok()?;
     }
 }
 

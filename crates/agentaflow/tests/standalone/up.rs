@@ -52,7 +52,7 @@ fn secrets_are_files_of_their_owner_only_and_the_context_is_written() {
 #[test]
 fn the_summary_has_address_simulation_and_first_command() {
     let cluster = Cluster::up(&[]);
-    let said = cluster.server.said();
+    let said = cluster.server.output();
     for part in ["http://127.0.0.1:", "SIMULATED", "admin-token", "agentaflow run -- echo hello"] {
         assert!(said.contains(part), "`{part}` is not in:\n{said}");
     }
@@ -121,12 +121,12 @@ fn without_root_jobs_run_as_the_user() {
     // The process may have exited, which is checked below.
     let _ = kill_process(Pid::from_child(&up), Signal::TERM);
     let status = up.wait().unwrap();
-    let said = fs::read_to_string(home.path().join("log")).unwrap();
+    let message = fs::read_to_string(home.path().join("log")).unwrap();
     let user = rustix::process::geteuid();
     let user = if user.is_root() { 65534 } else { user.as_raw() };
-    assert_eq!(ran.out, format!("{user}\n"), "{}\n{said}", ran.err);
-    assert!(status.success(), "{status}: {said}");
-    assert!(said.contains("processes as your user"), "{said}");
+    assert_eq!(ran.out, format!("{user}\n"), "{}\n{message}", ran.err);
+    assert!(status.success(), "{status}: {message}");
+    assert!(message.contains("processes as your user"), "{message}");
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(refused.err.contains("only root can run jobs as another user"), "{}", refused.err);
 }
@@ -141,7 +141,7 @@ fn a_clean_stop_takes_less_than_five_seconds_and_costs_a_job_no_retry() {
     cluster.wait_for_status(id, "running");
     eventually("it began", Duration::from_secs(5), || Path::new(&started).exists().then_some(()));
     let (status, took) = cluster.server.terminate();
-    assert!(status.success(), "{status}: {}", cluster.server.said());
+    assert!(status.success(), "{status}: {}", cluster.server.output());
     // Extra time for a busy machine.
     assert!(took < Duration::from_secs(8), "took {took:?}");
     cluster.restart_server();

@@ -151,11 +151,11 @@ proptest! {
         if !clockwork.driver.ledger.queues.contains_key(&guest.queue) {
             guest.queue = "root".into();
         }
-        let told = clockwork.driver.engine.what_if(Time(0), guest.clone());
+        let output = clockwork.driver.engine.what_if(Time(0), guest.clone());
         clockwork.submit(&guest);
         clockwork.run();
-        if let Ok(told) = told {
-            let start = match told.eta {
+        if let Ok(output) = output {
+            let start = match output.eta {
                 agentaflow_engine::Eta::Now => Some(Time(0)),
                 agentaflow_engine::Eta::At(at) => Some(at),
                 agentaflow_engine::Eta::Unknown => None,

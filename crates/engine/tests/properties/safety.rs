@@ -93,8 +93,8 @@ proptest! {
         for (number, input) in driver.log[at..].iter().enumerate() {
             match input {
                 Input::Apply(at, event) => {
-                    let said = never.apply(*at, event.clone());
-                    prop_assert_eq!(said, after.apply(*at, event.clone()), "event {} {:?}", number, event);
+                    let output = never.apply(*at, event.clone());
+                    prop_assert_eq!(output, after.apply(*at, event.clone()), "event {} {:?}", number, event);
                 }
                 Input::Decide(at) => {
                     let plan = never.decide(*at);

@@ -51,7 +51,7 @@ fn profile(wanted: &GpuRequirements) -> Option<&str> {
 }
 
 /// GPU resource of the whole pod; the amount is unknown if only the API server can parse it.
-struct Asked {
+struct GpuLimit {
     resource: String,
     amount: Option<u64>,
 }
@@ -72,13 +72,13 @@ fn check_containers(body: &Map<String, Value>) -> Result<(), BadTemplate> {
 }
 
 /// Sums containers and sidecars and takes the maximum over init containers, as Kubernetes does.
-fn asked(body: &Map<String, Value>) -> Vec<Asked> {
-    let mut all: Vec<Asked> = Vec::new();
+fn asked(body: &Map<String, Value>) -> Vec<GpuLimit> {
+    let mut all: Vec<GpuLimit> = Vec::new();
     let mut note = |resource: &str, amount: Option<u64>, add: bool| match all
         .iter_mut()
         .find(|ask| ask.resource == resource)
     {
-        None => all.push(Asked { resource: resource.to_owned(), amount }),
+        None => all.push(GpuLimit { resource: resource.to_owned(), amount }),
         Some(ask) => {
             ask.amount = ask
                 .amount
@@ -130,7 +130,7 @@ fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
 }
 
-fn agree(asked: &[Asked], wanted: &GpuRequirements) -> Result<(), BadTemplate> {
+fn agree(asked: &[GpuLimit], wanted: &GpuRequirements) -> Result<(), BadTemplate> {
     if let Some(profile) = profile(wanted) {
         let resource = format!("{}{profile}", names::MIG_PREFIX);
         if let Some(other) = asked.iter().find(|ask| ask.resource != resource) {
@@ -148,7 +148,7 @@ fn agree(asked: &[Asked], wanted: &GpuRequirements) -> Result<(), BadTemplate> {
 }
 
 fn contradiction(
-    asked: &[Asked],
+    asked: &[GpuLimit],
     resource: &str,
     field: &'static str,
     wanted: String,

@@ -102,8 +102,8 @@ pub fn pod(
 /// True if the template sets a priority class.
 pub fn names_class(spec: &GpuWorkloadSpec) -> bool {
     let template = spec.pod_template.value();
-    let said = |field: &str| template.pointer(field).is_some_and(|value| !value.is_null());
-    said("/spec/priorityClassName") || said("/spec/priority")
+    let is_set = |field: &str| template.pointer(field).is_some_and(|value| !value.is_null());
+    is_set("/spec/priorityClassName") || is_set("/spec/priority")
 }
 
 /// Required memory of each GPU in MiB.

@@ -134,9 +134,9 @@ fn a_template_that_asks_for_something_else_than_the_workload_is_refused_by_both_
         ),
     ];
     for (containers, gpu, parts) in table {
-        let said = limits(&json!({ "containers": containers }), &gpu, &json!({}));
+        let output = limits(&json!({ "containers": containers }), &gpu, &json!({}));
         for part in parts {
-            assert!(said.contains(part), "`{said}` lacks `{part}`");
+            assert!(output.contains(part), "`{output}` lacks `{part}`");
         }
     }
 }
@@ -166,8 +166,8 @@ fn a_template_of_the_wrong_shape_is_refused_with_the_place() {
         (json!({ "spec": { "containers": main, "affinity": [] } }), "spec.affinity must"),
     ];
     for (template, part) in table {
-        let said = make(json!({ "podTemplate": template })).expect_err("a refusal");
-        assert!(said.contains(part), "`{said}` lacks `{part}`");
+        let output = make(json!({ "podTemplate": template })).expect_err("a refusal");
+        assert!(output.contains(part), "`{output}` lacks `{part}`");
     }
 }
 
@@ -361,8 +361,8 @@ fn a_spec_that_cannot_be_carried_out_is_refused_with_what_to_write_instead() {
         (json!({ "gangSize": 4_000_000_000_u32 }), "from 1 to"),
     ];
     for (more, part) in table {
-        let said = check(&spec(more.clone())).expect_err("a refusal").to_string();
-        assert!(said.contains(part), "`{said}` lacks `{part}`");
+        let output = check(&spec(more.clone())).expect_err("a refusal").to_string();
+        assert!(output.contains(part), "`{output}` lacks `{part}`");
     }
     assert_eq!(check(&spec(json!({ "schedulingStrategy": "", "estimatedDuration": "" }))), Ok(()));
 }
@@ -382,10 +382,10 @@ fn a_template_that_goes_past_the_scheduler_or_can_never_be_deleted_is_refused() 
         match word {
             None => assert!(made.is_ok(), "{made:?}"),
             Some(word) => {
-                let said = made.expect_err(word);
+                let output = made.expect_err(word);
                 assert!(
-                    said.contains(word) && said.contains("remove"),
-                    "{metadata} {node}: {said}"
+                    output.contains(word) && output.contains("remove"),
+                    "{metadata} {node}: {output}"
                 );
             }
         }
@@ -418,9 +418,9 @@ fn a_template_larger_than_128_kib_is_refused_with_its_size_and_never_printed() {
     };
     assert_eq!(check(&spec(120 << 10)), Ok(()));
     let large = spec(128 << 10);
-    let said = check(&large).expect_err("too large").to_string();
-    assert!(said.contains(&large.pod_template.bytes().to_string()), "{said}");
-    assert!(said.contains("131072"), "{said}");
+    let output = check(&large).expect_err("too large").to_string();
+    assert!(output.contains(&large.pod_template.bytes().to_string()), "{output}");
+    assert!(output.contains("131072"), "{output}");
     let printed = format!("{large:?}");
     assert!(printed.contains("bytes)") && printed.len() < 1_000, "{printed}");
 }

@@ -25,7 +25,7 @@ pub fn priority(pod: &Pod, annotations: &BTreeMap<String, String>) -> u8 {
 }
 
 /// Problem of agentaflow's annotations: an unreadable requirement must not be ignored.
-pub fn misread(annotations: &BTreeMap<String, String>) -> Option<String> {
+pub fn annotation_problem(annotations: &BTreeMap<String, String>) -> Option<String> {
     let wrong = |name: &str, what: &str| {
         let text = annotations.get(name).map(|text| short(text.trim())).unwrap_or_default();
         format!("annotation {name}: `{text}` is not {what}")
@@ -123,9 +123,9 @@ mod tests {
             let mut pod = Pod::default();
             pod.spec.priority_class_name = class.map(str::to_owned);
             pod.spec.priority = Some(value);
-            let said = annotation.map(|text| (names::PRIORITY.to_owned(), text.to_owned()));
+            let message = annotation.map(|text| (names::PRIORITY.to_owned(), text.to_owned()));
             assert_eq!(
-                priority(&pod, &said.into_iter().collect()),
+                priority(&pod, &message.into_iter().collect()),
                 expected,
                 "{annotation:?} {class:?} {value}"
             );
@@ -134,19 +134,20 @@ mod tests {
 
     #[test]
     fn other_annotations_are_read_where_they_make_sense() {
-        let said = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        let message = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         assert!(preemptible(&BTreeMap::new()));
-        assert!(!preemptible(&said(names::PREEMPTIBLE, "false")));
-        assert_eq!(estimate(&said(names::DURATION, "2h")), Some(Span(7_200_000)));
-        assert_eq!(estimate(&said(names::DURATION, "soon")), None);
-        assert_eq!(min_gpu_memory(&said(names::GPU_MEMORY, "40960")), Some(MiB(40_960)));
-        assert_eq!(min_gpu_memory(&said(names::GPU_MEMORY, "-1")), None);
+        assert!(!preemptible(&message(names::PREEMPTIBLE, "false")));
+        assert_eq!(estimate(&message(names::DURATION, "2h")), Some(Span(7_200_000)));
+        assert_eq!(estimate(&message(names::DURATION, "soon")), None);
+        assert_eq!(min_gpu_memory(&message(names::GPU_MEMORY, "40960")), Some(MiB(40_960)));
+        assert_eq!(min_gpu_memory(&message(names::GPU_MEMORY, "-1")), None);
     }
 
     #[test]
     fn a_need_that_cannot_be_read_is_told_and_not_left_out() {
-        let said = |name: &str, value: &str| {
-            misread(&BTreeMap::from([(name.to_owned(), value.to_owned())])).unwrap_or_default()
+        let message = |name: &str, value: &str| {
+            annotation_problem(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
+                .unwrap_or_default()
         };
         let table = [
             (names::PRIORITY, " 7 ", ""),
@@ -170,7 +171,7 @@ mod tests {
             } else {
                 format!("annotation {name}: {problem}")
             };
-            assert_eq!(said(name, value), expected);
+            assert_eq!(message(name, value), expected);
         }
     }
 }

@@ -24,15 +24,17 @@ mod tests;
 mod volumes;
 
 pub use annotations::{
-    MIDDLE, admitted, asked, duration, estimate, min_gpu_memory, misread, of_value, preemptible,
-    priority,
+    MIDDLE, admitted, annotation_problem, asked, duration, estimate, min_gpu_memory, of_value,
+    preemptible, priority,
 };
 pub use namespaces::Namespaces;
 pub use node::{NodeView, closed_gpus, node};
 pub use price::{dollars, hourly, micro_dollars};
 pub use resources::{gpu_need, gpu_resources, takes_the_same};
 pub use selector::{labels, selector};
-pub use volumes::{ClaimHow, ClaimToBind, Left, SELECTED_NODE, Volumes, is_counted, reaches};
+pub use volumes::{
+    ClaimBinding, ClaimToBind, SELECTED_NODE, Volumes, VolumesLeft, is_counted, reaches,
+};
 
 use agentaflow_engine::labels::NodeTerm;
 use agentaflow_engine::{ForeignUse, GpuRequest, MAX_NODE_GPUS, NodePreference, Request};
@@ -45,7 +47,7 @@ pub use quantity::{mebibytes, milli_cpu};
 
 /// Objects that the translation looks up.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub struct TranslationContext<'a> {
     /// Claims, volumes and classes.
     pub volumes: &'a Volumes,
     /// Namespaces and their labels.
@@ -54,16 +56,16 @@ pub struct Surroundings<'a> {
 
 /// Request of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct PodDemand {
     pub request: Request,
     /// Claims to bind before the pod is bound.
     pub claims: Vec<ClaimToBind>,
-    pub depends: Depends,
+    pub depends: Dependencies,
 }
 
 /// Objects that the translation of a pod looked up: a change of one requires a new translation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Depends {
+pub struct Dependencies {
     /// Namespace and name, including claims that do not exist.
     pub claims: BTreeSet<(String, String)>,
     /// Volumes that these claims name.
@@ -74,7 +76,7 @@ pub struct Depends {
     pub namespaces: bool,
 }
 
-impl Depends {
+impl Dependencies {
     /// True if the request depends on the pod alone.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -104,7 +106,7 @@ impl Obstacle {
 }
 
 /// Request of a pod, or the reason that it cannot be placed now.
-pub fn pod(pod: &Pod, around: &Surroundings<'_>) -> Result<Asked, Obstacle> {
+pub fn pod(pod: &Pod, around: &TranslationContext<'_>) -> Result<PodDemand, Obstacle> {
     refuse_what_we_cannot_do(pod)?;
     let needs =
         resources::needs(pod).map_err(|why| Obstacle::unsupported("spec.containers", why))?;
@@ -130,11 +132,11 @@ pub fn pod(pod: &Pod, around: &Surroundings<'_>) -> Result<Asked, Obstacle> {
     request.tokens.extend(claims.tokens);
     request.resources.extend(claims.attached);
     request.validate().map_err(|error| Obstacle::unsupported("spec", error.to_string()))?;
-    Ok(Asked { request, claims: claims.binds, depends: depends(pod, around) })
+    Ok(PodDemand { request, claims: claims.binds, depends: depends(pod, around) })
 }
 
 /// Foreign usage of a pod: resources on its node that the engine did not place.
-pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
+pub fn foreign(pod: &Pod, around: &TranslationContext<'_>) -> ForeignUse {
     let takes = resources::takes(pod);
     let mut uses = ForeignUse {
         cpu: takes.cpu,
@@ -160,8 +162,9 @@ pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
 }
 
 /// Objects that the translation of a pod looks up, regardless of its result.
-pub fn depends(pod: &Pod, around: &Surroundings<'_>) -> Depends {
-    let mut depends = Depends { namespaces: terms::asks_for_namespaces(pod), ..Depends::default() };
+pub fn depends(pod: &Pod, around: &TranslationContext<'_>) -> Dependencies {
+    let mut depends =
+        Dependencies { namespaces: terms::asks_for_namespaces(pod), ..Dependencies::default() };
     let namespace = terms::namespace(pod);
     for (name, _) in volumes::claim_names(pod) {
         if let Some(claim) = around.volumes.claim(namespace, &name) {

@@ -23,7 +23,7 @@ pub(super) fn charges(
     let product = label(names::NVIDIA_PRODUCT).map(String::as_str);
     let model = model.or(product).unwrap_or_default();
     let memory = label(names::NVIDIA_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0);
-    let Some(device) = said(node).or_else(|| list_price(model)) else { return BTreeMap::new() };
+    let Some(device) = message(node).or_else(|| list_price(model)) else { return BTreeMap::new() };
     // MIG's single strategy advertises slices as GPUs.
     let single = product.and_then(|product| product.split_once(SLICED)).map(|(_, profile)| profile);
     let unit = single.map_or(device, |profile| slice(device, model, memory, profile));
@@ -57,7 +57,7 @@ pub fn micro_dollars(text: &str) -> Option<MicroDollars> {
 }
 
 /// Price annotation of the node.
-fn said(node: &Node) -> Option<MicroDollars> {
+fn message(node: &Node) -> Option<MicroDollars> {
     micro_dollars(node.metadata.annotations.as_ref()?.get(names::NODE_PRICE)?)
 }
 

@@ -7,7 +7,7 @@ use agentaflow_kube_core::crd::GpuWorkloadSpec;
 use agentaflow_kube_core::gpu_workload;
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::Pod;
-use agentaflow_kube_core::translate::{self, Asked, Surroundings};
+use agentaflow_kube_core::translate::{self, PodDemand, TranslationContext};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ pub(super) struct Lookup<'a> {
     pub(super) workloads: &'a WorkloadTable,
     pub(super) gangs: &'a GangTable,
     pub(super) queues: &'a QueueTable,
-    pub(super) around: Surroundings<'a>,
+    pub(super) around: TranslationContext<'a>,
     pub(super) now: Time,
 }
 
@@ -197,7 +197,7 @@ impl Lookup<'_> {
                 Parked::InvalidAnnotation(format!("annotation {}: {error}", names::STRATEGY))
             })
         });
-        if let Some(problem) = translate::misread(annotations) {
+        if let Some(problem) = translate::annotation_problem(annotations) {
             return Err(Parked::InvalidAnnotation(problem));
         }
         let created = pod.metadata.creation_timestamp.as_ref();
@@ -254,7 +254,7 @@ impl Lookup<'_> {
     }
 
     /// The request of a pod, with additions from its `GPUWorkload` and annotations.
-    pub(super) fn request(&self, pod: &Pod, membership: &Membership) -> Result<Asked, Parked> {
+    pub(super) fn request(&self, pod: &Pod, membership: &Membership) -> Result<PodDemand, Parked> {
         let mut asked = translate::pod(pod, &self.around).map_err(Parked::Untranslatable)?;
         let spec = membership.workload.as_ref().and_then(|owner| self.workloads.spec(owner));
         if let Some(spec) = spec {

@@ -48,7 +48,7 @@ pub use settings::{Settings, SettingsError, node_selector, percent, strategy};
 
 use agentaflow_engine::{Event, NodeRanking, Rejected, Snapshot, Time};
 use agentaflow_kube_core::names;
-use agentaflow_kube_core::translate::{Namespaces, Surroundings};
+use agentaflow_kube_core::translate::{Namespaces, TranslationContext};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use engine_link::EngineLink;
@@ -356,8 +356,8 @@ impl ClusterState {
         self.engine.take_rejected()
     }
 
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { volumes: self.volumes.objects(), namespaces: &self.namespaces }
+    fn surroundings(&self) -> TranslationContext<'_> {
+        TranslationContext { volumes: self.volumes.objects(), namespaces: &self.namespaces }
     }
 
     fn lookup(&self) -> Lookup<'_> {

@@ -4,7 +4,7 @@ use agentaflow_engine::labels::Labels;
 use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId};
 use agentaflow_kube_core::crd::GpuNode;
 use agentaflow_kube_core::slim::{self, CsiNode, Node};
-use agentaflow_kube_core::translate::{self, Left, NodeView, Volumes};
+use agentaflow_kube_core::translate::{self, NodeView, Volumes, VolumesLeft};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct NodeEntry {
     /// Node description last sent to the engine.
     sent: Option<NodeView>,
     /// Pre-provisioned volumes for pods that wait.
-    free_volumes: Left,
+    free_volumes: VolumesLeft,
     /// Pods whose usage is foreign to the engine.
     foreign: BTreeSet<Key>,
     /// Members that the engine has placed here.
@@ -128,7 +128,7 @@ impl NodeTable {
     }
 
     /// Returns true if the number changed.
-    pub(super) fn set_free_volumes(&mut self, name: &Arc<str>, free: Left) -> bool {
+    pub(super) fn set_free_volumes(&mut self, name: &Arc<str>, free: VolumesLeft) -> bool {
         let Some(entry) = self.0.get_mut(name) else { return false };
         let changed = entry.free_volumes != free;
         entry.free_volumes = free;

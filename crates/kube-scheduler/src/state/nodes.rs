@@ -2,7 +2,7 @@
 
 use agentaflow_engine::{Event, NodeId};
 use agentaflow_kube_core::slim::{self, CsiNode, Node, Pod};
-use agentaflow_kube_core::translate::{self, Surroundings};
+use agentaflow_kube_core::translate::{self, TranslationContext};
 use std::sync::Arc;
 
 use super::action::{Action, Key};
@@ -195,7 +195,8 @@ impl ClusterState {
 
     /// Computes the usage of a foreign pod again, and sends it if it changed or if `always`.
     pub(super) fn refresh_foreign_pod(&mut self, key: &Key, always: bool) {
-        let around = Surroundings { volumes: self.volumes.objects(), namespaces: &self.namespaces };
+        let around =
+            TranslationContext { volumes: self.volumes.objects(), namespaces: &self.namespaces };
         let Some(entry) = self.pods.get_mut(key) else { return };
         let PodState::Foreign(node) = entry.state.clone() else { return };
         let pod = entry.foreign_pod.as_deref().or(entry.pod.as_deref());

@@ -3,7 +3,7 @@
 use agentaflow_engine::{ForeignUse, Request, Time, WorkloadId};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{Pod, PodCondition};
-use agentaflow_kube_core::translate::{self, ClaimToBind, Depends};
+use agentaflow_kube_core::translate::{self, ClaimToBind, Dependencies};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) struct PodEntry {
     /// Claims to bind before the pod.
     pub(super) claims: Vec<ClaimToBind>,
     /// Other objects that the request was made from.
-    pub(super) depends: Depends,
+    pub(super) depends: Dependencies,
     /// Nominated node as the API server has it.
     pub(super) nominated: Option<Arc<str>>,
     /// Node that this scheduler nominated last; the write may still be in flight.
@@ -101,7 +101,7 @@ impl PodEntry {
             request: None,
             detached_from: None,
             claims: Vec::new(),
-            depends: Depends::default(),
+            depends: Dependencies::default(),
             nominated: None,
             nominated_by_us: None,
             pending_binding: None,

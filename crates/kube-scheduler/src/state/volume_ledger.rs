@@ -10,7 +10,7 @@
 
 use agentaflow_engine::Request;
 use agentaflow_engine::labels::Labels;
-use agentaflow_kube_core::translate::{self, ClaimHow, ClaimToBind, Left, Volumes};
+use agentaflow_kube_core::translate::{self, ClaimBinding, ClaimToBind, Volumes, VolumesLeft};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -132,8 +132,9 @@ impl VolumeLedger {
     ) -> Option<ClaimAction> {
         let name = (claim.namespace.as_str(), claim.name.as_str());
         let found = self.objects.volume_for(name, (node, labels), taken).map(ClaimAction::Volume);
-        let can_provision =
-            || claim.how == ClaimHow::Provision && self.objects.can_provision(name, (node, labels));
+        let can_provision = || {
+            claim.how == ClaimBinding::Provision && self.objects.can_provision(name, (node, labels))
+        };
         found.or_else(|| can_provision().then(|| ClaimAction::Provision(node.clone())))
     }
 
@@ -166,7 +167,7 @@ impl VolumeLedger {
 
     /// Adds one volume to the request for each claim that no other pod waits for. Pods that share a claim share its volume;
     /// the pod that is bound first decides on the node of the rest.
-    pub(super) fn request_volumes(&self, asked: &mut translate::Asked) {
+    pub(super) fn request_volumes(&self, asked: &mut translate::PodDemand) {
         let is_shared = |claim: &ClaimToBind| {
             let name = Key::new(&claim.namespace, &claim.name);
             self.waiters.get(&name).is_some_and(|pods| pods.len() > 1)
@@ -183,13 +184,13 @@ impl VolumeLedger {
         &mut self,
         nodes: &BTreeMap<&str, &Labels>,
         pods: &PodIndex,
-    ) -> Option<BTreeMap<Arc<str>, Left>> {
+    ) -> Option<BTreeMap<Arc<str>, VolumesLeft>> {
         if self.waiters.is_empty() && !self.published {
             return None;
         }
         let claims = self.waiters.keys().map(|claim| (&*claim.namespace, &*claim.name));
         let free = self.objects.left(claims, nodes, &self.reserved_volumes());
-        let mut free: BTreeMap<Arc<str>, Left> =
+        let mut free: BTreeMap<Arc<str>, VolumesLeft> =
             free.into_iter().map(|(node, left)| (node.into(), left)).collect();
         for entry in self.claims.keys().filter_map(|key| pods.get(key)) {
             let Some(node) = entry.state.binding().and_then(|binding| binding.node()) else {

@@ -7,7 +7,7 @@ use agentaflow_engine::{
 use agentaflow_kube_core::slim::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
 };
-use agentaflow_kube_core::translate::{self, Namespaces, Surroundings, Volumes};
+use agentaflow_kube_core::translate::{self, Namespaces, TranslationContext, Volumes};
 use kube::Api;
 use kube::api::ListParams;
 
@@ -82,8 +82,8 @@ impl Sight {
         ask(&mut engine, asked.request)
     }
 
-    fn around(&self) -> Surroundings<'_> {
-        Surroundings { volumes: &self.volumes, namespaces: &self.namespaces }
+    fn around(&self) -> TranslationContext<'_> {
+        TranslationContext { volumes: &self.volumes, namespaces: &self.namespaces }
     }
 
     /// An engine with this snapshot; with `only`, no other node accepts a pod. Every second pod counts as placed by the engine.

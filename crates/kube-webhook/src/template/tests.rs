@@ -30,10 +30,10 @@ fn check_messages(requirements: &Value, containers: &Value, words: &[&str]) {
     if result.problems.is_empty() {
         result.add(pod("train", "team", &spec, "agentaflow").err().unwrap_or_default());
     }
-    let said = result.problems.join("; ");
-    assert_eq!(said.is_empty(), words.is_empty(), "{requirements} {containers}: {said}");
+    let output = result.problems.join("; ");
+    assert_eq!(output.is_empty(), words.is_empty(), "{requirements} {containers}: {output}");
     for word in words {
-        assert!(said.contains(word), "no `{word}` in: {said}");
+        assert!(output.contains(word), "no `{word}` in: {output}");
     }
 }
 

@@ -109,9 +109,9 @@ fn over<T: Default + Serialize + DeserializeOwned>(
 /// Finds the invalid field by decoding each field alone: serde reports no path inside flattened structs.
 fn invalid_field<T: Default + Serialize + DeserializeOwned>(
     document: &Document,
-    said: &str,
+    message: &str,
 ) -> DecodeError {
-    let whole = |said: &str| document.error_at(Vec::new(), said);
+    let whole = |message: &str| document.error_at(Vec::new(), message);
     let Value::Object(fields) = &document.value else {
         return whole("a recipe is a mapping with the names of the flags: `gpus: 2`");
     };
@@ -131,7 +131,7 @@ fn invalid_field<T: Default + Serialize + DeserializeOwned>(
             return document.error_at(steps, &error.to_string());
         }
     }
-    whole(said.lines().next().unwrap_or_default())
+    whole(message.lines().next().unwrap_or_default())
 }
 
 /// True if a flag was given.

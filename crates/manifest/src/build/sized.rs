@@ -230,7 +230,7 @@ fn fill<T: PartialEq + std::fmt::Display>(
 ) {
     match field {
         None => *field = Some(value),
-        Some(said) if *said == value => {}
-        Some(said) => kept.push(format!("--{flag} {said} overrides {value}")),
+        Some(message) if *message == value => {}
+        Some(message) => kept.push(format!("--{flag} {message} overrides {value}")),
     }
 }

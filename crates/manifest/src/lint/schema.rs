@@ -57,7 +57,7 @@ pub fn first_violation(document: &Document) -> Option<(SourcePosition, String)> 
         (matches!(found.kind, MismatchKind::Value { .. }), *position)
     })?;
     let field = path_text(&found.path);
-    let said = match found.kind {
+    let reported = match found.kind {
         MismatchKind::Unknown { near } => {
             let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
             let name = found.path.last().map_or("", String::as_str);
@@ -66,7 +66,7 @@ pub fn first_violation(document: &Document) -> Option<(SourcePosition, String)> 
         MismatchKind::Type { wanted, .. } => format!("expected {wanted}"),
         MismatchKind::Value { message } => message,
     };
-    Some((position, if field.is_empty() { said } else { format!("{field}: {said}") }))
+    Some((position, if field.is_empty() { reported } else { format!("{field}: {reported}") }))
 }
 
 fn within_template(path: &Path) -> bool {

@@ -20,8 +20,8 @@ pub(super) fn suppressed(inputs: &[Input], finding: &Finding) -> bool {
 }
 
 fn names(comment: &Comment, id: &str) -> bool {
-    let Some((_, said)) = comment.text.split_once(MARK) else { return false };
-    let Some(ids) = said.trim().strip_prefix("ignore") else { return false };
+    let Some((_, message)) = comment.text.split_once(MARK) else { return false };
+    let Some(ids) = message.trim().strip_prefix("ignore") else { return false };
     let ids = ids.trim_start().trim_start_matches('=').trim();
     let ids = ids.split([',', ' ']).map(str::trim);
     ids.into_iter().any(|named| named.eq_ignore_ascii_case(id) || named == "all")

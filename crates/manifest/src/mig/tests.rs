@@ -5,7 +5,7 @@ fn parse(text: &str) -> Vec<(&str, u32)> {
     parts.map(|part| part.split_once('=').unwrap()).map(|(p, n)| (p, n.parse().unwrap())).collect()
 }
 
-fn said(gpu: &str, asked: &str) -> String {
+fn output(gpu: &str, asked: &str) -> String {
     match geometry(gpu).and_then(|geometry| check(geometry, parse(asked))) {
         Ok(layout) => layout.to_string(),
         Err(error) => error.to_string(),
@@ -28,7 +28,7 @@ fn possible_layouts_are_accepted() {
         ("a100", "1g.5gb=3 1g.5gb=4", "7 × 1g.5gb"),
         ("a100", "1g.5gb.me=1 1g.5gb=6", "1 × 1g.5gb+me + 6 × 1g.5gb"),
     ] {
-        assert_eq!(said(gpu, asked), expected, "{gpu} {asked}");
+        assert_eq!(output(gpu, asked), expected, "{gpu} {asked}");
     }
 }
 
@@ -44,20 +44,20 @@ fn impossible_layouts_name_the_nearest_one() {
         ("h200", "1g.18gb=4294967295", "7 × 1g.18gb"),
         ("h100", "1g.10gb=0", "1 × 1g.10gb"),
     ] {
-        let said = said(gpu, asked);
-        assert!(said.ends_with(&format!("the nearest possible layout is {nearest}")), "{said}");
+        let output = output(gpu, asked);
+        assert!(output.ends_with(&format!("the nearest possible layout is {nearest}")), "{output}");
     }
 }
 
 #[test]
 fn unknown_profiles_list_the_known_ones() {
     assert_eq!(
-        said("a30", "1g.5gb=1"),
+        output("a30", "1g.5gb=1"),
         "an A30-24 has no profile `1g.5gb`: use 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
     );
-    let said = said("t4", "1g.5gb=1");
+    let output = output("t4", "1g.5gb=1");
     let words = "no MIG geometry is known for `t4`: use A30-24, A100-40";
-    assert!(said.starts_with(words), "{said}");
+    assert!(output.starts_with(words), "{output}");
 }
 
 #[test]

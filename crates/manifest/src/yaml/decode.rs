@@ -37,20 +37,20 @@ impl Document {
 
     /// Turns serde's message about the field at a path into an error with its line. For callers that decode a part
     /// themselves.
-    pub fn error_at(&self, mut steps: Vec<String>, said: &str) -> DecodeError {
-        let said = said.split(" at line ").next().unwrap_or(said);
-        let problem = match quoted_after(said, "unknown field `") {
+    pub fn error_at(&self, mut steps: Vec<String>, text: &str) -> DecodeError {
+        let text = text.split(" at line ").next().unwrap_or(text);
+        let problem = match quoted_after(text, "unknown field `") {
             Some((field, expected)) => {
                 if steps.last() != Some(&field) {
                     steps.push(field.clone());
                 }
                 format!("unknown field `{field}`{}", advice(&field, &expected))
             }
-            None => match quoted_after(said, "unknown variant `") {
+            None => match quoted_after(text, "unknown variant `") {
                 Some((variant, expected)) => {
                     format!("unknown value `{variant}`{}", advice(&variant, &expected))
                 }
-                None => readable_type(said),
+                None => readable_type(text),
             },
         };
         DecodeError { position: self.position(&steps), path: path_text(&steps), problem }
@@ -58,8 +58,8 @@ impl Document {
 }
 
 /// Replaces Rust's type names in a message of serde.
-fn readable_type(said: &str) -> String {
-    let Some((said, kind)) = said.rsplit_once("expected ") else { return said.to_owned() };
+fn readable_type(message: &str) -> String {
+    let Some((message, kind)) = message.rsplit_once("expected ") else { return message.to_owned() };
     let kind = match kind {
         "u8" | "u16" | "u32" | "u64" => "a whole number such as 2",
         "f64" => "a number such as 0.5",
@@ -68,7 +68,7 @@ fn readable_type(said: &str) -> String {
         "a sequence" => "a list such as [a, b]",
         other => other,
     };
-    format!("{said}expected {kind}")
+    format!("{message}expected {kind}")
 }
 
 /// Path as text: `spec.containers[0].image`. Keys with dots are quoted in brackets.
@@ -122,8 +122,8 @@ fn step(segment: &Segment) -> Option<String> {
 }
 
 /// Name after an opening text, and the names in back quotes after that.
-fn quoted_after(said: &str, opening: &str) -> Option<(String, Vec<String>)> {
-    let (name, rest) = said.strip_prefix(opening)?.split_once('`')?;
+fn quoted_after(message: &str, opening: &str) -> Option<(String, Vec<String>)> {
+    let (name, rest) = message.strip_prefix(opening)?.split_once('`')?;
     let expected = rest.split('`').skip(1).step_by(2).map(str::to_owned).collect();
     Some((name.to_owned(), expected))
 }

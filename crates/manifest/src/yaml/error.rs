@@ -111,7 +111,7 @@ fn indenting_tab(text: &str, line: usize, last: usize) -> Option<SourcePosition>
 }
 
 fn words(kind: &ErrorKind) -> String {
-    let said = match kind {
+    let message = match kind {
         ErrorKind::TabInIndentation
         | ErrorKind::TabInBlockIndentation
         | ErrorKind::TabInPlainScalar
@@ -153,7 +153,7 @@ fn words(kind: &ErrorKind) -> String {
         }
         other => return other.to_string(),
     };
-    said.to_owned()
+    message.to_owned()
 }
 
 /// Rejects control characters other than tabs and line ends.

@@ -167,11 +167,11 @@ fn errors_have_lines() {
         (b"a: b: c\n", "line 1, column 5: unexpected `:`"),
         (b"a: [1, 2\n", "unclosed `[`"),
     ];
-    for (bytes, said) in table {
+    for (bytes, output) in table {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let error = refused(bytes);
         assert!(
-            error.starts_with(said) || error.ends_with(said) || error.contains(said),
+            error.starts_with(output) || error.ends_with(output) || error.contains(output),
             "{text:?}: {error}"
         );
     }

@@ -297,12 +297,12 @@ const WRONG: [(&str, &str); 5] = [
 #[test]
 fn wrong_blocks_have_findings_and_generated_ones_do_not() {
     for (file, word) in WRONG {
-        let said = |file: &str| -> Vec<String> {
+        let output = |file: &str| -> Vec<String> {
             documents(file).iter().flat_map(check::problems).collect()
         };
-        let printed = said(&format!("printed/{file}"));
+        let printed = output(&format!("printed/{file}"));
         assert!(printed.iter().any(|problem| problem.contains(word)), "{file}: {printed:?}");
-        assert_eq!(said(file), Vec::<String>::new(), "{file}");
+        assert_eq!(output(file), Vec::<String>::new(), "{file}");
     }
 }
 

@@ -171,8 +171,8 @@ fn impossible_requests_name_the_largest_machine() {
         ("--selector 'a b=c'", "--selector: "),
         ("--instance-type 'a b'", "--instance-type: "),
     ] {
-        let said = refusal(&format!("pod --name p --image i:1 {flags}"));
-        assert!(said.starts_with(words), "{flags}: {said}");
+        let output = refusal(&format!("pod --name p --image i:1 {flags}"));
+        assert!(output.starts_with(words), "{flags}: {output}");
     }
 }
 

@@ -100,7 +100,7 @@ fn a_file_that_is_no_recipe_says_why() {
         ("pod", "{mount: [A]}", "CLAIM:/path"),
         ("pod", "{cloud: moon}", "moon"),
     ] {
-        let said = recipe(line).over(file).map(|_: Recipe| ()).unwrap_err().to_string();
-        assert!(said.contains(words), "{file}: {said}");
+        let output = recipe(line).over(file).map(|_: Recipe| ()).unwrap_err().to_string();
+        assert!(output.contains(words), "{file}: {output}");
     }
 }

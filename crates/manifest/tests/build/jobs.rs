@@ -74,8 +74,8 @@ fn a_call_that_cannot_be_meant_says_which_part() {
         ("--env: ", GpuJobRequest { env: vec![("A B".to_owned(), String::new())], ..ask() }),
     ];
     for (flag, ask) in cases {
-        let said = create_gpu_job(&ask, &catalogue).unwrap_err().to_string();
-        assert!(said.starts_with(flag), "{said}");
+        let output = create_gpu_job(&ask, &catalogue).unwrap_err().to_string();
+        assert!(output.starts_with(flag), "{output}");
     }
 }
 
@@ -92,17 +92,17 @@ fn a_negative_number_is_refused_with_its_flag() {
         ("hpa --target a --max -1", "--max"),
     ] {
         let words = ["generate"].into_iter().chain(line.split(' '));
-        let said = crate::Line::try_parse_from(words).unwrap_err().to_string();
-        assert!(said.starts_with("error: invalid value '-"), "{line}: {said}");
-        assert!(said.contains(&format!("for '{flag} <")), "{line}: {said}");
+        let output = crate::Line::try_parse_from(words).unwrap_err().to_string();
+        assert!(output.starts_with("error: invalid value '-"), "{line}: {output}");
+        assert!(output.contains(&format!("for '{flag} <")), "{line}: {output}");
     }
     for (flags, words) in [
         ("--timeout -5", "--timeout: `-5` is not a duration"),
         ("--cpu -1", "--cpu: `-1` is not a number of cores"),
         ("--memory -1", "--memory: `-1` is not an amount of memory"),
     ] {
-        let said = refusal(&format!("job --name t --image i:1 {flags}"));
-        assert!(said.starts_with(words), "{flags}: {said}");
+        let output = refusal(&format!("job --name t --image i:1 {flags}"));
+        assert!(output.starts_with(words), "{flags}: {output}");
     }
 }
 
@@ -287,7 +287,7 @@ fn invalid_flags_have_a_suggestion() {
         ("nodepool --gpu a100 --cloud gke", "--cloud: Karpenter does not run on gke"),
         ("nodepool --gpu a30", "--gpu: no eks machine of the catalogue has the GPU A30"),
     ] {
-        let said = refusal(line);
-        assert!(said.starts_with(words), "{line}: {said}");
+        let output = refusal(line);
+        assert!(output.starts_with(words), "{line}: {output}");
     }
 }

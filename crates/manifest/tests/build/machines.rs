@@ -33,8 +33,8 @@ fn flags_that_contradict_each_other_are_refused() {
             "--instance-type: `g4dn.xlarge` is a machine of eks, but --cloud is aks",
         ),
     ] {
-        let said = refusal(line);
-        assert!(said.starts_with(words), "{line}: {said}");
+        let output = refusal(line);
+        assert!(output.starts_with(words), "{line}: {output}");
     }
     make("pod --name p --image i:1 --gpu a100 --product NVIDIA-A100-SXM4-80GB");
     make("workload --name w --image i:1 --gpu a100 --gpu-memory 81920");
@@ -102,8 +102,8 @@ fn slices_come_from_a_gpu_that_has_them() {
         ),
         ("--mig 5g.5gb", "--mig: no GPU has the profile `5g.5gb`"),
     ] {
-        let said = refusal(&format!("pod --name p --image i:1 {flags}"));
-        assert!(said.starts_with(words), "{flags}: {said}");
+        let output = refusal(&format!("pod --name p --image i:1 {flags}"));
+        assert!(output.starts_with(words), "{flags}: {output}");
     }
 }
 
@@ -135,10 +135,10 @@ fn on_gke_a_slice_is_a_gpu_of_nodes_that_are_cut_so() {
         "{:?}",
         made.notes
     );
-    let said = refusal("pod --name p --image i:1 --cloud gke --mig 1g.5gb.me");
+    let output = refusal("pod --name p --image i:1 --cloud gke --mig 1g.5gb.me");
     assert!(
-        said.starts_with("--mig: GKE has no MIG slices with media extensions: use 1g.5gb"),
-        "{said}"
+        output.starts_with("--mig: GKE has no MIG slices with media extensions: use 1g.5gb"),
+        "{output}"
     );
 }
 
@@ -167,8 +167,8 @@ fn unused_gpus_of_machines_are_noted() {
         ("job --gpus 8", ""),
         ("job --mig 1g.5gb", ""),
     ] {
-        let said = free(&format!("{line} --name x --image i:1 --cloud eks --gpu a100"));
-        assert_eq!(said.join("; "), words, "{line}");
+        let output = free(&format!("{line} --name x --image i:1 --cloud eks --gpu a100"));
+        assert_eq!(output.join("; "), words, "{line}");
     }
     let many = free("job --name x --image i:1 --gpu a100 --gpus 12");
     assert_eq!(many, ["all GPUs of a pod are on one node, and few machines have more than 8"]);

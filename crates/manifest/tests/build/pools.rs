@@ -8,11 +8,11 @@ use crate::{make, recipe, refusal};
 
 #[test]
 fn the_default_target_is_noted_for_other_metrics() {
-    let told = |line: &str| make(line).notes.iter().any(|note| note.contains("for each 80 of"));
-    assert!(told("keda --target llm --query sum(waiting)"));
-    assert!(told("hpa --target llm --metric requests_waiting"));
-    assert!(!told("keda --target llm --query sum(waiting) --value 4"));
-    assert!(!told("keda --target llm") && !told("hpa --target llm"));
+    let warns = |line: &str| make(line).notes.iter().any(|note| note.contains("for each 80 of"));
+    assert!(warns("keda --target llm --query sum(waiting)"));
+    assert!(warns("hpa --target llm --metric requests_waiting"));
+    assert!(!warns("keda --target llm --query sum(waiting) --value 4"));
+    assert!(!warns("keda --target llm") && !warns("hpa --target llm"));
 }
 
 #[test]
@@ -81,11 +81,11 @@ fn schedules_are_in_a_time_zone_that_there_is() {
         ("new york", "did you mean America/New_York?"),
         ("utc", "did you mean UTC?"),
     ] {
-        let said = format!("--time-zone: `{zone}` is not a time zone: {hint}");
-        assert_eq!(refusal(&format!("{scaler} --time-zone '{zone}'")), said);
+        let output = format!("--time-zone: `{zone}` is not a time zone: {hint}");
+        assert_eq!(refusal(&format!("{scaler} --time-zone '{zone}'")), output);
         let file = format!("{{cloud: karpenter, time-zone: '{zone}'}}");
         let by_file = recipe("scaler").over(&file).unwrap();
-        assert_eq!(by_file.make(&Catalogue::built_in().unwrap()).unwrap_err().to_string(), said);
+        assert_eq!(by_file.make(&Catalogue::built_in().unwrap()).unwrap_err().to_string(), output);
     }
 }
 
@@ -102,10 +102,10 @@ fn a_pool_of_aks_has_a_name_that_aks_takes() {
     let pod = "pod --name p --image i:1 --cloud aks";
     for line in [scaler, pod] {
         for name in ["gpu-pool", "GpuPool", "1pool", "a100pool00001"] {
-            let said = refusal(&format!("{line} --node-pool {name}"));
+            let output = refusal(&format!("{line} --node-pool {name}"));
             assert!(
-                said.starts_with(&format!("--node-pool: `{name}` is not a pool name")),
-                "{said}"
+                output.starts_with(&format!("--node-pool: `{name}` is not a pool name")),
+                "{output}"
             );
         }
     }
@@ -142,8 +142,8 @@ fn a_pool_has_room_for_its_smallest_machine() {
         ("--instance-type own.type --max-gpus 0", "--max-gpus: 0 is less"),
         ("--gpu t4 --max-gpus 100001", "--max-gpus: must be 1 to 100000"),
     ] {
-        let said = refusal(&format!("nodepool {flags}"));
-        assert!(said.starts_with(words), "{flags}: {said}");
+        let output = refusal(&format!("nodepool {flags}"));
+        assert!(output.starts_with(words), "{flags}: {output}");
     }
     // One of the machines with an H100 has a single one.
     for flags in [
@@ -194,8 +194,8 @@ fn karpenter_pools_scale_on_a_schedule() {
         ("gke --cluster c --location l --gpu a100", "--gpu: only for karpenter"),
         ("eks --cluster c --location l --instance-type x", "--instance-type: only for karpenter"),
     ] {
-        let said = refusal(&format!("scaler --cloud {flags}"));
-        assert!(said.starts_with(words), "{flags}: {said}");
+        let output = refusal(&format!("scaler --cloud {flags}"));
+        assert!(output.starts_with(words), "{flags}: {output}");
     }
     let notes = make("scaler --cloud karpenter").notes;
     assert!(notes.iter().any(|note| note.contains("--nodes counts GPUs")), "{notes:?}");

@@ -100,10 +100,10 @@ proptest! {
                 prop_assert_eq!(read, made.objects, "{}", text);
             }
             Err(error) => {
-                let said = error.to_string();
-                let flag = said.split_once(": ").and_then(|(flag, _)| flag.strip_prefix("--"));
+                let output = error.to_string();
+                let flag = output.split_once(": ").and_then(|(flag, _)| flag.strip_prefix("--"));
                 let known = flags(&words[1]);
-                prop_assert!(known.iter().any(|(name, _)| Some(name.as_str()) == flag), "{}: {:?}", said, words);
+                prop_assert!(known.iter().any(|(name, _)| Some(name.as_str()) == flag), "{}: {:?}", output, words);
             }
         }
     }

@@ -58,8 +58,8 @@ proptest! {
         let Ok(Line { recipe }) = Line::try_parse_from(&words) else { return Ok(()) };
         let Ok(made) = recipe.make(&CATALOGUE) else { return Ok(()) };
         for finding in found(&made.objects) {
-            let said = format!("{} {}: {}", finding.rule.id, finding.path, finding.message);
-            prop_assert!(is_asked_for(&finding, &words), "{said}\n{words:?}");
+            let output = format!("{} {}: {}", finding.rule.id, finding.path, finding.message);
+            prop_assert!(is_asked_for(&finding, &words), "{output}\n{words:?}");
         }
     }
 }
@@ -127,7 +127,8 @@ fn default_recipes_have_no_findings() {
         let text = yaml(&make(line).objects).unwrap();
         let documents = read_text(&text, &Limits::default()).unwrap();
         let found = check(&[Input::text("made.yaml", documents)], &Options::default());
-        let said: Vec<_> = found.iter().map(|f| format!("{}: {}", f.rule.id, f.message)).collect();
-        assert!(said.is_empty(), "{line}: {said:?}");
+        let output: Vec<_> =
+            found.iter().map(|f| format!("{}: {}", f.rule.id, f.message)).collect();
+        assert!(output.is_empty(), "{line}: {output:?}");
     }
 }

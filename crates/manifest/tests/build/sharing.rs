@@ -79,10 +79,10 @@ fn shares_are_explained() {
 
 #[test]
 fn strict_sharing_has_no_note_about_two_shares() {
-    let told =
+    let warns =
         |line: &str| make(line).notes.iter().any(|note| note.contains("--strict rejects them"));
-    assert!(told("time-slicing") && told("time-slicing --mig 1g.5gb"));
-    assert!(!told("time-slicing --strict") && !told("time-slicing --mig 1g.5gb --strict"));
+    assert!(warns("time-slicing") && warns("time-slicing --mig 1g.5gb"));
+    assert!(!warns("time-slicing --strict") && !warns("time-slicing --mig 1g.5gb --strict"));
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_part_that_cannot_be_is_refused() {
             "--mps: the device plugin shares MIG slices by time-slicing only",
         ),
     ] {
-        let said = refusal(line);
-        assert!(said.starts_with(words), "{line}: {said}");
+        let output = refusal(line);
+        assert!(output.starts_with(words), "{line}: {output}");
     }
 }
 
@@ -130,12 +130,12 @@ fn a_slice_is_explained_for_the_gpu_that_is_meant() {
 
 #[test]
 fn several_slices_have_a_note_about_cuda() {
-    let said = |flags: &str| {
+    let warns = |flags: &str| {
         let notes = make(&format!("pod --name p --image i:1 --gpu a100 {flags}")).notes;
         notes.iter().any(|note| note.starts_with("a CUDA process can use only one slice"))
     };
-    assert!(said("--mig 1g.5gb --gpus 3"));
-    assert!(!said("--mig 1g.5gb") && !said("--gpus 3"));
+    assert!(warns("--mig 1g.5gb --gpus 3"));
+    assert!(!warns("--mig 1g.5gb") && !warns("--gpus 3"));
 }
 
 #[test]

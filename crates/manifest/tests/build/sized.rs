@@ -94,9 +94,9 @@ fn work_for_several_machines_is_a_gang_and_no_job() {
     let (workload, _) = sized("workload --name train --image train:v1", text).unwrap();
     assert_eq!(workload["spec"]["gangSize"], gang);
     assert_eq!(workload["spec"]["gpuRequirements"]["gpuCount"], 8);
-    let said = sized("job --name train --image train:v1", text).unwrap_err();
-    assert!(said.starts_with("--detect: needs "), "{said}");
-    assert!(said.contains("use `generate workload`"), "{said}");
+    let output = sized("job --name train --image train:v1", text).unwrap_err();
+    assert!(output.starts_with("--detect: needs "), "{output}");
+    assert!(output.contains("use `generate workload`"), "{output}");
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn every_type_that_work_is_sized_for_is_one_that_can_be_generated() {
 
 #[test]
 fn recipes_without_pods_have_no_size() {
-    let said = sized("pvc --name models", "model training").unwrap_err();
-    assert!(said.starts_with("--detect: only recipes with pods have a size"), "{said}");
+    let output = sized("pvc --name models", "model training").unwrap_err();
+    assert!(output.starts_with("--detect: only recipes with pods have a size"), "{output}");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn on_a_cloud_the_cheapest_of_its_machines_that_holds_the_work_is_chosen() {
     for (cloud, text, gpus, label, value) in table {
         let line = format!("job --name train --image train:v1 --cloud {cloud}");
         let (job, kept) =
-            sized(&line, text).unwrap_or_else(|said| panic!("{cloud}, {text}: {said}"));
+            sized(&line, text).unwrap_or_else(|output| panic!("{cloud}, {text}: {output}"));
         assert_eq!(limits(&job)["nvidia.com/gpu"], gpus, "{cloud}, {text}");
         let selector = &job["spec"]["template"]["spec"]["nodeSelector"];
         assert_eq!(selector[label], value, "{cloud}, {text}");
@@ -159,10 +159,10 @@ fn on_a_cloud_the_cheapest_of_its_machines_that_holds_the_work_is_chosen() {
 #[test]
 fn missing_machines_of_a_cloud_name_the_flag() {
     let line = "job --name train --image train:v1 --cloud gke";
-    let said = sized(line, "Serve Llama-3 8B in bf16 on an L40S GPU").unwrap_err();
-    assert!(said.starts_with("--detect: needs 1 × l40s, but no machine of gke"), "{said}");
-    let said = sized(&format!("{line} --memory 9000Gi"), "Serve Llama-3 8B in bf16").unwrap_err();
-    assert!(said.starts_with("--memory: "), "{said}");
+    let output = sized(line, "Serve Llama-3 8B in bf16 on an L40S GPU").unwrap_err();
+    assert!(output.starts_with("--detect: needs 1 × l40s, but no machine of gke"), "{output}");
+    let output = sized(&format!("{line} --memory 9000Gi"), "Serve Llama-3 8B in bf16").unwrap_err();
+    assert!(output.starts_with("--memory: "), "{output}");
 }
 
 #[test]

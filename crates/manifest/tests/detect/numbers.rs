@@ -150,7 +150,7 @@ fn gpus_are_counted_however_count_and_model_are_joined() {
 
 #[test]
 fn a_launcher_option_sets_the_gpu_count() {
-    for (told, count) in [
+    for (output, count) in [
         ("tensor parallel 4", 4),
         ("tensor parallelism of 4", 4),
         ("tensor-parallel degree 4", 4),
@@ -159,7 +159,7 @@ fn a_launcher_option_sets_the_gpu_count() {
         ("tensor_parallel_size=4, pipeline_parallel_size=2", 8),
         ("--pipeline-parallel-size 2 --tensor-parallel-size 8", 16),
     ] {
-        let text = format!("Serve Llama-3 70B in bf16 with {told}");
+        let text = format!("Serve Llama-3 70B in bf16 with {output}");
         assert_eq!(check(&text).sizing.unwrap().gpu_count, count, "{text}");
     }
 }

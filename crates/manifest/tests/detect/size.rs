@@ -208,10 +208,10 @@ fn options_of_launchers_count() {
     for (text, gpus, tokens) in table {
         let sizing = check(text).sizing.unwrap();
         assert_eq!(sizing.gpu_count, gpus, "{text}: {:#?}", sizing.reasons);
-        let told = sizing.arithmetic.iter().any(|term| {
+        let output = sizing.arithmetic.iter().any(|term| {
             term.name == "KV cache" && term.formula.contains(&format!("× {tokens} tokens"))
         });
-        assert!(told, "{text}: {:#?}", sizing.arithmetic);
+        assert!(output, "{text}: {:#?}", sizing.arithmetic);
     }
 }
 
@@ -247,9 +247,9 @@ fn large_models_are_trained_with_recomputed_activations() {
     let sizing = check(text).sizing.unwrap();
     let words = "assumed: gradient checkpointing, without which nothing up to";
     assert!(sizing.reasons.iter().any(|why| why.starts_with(words)), "{:?}", sizing.reasons);
-    let said = format!("{text} with gradient checkpointing");
+    let output = format!("{text} with gradient checkpointing");
     assert!(size(text).starts_with("128×a100-80gb "), "{}", size(text));
-    assert_eq!(size(text), size(&said));
+    assert_eq!(size(text), size(&output));
 }
 
 #[test]
@@ -286,10 +286,10 @@ fn preference_training_needs_a_reference_model() {
         let terms = check(text).sizing.unwrap().arithmetic;
         terms.into_iter().find(|term| term.name.starts_with("reference")).map(|term| term.formula)
     };
-    let said = |text: &str| names(text).unwrap_or_else(|| panic!("{text}"));
-    assert_eq!(said("DPO fine-tuning of Llama 3 8B"), "8B × 2 bytes (frozen)");
+    let output = |text: &str| names(text).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(output("DPO fine-tuning of Llama 3 8B"), "8B × 2 bytes (frozen)");
     assert_eq!(
-        said("RLHF training of a 13B model in bf16"),
+        output("RLHF training of a 13B model in bf16"),
         "13B × 4 bytes (frozen, as large as the model)"
     );
     assert_eq!(names("DPO fine-tuning of Llama 3 8B with LoRA"), None);
@@ -351,8 +351,8 @@ fn memory_that_no_gpu_has_is_that_of_several() {
         let found = (sizing.gpu_count, sizing.gpu_type, sizing.fits);
         assert_eq!(found, (count, gpu, fits), "{text}: {:?}", sizing.reasons);
         assert!(sizing.gpu_memory_mib <= gpu.memory_mib(), "{text}: {}", sizing.gpu_memory_mib);
-        let said = sizing.reasons.iter().any(|line| line.contains("do not have"));
-        assert_eq!(said, !fits, "{text}: {:?}", sizing.reasons);
+        let output = sizing.reasons.iter().any(|line| line.contains("do not have"));
+        assert_eq!(output, !fits, "{text}: {:?}", sizing.reasons);
     }
 }
 

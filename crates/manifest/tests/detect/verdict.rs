@@ -74,7 +74,7 @@ fn a_negation_clears_the_verdict_and_says_so() {
     for (text, words) in table {
         let detection = check(text);
         assert!(!detection.is_ml_workload, "{text}");
-        let cleared = detection.cleared_by.unwrap_or_else(|| panic!("{text}: not said"));
+        let cleared = detection.cleared_by.unwrap_or_else(|| panic!("{text}: not cleared"));
         assert!(cleared.contains(words), "{text}: {cleared}");
         assert!(detection.reasoning[0].contains(words), "{text}: {:?}", detection.reasoning);
     }
@@ -328,7 +328,7 @@ fn an_answer_of_no_clears_the_verdict_and_says_so() {
     for (text, words) in table {
         let detection = check(text);
         assert!(!detection.is_ml_workload, "{text}");
-        let cleared = detection.cleared_by.unwrap_or_else(|| panic!("{text}: not said"));
+        let cleared = detection.cleared_by.unwrap_or_else(|| panic!("{text}: not cleared"));
         assert!(cleared.contains(words), "{text}: {cleared}");
     }
 }

@@ -11,8 +11,8 @@ use crate::input;
 fn json_has_one_entry_for_each_finding() {
     let inputs = [input("a.yaml", rule("AF102").unwrap().bad)];
     let findings = check(&inputs, &Options::default());
-    let said = json(&LintReport { inputs: &inputs, findings: &findings, unreadable: &[] });
-    let list = said["findings"].as_array().unwrap();
+    let output = json(&LintReport { inputs: &inputs, findings: &findings, unreadable: &[] });
+    let list = output["findings"].as_array().unwrap();
     assert_eq!(list.len(), findings.len());
     let entry = list.iter().find(|entry| entry["rule"] == "AF102").unwrap();
     assert_eq!(entry["file"], "a.yaml");
@@ -20,7 +20,7 @@ fn json_has_one_entry_for_each_finding() {
     assert_eq!(entry["fixable"], true);
     assert!(entry["line"].is_u64() && entry["column"].is_u64());
     assert_eq!(
-        said["summary"]["warnings"],
+        output["summary"]["warnings"],
         findings.iter().filter(|f| f.severity.as_str() == "warning").count()
     );
 }
@@ -46,9 +46,9 @@ fn sarif_is_valid_for_code_scanning() {
         position: Some(SourcePosition { line: 3, column: 4 }),
         message: "no".to_owned(),
     };
-    let said = sarif(&LintReport { inputs: &inputs, findings: &findings, unreadable: &[broken] });
-    assert_eq!(said["version"], "2.1.0");
-    let run = &said["runs"][0];
+    let output = sarif(&LintReport { inputs: &inputs, findings: &findings, unreadable: &[broken] });
+    assert_eq!(output["version"], "2.1.0");
+    let run = &output["runs"][0];
     let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
     assert_eq!(rules.len(), RULES.len() + 1);
     for result in run["results"].as_array().unwrap() {

@@ -269,9 +269,9 @@ fn a_slice_that_the_chosen_gpu_does_not_have_is_found() {
         ),
         (affinity(&term("NVIDIA-H100-PCIe, NVIDIA-H200")), "an H100-80 has no profile `1g.5gb`"),
     ] {
-        let said = on(&choice);
-        assert!(said.starts_with(words), "{choice}: {said}");
-        assert!(said.contains("allows no other GPU"), "{said}");
+        let output = on(&choice);
+        assert!(output.starts_with(words), "{choice}: {output}");
+        assert!(output.contains("allows no other GPU"), "{output}");
     }
     for choice in [
         "nodeSelector: {accelerator: nvidia-tesla-a100}".to_owned(),

@@ -17,13 +17,19 @@ fn a_schedule_or_a_time_zone_that_there_is_not_is_an_error() {
     for schedule in ["0 9 * * 1-5", "@daily", "@every 1h30m", "0 0 ? * MON", "*/100 * * * *"] {
         assert_eq!(problems(schedule, "Europe/Berlin"), Vec::<String>::new(), "{schedule}");
     }
-    let said = problems("61 9 * *", "Mars/Base");
-    assert!(said[0].starts_with("AF703 spec.schedule: `61 9 * *` is not a schedule: "), "{said:?}");
+    let output = problems("61 9 * *", "Mars/Base");
     assert!(
-        said[1].starts_with("AF703 spec.timeZone: `Mars/Base` is not a time zone: "),
-        "{said:?}"
+        output[0].starts_with("AF703 spec.schedule: `61 9 * *` is not a schedule: "),
+        "{output:?}"
     );
-    let said = problems("@dayly", "europe/berlin");
-    assert!(said[0].starts_with("AF703 spec.schedule: `@dayly` is not a schedule: "), "{said:?}");
-    assert!(said[1].ends_with("did you mean Europe/Berlin?"), "{said:?}");
+    assert!(
+        output[1].starts_with("AF703 spec.timeZone: `Mars/Base` is not a time zone: "),
+        "{output:?}"
+    );
+    let output = problems("@dayly", "europe/berlin");
+    assert!(
+        output[0].starts_with("AF703 spec.schedule: `@dayly` is not a schedule: "),
+        "{output:?}"
+    );
+    assert!(output[1].ends_with("did you mean Europe/Berlin?"), "{output:?}");
 }

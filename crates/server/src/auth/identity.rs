@@ -12,7 +12,7 @@ use crate::store::{CredentialKind, CredentialRow, UserRow};
 
 /// A token of a request, parsed without access to the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Presented {
+pub enum PresentedToken {
     /// Hash of a key.
     Key(String),
     /// Claims of a signed access token.
@@ -21,7 +21,7 @@ pub enum Presented {
 
 /// Holder of a token.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Known {
+pub enum Principal {
     /// A user; with the key and its last use, if it was a key.
     User(Box<UserRow>, Option<(CredentialId, Option<Stamp>)>),
     /// A node or agent; with the token and its last use, if it was a registration token.
@@ -29,18 +29,22 @@ pub enum Known {
 }
 
 /// Parses a token. The directory is not needed, so no lock is held.
-pub fn presented(jwt: &JwtKeys, token: &str) -> Presented {
+pub fn presented(jwt: &JwtKeys, token: &str) -> PresentedToken {
     if token.starts_with("af") || token.len() > 4096 {
-        return Presented::Key(digest(token));
+        return PresentedToken::Key(digest(token));
     }
-    jwt.read(token).map_or_else(|| Presented::Key(digest(token)), Presented::Session)
+    jwt.read(token).map_or_else(|| PresentedToken::Key(digest(token)), PresentedToken::Session)
 }
 
 /// Holder of a token at this time. `Expired` covers revoked keys too.
-pub fn known(directory: &Directory, token: &Presented, now: Stamp) -> Result<Known, TokenProblem> {
+pub fn known(
+    directory: &Directory,
+    token: &PresentedToken,
+    now: Stamp,
+) -> Result<Principal, TokenProblem> {
     match token {
-        Presented::Session(claims) => session(directory, claims, now),
-        Presented::Key(hash) => match directory.credential(hash, now) {
+        PresentedToken::Session(claims) => session(directory, claims, now),
+        PresentedToken::Key(hash) => match directory.credential(hash, now) {
             Some(found) => key(directory, found),
             None if directory.by_hash.contains_key(hash) => Err(TokenProblem::Expired),
             None => Err(TokenProblem::Unrecognised),
@@ -48,7 +52,7 @@ pub fn known(directory: &Directory, token: &Presented, now: Stamp) -> Result<Kno
     }
 }
 
-fn session(directory: &Directory, claims: &Claims, now: Stamp) -> Result<Known, TokenProblem> {
+fn session(directory: &Directory, claims: &Claims, now: Stamp) -> Result<Principal, TokenProblem> {
     let user = claims.sub.parse().ok().and_then(|id: UserId| directory.users.get(&id));
     let user = user.ok_or(TokenProblem::Unrecognised)?;
     if !claims.valid_at(now)
@@ -57,20 +61,20 @@ fn session(directory: &Directory, claims: &Claims, now: Stamp) -> Result<Known, 
     {
         return Err(TokenProblem::Expired);
     }
-    active(user).map(|user| Known::User(Box::new(user.clone()), None))
+    active(user).map(|user| Principal::User(Box::new(user.clone()), None))
 }
 
-fn key(directory: &Directory, found: &CredentialRow) -> Result<Known, TokenProblem> {
+fn key(directory: &Directory, found: &CredentialRow) -> Result<Principal, TokenProblem> {
     let last_use = Some((found.id, found.last_used_at));
     match (found.kind, found.user_id, found.node_id, found.agent_id) {
         (CredentialKind::ApiKey, Some(user), _, _) => {
             let user = active(directory.users.get(&user).ok_or(TokenProblem::Unrecognised)?)?;
-            Ok(Known::User(Box::new(user.clone()), last_use))
+            Ok(Principal::User(Box::new(user.clone()), last_use))
         }
-        (CredentialKind::Registration, ..) => Ok(Known::Worker(Worker::Token, last_use)),
-        (CredentialKind::Node, _, Some(node), _) => Ok(Known::Worker(Worker::Node(node), None)),
+        (CredentialKind::Registration, ..) => Ok(Principal::Worker(Worker::Token, last_use)),
+        (CredentialKind::Node, _, Some(node), _) => Ok(Principal::Worker(Worker::Node(node), None)),
         (CredentialKind::Agent, _, Some(node), Some(agent)) => {
-            Ok(Known::Worker(Worker::Agent { agent, node }, None))
+            Ok(Principal::Worker(Worker::Agent { agent, node }, None))
         }
         // Refresh tokens, invitations and links do not authenticate a request.
         _ => Err(TokenProblem::Unrecognised),

@@ -22,7 +22,7 @@ use agentaflow_api::units::Stamp;
 
 pub use accounts::{UserPatch, create_user, deactivate_user, register, show_user, update_user};
 pub use browser::{CookieNames, Site, check_host, check_origin, cookie, cookie_names, set_cookie};
-pub use identity::{Known, Presented, known, presented};
+pub use identity::{PresentedToken, Principal, known, presented};
 pub use jwt::{ACCESS_SECONDS, Claims, JwtKeys};
 pub use keys::{NewKey, create_key, list_keys, revoke_key, rotate_key, show_key};
 pub use limiter::{Limiter, address_key};
@@ -75,7 +75,12 @@ impl Auth {
     }
 
     /// Returns true if this use of the key must be stored now.
-    pub fn worth_noting(&self, credential: CredentialId, last: Option<Stamp>, now: Stamp) -> bool {
+    pub fn should_record_use(
+        &self,
+        credential: CredentialId,
+        last: Option<Stamp>,
+        now: Stamp,
+    ) -> bool {
         let recent = |at: Stamp| now.0.saturating_sub(at.0) < TOUCH_EVERY;
         if last.is_some_and(recent) {
             return false;

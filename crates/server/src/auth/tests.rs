@@ -72,16 +72,16 @@ fn each_kind_of_token_opens_what_it_is_for_and_nothing_else() {
     let directory = directory();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
     assert!(
-        matches!(who("af-key"), Ok(Known::User(user, Some((CredentialId(1), None)))) if user.id == UserId(1))
+        matches!(who("af-key"), Ok(Principal::User(user, Some((CredentialId(1), None)))) if user.id == UserId(1))
     );
     assert_eq!(
         who("af-registration"),
-        Ok(Known::Worker(Worker::Token, Some((CredentialId(5), None))))
+        Ok(Principal::Worker(Worker::Token, Some((CredentialId(5), None))))
     );
-    assert_eq!(who("af-node"), Ok(Known::Worker(Worker::Node(NodeId(7)), None)));
+    assert_eq!(who("af-node"), Ok(Principal::Worker(Worker::Node(NodeId(7)), None)));
     assert_eq!(
         who("af-agent"),
-        Ok(Known::Worker(Worker::Agent { agent: AgentId(8), node: NodeId(7) }, None))
+        Ok(Principal::Worker(Worker::Agent { agent: AgentId(8), node: NodeId(7) }, None))
     );
     for (secret, why) in [
         ("af-refresh", TokenProblem::Unrecognised),
@@ -111,7 +111,7 @@ fn an_access_token_counts_for_an_hour_and_only_while_its_session_lives() {
     assert_eq!(who(&directory, after(3_600_000)), Err(TokenProblem::Expired));
     let other = JwtKeys::new(b"another key");
     assert!(
-        matches!(presented(&other, &access), Presented::Key(_)),
+        matches!(presented(&other, &access), PresentedToken::Key(_)),
         "a foreign signature is no session"
     );
     run(&mut directory, end_session(&opened.tokens.refresh_token), NOW).unwrap();
@@ -123,7 +123,7 @@ fn a_token_without_a_signature_is_no_token() {
     // {"alg":"none","typ":"JWT"} . {"sub":"1","session_epoch":0,"sid":"x","iat":0,"exp":9999999999} .
     let forged = "eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.\
         eyJzdWIiOiIxIiwic2Vzc2lvbl9lcG9jaCI6MCwic2lkIjoieCIsImlhdCI6MCwiZXhwIjo5OTk5OTk5OTk5fQ.";
-    assert!(matches!(presented(&jwt(), forged), Presented::Key(_)));
+    assert!(matches!(presented(&jwt(), forged), PresentedToken::Key(_)));
 }
 
 #[test]
@@ -374,10 +374,10 @@ fn cookies_are_found_by_their_whole_name() {
 fn the_use_of_a_key_is_noted_at_most_once_a_minute() {
     let auth = Auth::new(jwt(), (1, 1));
     let after = |ms| Stamp(NOW.0 + ms);
-    assert!(auth.worth_noting(CredentialId(1), None, NOW));
-    assert!(!auth.worth_noting(CredentialId(1), None, after(59_000)));
-    assert!(auth.worth_noting(CredentialId(1), None, after(60_000)));
-    assert!(!auth.worth_noting(CredentialId(2), Some(NOW), after(59_000)));
+    assert!(auth.should_record_use(CredentialId(1), None, NOW));
+    assert!(!auth.should_record_use(CredentialId(1), None, after(59_000)));
+    assert!(auth.should_record_use(CredentialId(1), None, after(60_000)));
+    assert!(!auth.should_record_use(CredentialId(2), Some(NOW), after(59_000)));
 }
 
 #[tokio::test]

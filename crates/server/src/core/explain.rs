@@ -23,17 +23,20 @@ impl State {
     pub(super) fn explain_job(&self, id: JobId) -> Option<Explanation> {
         let job = self.jobs.get(id)?;
         let now = self.engine.now();
-        let told = self.engine.scheduler().explain(now, &workload_id(id))?;
+        let message = self.engine.scheduler().explain(now, &workload_id(id))?;
         let view = self.engine.scheduler().workload(&workload_id(id))?;
         let mut explanation =
-            self.explain_pending(told.reason.as_ref(), told.eta, job.state.gate.as_ref());
+            self.explain_pending(message.reason.as_ref(), message.eta, job.state.gate.as_ref());
         explanation.job_id = Some(id);
         explanation.status = job.state.status;
-        explanation.position = told.position;
-        explanation.waiting = told.waiting;
-        add_alternatives(&mut explanation, &told.alternatives);
-        explanation.closest =
-            told.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
+        explanation.position = message.position;
+        explanation.waiting = message.waiting;
+        add_alternatives(&mut explanation, &message.alternatives);
+        explanation.closest = message
+            .closest
+            .iter()
+            .map(|(node, lack)| self.close_node(node.as_str(), lack))
+            .collect();
         self.explain_placement(&mut explanation, job, &view);
         Some(explanation)
     }

@@ -231,9 +231,9 @@ impl State {
         };
         let key = TaskKey { job: id, epoch: job.state.epoch, task: task.task };
         let ran = task.started_at.map_or(0, |at| Stamp::now().0.saturating_sub(at.0).max(0) as u64);
-        let said = update.duration_seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+        let text = update.duration_seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
         let mut ended = Ended {
-            ran_ms: said.map_or(ran, |seconds| (seconds * 1000.0) as u64),
+            ran_ms: text.map_or(ran, |seconds| (seconds * 1000.0) as u64),
             usage: update.resource_usage.unwrap_or_default(),
             output_data: update.output_data,
             ..Ended::default()

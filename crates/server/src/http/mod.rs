@@ -5,6 +5,7 @@
 
 mod answer;
 mod app;
+mod caller;
 pub mod check;
 mod docs;
 mod html;
@@ -16,7 +17,6 @@ mod read;
 mod routes;
 mod start_page;
 mod streams;
-mod who;
 
 use agentaflow_api::error::ErrorCode;
 use axum::Router;

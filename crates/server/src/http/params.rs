@@ -142,7 +142,7 @@ pub(crate) struct LedgerQuery {
 /// Position in an agent's stream.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct StreamPlace {
+pub(crate) struct StreamPosition {
     /// Session of the last message received.
     session: Option<String>,
     /// Number of the last message received.
@@ -152,7 +152,7 @@ pub(crate) struct StreamPlace {
 /// Position and wait of a poll.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct PollPlace {
+pub(crate) struct PollPosition {
     /// Session of the last message received.
     session: Option<String>,
     /// Number of the last message received.

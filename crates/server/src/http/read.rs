@@ -133,11 +133,11 @@ pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, ApiError> {
         .map_err(|_| ApiError::malformed("the body is not valid UTF-8"))?;
     let value: Value = serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        let said = error.to_string();
-        if said.starts_with("recursion limit") {
+        let message = error.to_string();
+        if message.starts_with("recursion limit") {
             return too_deep(None);
         }
-        let what = plain_syntax(&said);
+        let what = plain_syntax(&message);
         ApiError::malformed(format!(
             "the body is not valid JSON: {what} (line {line}, column {column})"
         ))
@@ -181,9 +181,9 @@ pub(crate) fn shape<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
 
 /// Query parameters. Unknown parameters are ignored; empty ones count as absent.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Asked(BTreeMap<String, String>);
+pub(crate) struct QueryParams(BTreeMap<String, String>);
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for QueryParams {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
@@ -191,7 +191,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     }
 }
 
-impl Asked {
+impl QueryParams {
     /// Parses a query string; the last of repeated parameters counts.
     pub(crate) fn read(text: &str) -> Self {
         let pairs = url::form_urlencoded::parse(text.as_bytes());
@@ -309,15 +309,15 @@ fn too_large(most: usize) -> ApiError {
 }
 
 /// Message for a serde error, without the value, which may be a misplaced secret.
-fn wrong_shape(field: &str, said: &str) -> ApiError {
+fn wrong_shape(field: &str, message: &str) -> ApiError {
     let name = if field.is_empty() { "the body".to_owned() } else { format!("`{field}`") };
-    let detail = if let Some((_, expected)) = said.split_once(", expected ") {
-        let found = said.split([':', ',']).nth(1).unwrap_or_default().trim();
+    let detail = if let Some((_, expected)) = message.split_once(", expected ") {
+        let found = message.split([':', ',']).nth(1).unwrap_or_default().trim();
         format!("{name} must be {}{}", article(expected), found_kind(found))
-    } else if let Some(missing) = said.strip_prefix("missing field ") {
+    } else if let Some(missing) = message.strip_prefix("missing field ") {
         format!("{missing} is missing in {name}")
     } else {
-        format!("{name}: {said}")
+        format!("{name}: {message}")
     };
     ApiError::invalid(field, detail)
 }
@@ -349,8 +349,8 @@ fn found_kind(found: &str) -> &'static str {
     kinds.iter().find(|(word, _)| found.starts_with(word)).map_or("", |(_, words)| words)
 }
 
-fn plain_syntax(said: &str) -> &str {
-    said.split(" at line ").next().unwrap_or(said)
+fn plain_syntax(message: &str) -> &str {
+    message.split(" at line ").next().unwrap_or(message)
 }
 
 fn kind(value: &Value) -> &'static str {

@@ -13,7 +13,8 @@ use agentaflow_api::units::{Secret, Stamp};
 use super::StartError;
 use crate::api_error::ApiError;
 use crate::auth::{
-    ADMIN_TOKEN, Known, NewKey, Presented, REGISTRATION_TOKEN, create_key, digest, known, mint,
+    ADMIN_TOKEN, NewKey, PresentedToken, Principal, REGISTRATION_TOKEN, create_key, digest, known,
+    mint,
 };
 use crate::core::{Core, DirectoryWrite, Worker};
 use crate::secrets::{SecretError, create_secret_file, read_secret_file, write_secret_file};
@@ -116,13 +117,13 @@ async fn key_in_file(
 }
 
 fn is_valid(core: &Core, kind: CredentialKind, secret: &str) -> bool {
-    let token = Presented::Key(digest(secret));
+    let token = PresentedToken::Key(digest(secret));
     let found = core.directory(|directory| known(directory, &token, Stamp::now()));
     match found {
-        Ok(Known::User(user, Some(_))) => {
+        Ok(Principal::User(user, Some(_))) => {
             kind == CredentialKind::ApiKey && user.role == Role::Admin
         }
-        Ok(Known::Worker(Worker::Token, _)) => kind == CredentialKind::Registration,
+        Ok(Principal::Worker(Worker::Token, _)) => kind == CredentialKind::Registration,
         _ => false,
     }
 }

@@ -37,7 +37,7 @@ const HEAD: Duration = Duration::from_secs(95);
 /// Maximum size of the head of a request.
 const HEAD_SIZE: usize = 64 << 10;
 /// Time for open requests to finish when the server stops.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const CLOSING_GRACE: Duration = Duration::from_secs(2);
 /// A peer that acknowledges nothing for this long is gone.
 const SILENCE_MS: u32 = 30_000;
 
@@ -61,7 +61,7 @@ pub(super) async fn serve(listener: TcpListener, site: Site, stopping: Cancellat
     }
     drop(listener);
     let rest = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(LAST_WORDS, rest).await.is_err() {
+    if tokio::time::timeout(CLOSING_GRACE, rest).await.is_err() {
         connections.shutdown().await;
     }
 }

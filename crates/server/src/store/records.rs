@@ -9,7 +9,7 @@ use agentaflow_api::account::Role;
 use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_api::ids::{AgentId, CredentialId, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
-use agentaflow_api::link::{GpuGrant, KubernetesPlace, StopCause};
+use agentaflow_api::link::{GpuGrant, KubernetesObjects, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PriceSource};
 use agentaflow_api::pending::{BudgetShortfall, PendingReason};
 use agentaflow_api::queue::QueueSpec;
@@ -261,7 +261,7 @@ pub struct TaskAssignment {
     pub stopped: bool,
     /// Kubernetes objects of the task.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kubernetes: Option<KubernetesPlace>,
+    pub kubernetes: Option<KubernetesObjects>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -109,7 +109,7 @@ async fn a_full_disk_fails_requests_and_loses_no_change() {
             }
         }
     }
-    assert!(sync >= 1, "after the fault the agent was told everything");
+    assert!(sync >= 1, "after the fault the agent received a full sync");
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_repeated_end_is_acknowledged_only_once_durable() {
     worker.report(key, running()).await;
 
     let held = pause.lock().await;
-    let said = |update| {
+    let output = |update| {
         let batch = agentaflow_api::link::ReportBatch {
             reports: vec![agentaflow_api::link::Report { key, update }],
             logs: Vec::new(),
@@ -132,9 +132,9 @@ async fn a_repeated_end_is_acknowledged_only_once_durable() {
         let (core, agent) = (rig.core.clone(), worker.agent);
         tokio::spawn(async move { core.report(agent, batch).await })
     };
-    let first = said(ended(0, 5));
+    let first = output(ended(0, 5));
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    let second = said(ended(0, 5));
+    let second = output(ended(0, 5));
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert!(!first.is_finished() && !second.is_finished(), "nothing is durable yet");
     full.store(true, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobSpec, JobStatus, OnNodeLost, Volume};
-use agentaflow_api::link::{KubernetesPlace, Message, StopCause, TaskUpdate};
+use agentaflow_api::link::{KubernetesObjects, Message, StopCause, TaskUpdate};
 use agentaflow_api::node::{
     GpuInstance, Heartbeat, NodeRegistration, NodeStatus, NodeUpdate, PriceSource,
 };
@@ -33,12 +33,12 @@ async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
     assert_eq!(rig.job(id).await.status, JobStatus::Completed);
     // The first node returns, is active again, and receives an empty sync.
     first.beat();
-    let told = loop {
+    let output = loop {
         if let Message::Sync { assignments, .. } = first.next().await {
             break assignments;
         }
     };
-    assert!(told.is_empty());
+    assert!(output.is_empty());
     assert_eq!(rig.core.node(&NodeRef::Number(first.node)).unwrap().status, NodeStatus::Active);
 }
 
@@ -371,7 +371,7 @@ async fn a_kubernetes_node_assigns_whole_gpus_and_no_host_folders() {
         (1000, 40_960),
         "all of it is paid for"
     );
-    let place = KubernetesPlace {
+    let place = KubernetesObjects {
         namespace: "imagepod".to_owned(),
         job_name: "gpu-job-1-1-0".to_owned(),
         pod_name: "gpu-job-1-1-0-x".to_owned(),

@@ -42,7 +42,7 @@ async fn a_wrong_password_and_a_wrong_name_get_the_same_words_and_then_a_pause()
         let login = json!({"username": name, "password": password});
         words.push(site.post("", "/auth/login", login).await.refused(401)["detail"].clone());
     }
-    assert!(words.iter().all(|said| *said == words[0]), "{words:?}");
+    assert!(words.iter().all(|output| *output == words[0]), "{words:?}");
     let mut paused = false;
     for _ in 0..30 {
         let login = json!({"username": "ada", "password": "y"});

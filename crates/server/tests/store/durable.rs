@@ -41,8 +41,8 @@ fn kill_after(child: &mut Child, commits: i64) -> i64 {
     let mut last = 0;
     for line in lines {
         // The test harness sometimes writes on the same line.
-        let told = line.split("committed ").nth(1).and_then(|id| id.trim().parse().ok());
-        last = told.unwrap_or(last);
+        let output = line.split("committed ").nth(1).and_then(|id| id.trim().parse().ok());
+        last = output.unwrap_or(last);
         if last == commits {
             child.kill().unwrap();
         }

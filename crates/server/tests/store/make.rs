@@ -162,7 +162,7 @@ fn task() -> TaskAssignment {
         ran_ms: 99,
         exit_code: Some(1),
         stopped: true,
-        kubernetes: Some(agentaflow_api::link::KubernetesPlace {
+        kubernetes: Some(agentaflow_api::link::KubernetesObjects {
             namespace: "imagepod".to_owned(),
             job_name: "gpu-job-1-1-0".to_owned(),
             pod_name: "gpu-job-1-1-0-x".to_owned(),

@@ -12,9 +12,9 @@ fn a_volume_is_made_only_where_enough_storage_is_left() {
             "nodeTopology": {"matchLabels": {"topology.kubernetes.io/zone": zone}}})
     };
     let a = |capacity, largest| in_zone("a", json!(capacity), largest);
-    let but = |mut told: Value, field: &str, value: Value| {
-        told[field] = value;
-        told
+    let but = |mut output: Value, field: &str, value: Value| {
+        output[field] = value;
+        output
     };
     let nowhere = "claim `c` waits for storage: nowhere is enough of it left";
     let table = [
@@ -38,11 +38,11 @@ fn a_volume_is_made_only_where_enough_storage_is_left() {
         ),
         (false, a("1Gi", Value::Null), "a b old plain"),
     ];
-    for (tells, told, expected) in table {
+    for (tells, output, expected) in table {
         let cluster = zones()
             .with_claim("c", json!({}), asking("wait", "2Gi"))
             .with_driver("csi.example", tells)
-            .with_capacity("a", told);
+            .with_capacity("a", output);
         check(&cluster, using(["c"]), expected);
     }
     // Each topology counts separately, existing volumes count as well, and a claim without a size is not checked.

@@ -28,7 +28,7 @@ fn device(id: &str) -> Value {
 }
 
 /// `id model memory health`, with spaces between, for each GPU.
-fn told(view: &NodeView) -> Vec<String> {
+fn output(view: &NodeView) -> Vec<String> {
     let one = |gpu: &agentaflow_engine::Gpu| {
         let health = view.health.iter().find(|(id, _)| *id == gpu.id).unwrap().1;
         format!("{} {} {} {health:?}", gpu.id, gpu.model, gpu.memory.0)
@@ -93,7 +93,7 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
     ];
     for (labels, gpus, devices, expected) in table {
         let view = view(labels, gpus, devices.clone());
-        assert_eq!(told(&view), expected, "{devices:?}");
+        assert_eq!(output(&view), expected, "{devices:?}");
         assert_eq!(view.node.device_selection, DeviceSelection::Node);
         assert_eq!(view.shared_units, 1);
         let exclusive = view.node.resources.get(names::EXCLUSIVE_RESOURCE).copied().unwrap_or(0);
@@ -115,7 +115,7 @@ fn time_slices_are_gpus_with_a_part_of_the_memory() {
         "nvidia.com/gpu.memory": "16000"})
     };
     let sliced = view(labels(), json!("4"), None);
-    assert_eq!(told(&sliced)[3], "3 Tesla-T4 4000 Healthy");
+    assert_eq!(output(&sliced)[3], "3 Tesla-T4 4000 Healthy");
     assert_eq!(sliced.shared_units, 4);
     assert!(!sliced.node.resources.contains_key(names::EXCLUSIVE_RESOURCE));
 
@@ -123,8 +123,8 @@ fn time_slices_are_gpus_with_a_part_of_the_memory() {
         {"id": "u2", "available": false, "utilization": 900.0}]);
     let named =
         view(labels(), json!("8"), Some(monitor(json!([device("u1"), device("u2")]), status)));
-    assert_eq!(told(&named)[1], "u1::1 NVIDIA A100-SXM4-40GB 10240 Healthy");
-    assert_eq!(told(&named)[4], "u2::0 NVIDIA A100-SXM4-40GB 10240 Failed");
+    assert_eq!(output(&named)[1], "u1::1 NVIDIA A100-SXM4-40GB 10240 Healthy");
+    assert_eq!(output(&named)[4], "u2::0 NVIDIA A100-SXM4-40GB 10240 Failed");
     let readings: Vec<_> =
         named.readings.iter().map(|(id, busy)| (id.as_str(), busy.get())).collect();
     assert_eq!(readings, [("u1::0", 42), ("u1::1", 42), ("u1::2", 42), ("u1::3", 42)]);
@@ -189,8 +189,8 @@ fn gpus_that_people_closed_get_no_new_work() {
         let devices = monitor(json!([device("u1"), device("u2")]), json!([]));
         let devices = monitored.then(|| read(devices));
         let view = node(&object, devices.as_ref(), None);
-        let told = view.health.iter().map(|(id, health)| format!("{id} {health:?}"));
-        assert_eq!(told.collect::<Vec<_>>().join(", "), expected, "{closed}");
+        let output = view.health.iter().map(|(id, health)| format!("{id} {health:?}"));
+        assert_eq!(output.collect::<Vec<_>>().join(", "), expected, "{closed}");
     };
     check("u2", "2", 1, true, "u1 Healthy, u2 Cordoned");
     check("0", "2", 1, true, "u1 Cordoned, u2 Healthy");

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-use super::{Asked, Namespaces, Obstacle, Surroundings, Volumes};
+use super::{Namespaces, Obstacle, PodDemand, TranslationContext, Volumes};
 use crate::slim::{Node, Pod};
 
 /// Cluster state from the API server.
@@ -119,9 +119,9 @@ impl Cluster {
         self
     }
 
-    pub(super) fn with_capacity(mut self, name: &str, mut told: Value) -> Self {
-        told["metadata"] = json!({"name": name, "namespace": "csi"});
-        self.volumes.set_capacity(read(told));
+    pub(super) fn with_capacity(mut self, name: &str, mut output: Value) -> Self {
+        output["metadata"] = json!({"name": name, "namespace": "csi"});
+        self.volumes.set_capacity(read(output));
         self
     }
 
@@ -132,11 +132,11 @@ impl Cluster {
         self
     }
 
-    pub(super) fn around(&self) -> Surroundings<'_> {
-        Surroundings { volumes: &self.volumes, namespaces: &self.namespaces }
+    pub(super) fn around(&self) -> TranslationContext<'_> {
+        TranslationContext { volumes: &self.volumes, namespaces: &self.namespaces }
     }
 
-    pub(super) fn translate(&self, pod: Value) -> Result<Asked, Obstacle> {
+    pub(super) fn translate(&self, pod: Value) -> Result<PodDemand, Obstacle> {
         super::pod(&read(pod), &self.around())
     }
 
@@ -174,7 +174,7 @@ impl Cluster {
 pub(super) fn check(cluster: &Cluster, pod: Value, expected: &str) {
     let shown = pod.clone();
     let got = match cluster.translate(pod) {
-        Err(obstacle) => told(&obstacle),
+        Err(obstacle) => output(&obstacle),
         Ok(asked) => {
             let engine = cluster.engine();
             let names = cluster.nodes.iter().map(|node| node["metadata"]["name"].as_str().unwrap());
@@ -198,13 +198,13 @@ pub(super) fn check(cluster: &Cluster, pod: Value, expected: &str) {
 pub(super) fn check_lands(cluster: &Cluster, pod: Value, expected: &str) {
     let shown = pod.clone();
     let got = match cluster.translate(pod) {
-        Err(obstacle) => told(&obstacle),
+        Err(obstacle) => output(&obstacle),
         Ok(asked) => place(cluster.engine(), asked.request).unwrap_or_else(|lacks| lacks),
     };
     assert_eq!(got, expected, "{shown:#}");
 }
 
-fn told(obstacle: &Obstacle) -> String {
+fn output(obstacle: &Obstacle) -> String {
     match obstacle {
         Obstacle::Unsupported { field, .. } => format!("unsupported {field}"),
         Obstacle::NotYet { why } | Obstacle::NoStorage { why } => why.clone(),

@@ -4,7 +4,7 @@ use agentaflow_engine::{GpuRequest, MiB, MilliCpu};
 use serde_json::{Value, json};
 
 use super::{Cluster, asking, check, nodes, pod, read};
-use crate::translate::{Surroundings, foreign, gpu_need, gpu_resources};
+use crate::translate::{TranslationContext, foreign, gpu_need, gpu_resources};
 
 fn container(requests: &Value) -> Value {
     json!({"name": "c", "resources": {"requests": requests}})
@@ -156,9 +156,12 @@ fn a_pod_that_is_being_resized_counts_with_the_most_that_it_may_have() {
                                        "allocatedResources": {"cpu": promised}}],
             },
         }));
-        foreign(&pod, &Surroundings { volumes: &cluster.volumes, namespaces: &cluster.namespaces })
-            .cpu
-            .0
+        foreign(
+            &pod,
+            &TranslationContext { volumes: &cluster.volumes, namespaces: &cluster.namespaces },
+        )
+        .cpu
+        .0
     };
     let whole = |spec: &str, has: &str, promised: &str, reason: &str| {
         let cluster = Cluster::default();
@@ -170,7 +173,10 @@ fn a_pod_that_is_being_resized_counts_with_the_most_that_it_may_have() {
                 "allocatedResources": {"cpu": promised},
             },
         }));
-        foreign(&pod, &Surroundings { volumes: &cluster.volumes, namespaces: &cluster.namespaces })
+        foreign(
+            &pod,
+            &TranslationContext { volumes: &cluster.volumes, namespaces: &cluster.namespaces },
+        )
     };
     assert_eq!(whole("1", "2", "1", "").cpu.0, 2000);
     assert_eq!(whole("3", "2", "1", "Deferred").cpu.0, 3000);

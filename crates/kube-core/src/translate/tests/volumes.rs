@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 use super::{Cluster, check, nodes, pod, read};
-use crate::translate::{ClaimHow, Volumes, labels};
+use crate::translate::{ClaimBinding, Volumes, labels};
 
 pub(super) fn zones() -> Cluster {
     nodes([
@@ -169,12 +169,12 @@ fn a_claim_that_waits_for_its_node_can_go_where_a_volume_is_or_can_be_made() {
         .with_volume("v3", json!({}), local("plain", "1Gi"))
         .with_volume("v4", json!({}), in_b);
     let table = [
-        ("made", "a b old plain", ClaimHow::Provision),
-        ("made-in-b", "b", ClaimHow::Provision),
-        ("either", "b plain", ClaimHow::Provision),
-        ("chosen", "old", ClaimHow::Provision),
-        ("local", "a b", ClaimHow::Static),
-        ("large", "b", ClaimHow::Static),
+        ("made", "a b old plain", ClaimBinding::Provision),
+        ("made-in-b", "b", ClaimBinding::Provision),
+        ("either", "b plain", ClaimBinding::Provision),
+        ("chosen", "old", ClaimBinding::Provision),
+        ("local", "a b", ClaimBinding::Static),
+        ("large", "b", ClaimBinding::Static),
     ];
     for (claim, expected, how) in table {
         check(&cluster, using([claim]), expected);

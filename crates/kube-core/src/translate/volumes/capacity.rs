@@ -68,21 +68,22 @@ impl Capacities {
         };
         let Ok(asked) = Amount::parse(&asked.0) else { return Places::NOWHERE };
         let name = class.metadata.name.as_deref().unwrap_or_default();
-        let told = self.by_class.get(name).into_iter().flat_map(BTreeMap::values);
-        let enough = told.filter(|told| largest(told).is_some_and(|largest| largest >= asked));
+        let message = self.by_class.get(name).into_iter().flat_map(BTreeMap::values);
+        let enough =
+            message.filter(|message| largest(message).is_some_and(|largest| largest >= asked));
         Places::union(enough.map(reaching))
     }
 }
 
 /// Largest volume that can be provisioned.
-fn largest(told: &StorageCapacity) -> Option<Amount> {
-    let quantity: &Quantity = told.maximum_volume_size.as_ref().or(told.capacity.as_ref())?;
+fn largest(message: &StorageCapacity) -> Option<Amount> {
+    let quantity: &Quantity = message.maximum_volume_size.as_ref().or(message.capacity.as_ref())?;
     Amount::parse(&quantity.0).ok()
 }
 
 /// Nodes with access to the storage; none without a valid topology.
-fn reaching(told: &StorageCapacity) -> Places {
-    let Some(topology) = &told.node_topology else { return Places::NOWHERE };
+fn reaching(message: &StorageCapacity) -> Places {
+    let Some(topology) = &message.node_topology else { return Places::NOWHERE };
     match selector_term(topology) {
         Err(_) => Places::NOWHERE,
         Ok(term) if term.is_empty() => Places::ANYWHERE,

@@ -18,14 +18,14 @@ const ONE_POD: &str = "ReadWriteOncePod";
 pub struct ClaimToBind {
     pub namespace: String,
     pub name: String,
-    pub how: ClaimHow,
+    pub how: ClaimBinding,
     /// Counted volumes: static volumes of which it takes one on its node.
     pub takes: Vec<ResourceName>,
 }
 
 /// Source of a claim's volume once the node is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ClaimHow {
+pub enum ClaimBinding {
     /// An existing volume ([`Volumes::volume_for`]) is preferred; otherwise a provisioner creates one after the claim
     /// gets the annotation [`SELECTED_NODE`](super::SELECTED_NODE).
     Provision,
@@ -70,8 +70,8 @@ pub(in super::super) fn of_pod(pod: &Pod, volumes: &Volumes) -> Result<PodClaims
         let claim = usable(pod, volumes, &name, own)?;
         let (reachable, how) = reach(volumes, claim, &name)?;
         places = places.and(reachable).map_err(too_many)?;
-        to_match.extend(how.filter(|how| *how == ClaimHow::Static).map(|_| claim));
-        let counts = |how| how == ClaimHow::Static && !volumes.has_own(claim);
+        to_match.extend(how.filter(|how| *how == ClaimBinding::Static).map(|_| claim));
+        let counts = |how| how == ClaimBinding::Static && !volumes.has_own(claim);
         let bind = |how| ClaimToBind {
             namespace: namespace(pod).to_owned(),
             name: name.clone(),
@@ -131,7 +131,7 @@ fn reach(
     volumes: &Volumes,
     claim: &PersistentVolumeClaim,
     name: &str,
-) -> Result<(Places, Option<ClaimHow>), Obstacle> {
+) -> Result<(Places, Option<ClaimBinding>), Obstacle> {
     let not_yet = |why: String| Obstacle::NotYet { why: format!("claim `{name}` {why}") };
     if let Some(volume) = super::bound_volume(claim) {
         if !super::is_bound(claim) {
@@ -149,16 +149,17 @@ fn reach(
     let class =
         volumes.class(super::class_of_claim(claim)).filter(|class| waits_for_consumer(class));
     let class = class.ok_or_else(|| not_yet("waits for its volume to be bound".to_owned()))?;
-    let how = if matching::provisions(class) { ClaimHow::Provision } else { ClaimHow::Static };
+    let how =
+        if matching::provisions(class) { ClaimBinding::Provision } else { ClaimBinding::Static };
     let places = to_be_bound(volumes, claim, class)
         .map_err(|TooMany| not_yet("could have its volume in too many places".to_owned()))?;
     match how {
         _ if places != Places::NOWHERE => Ok((places, Some(how))),
-        ClaimHow::Static => Err(not_yet(
+        ClaimBinding::Static => Err(not_yet(
             "waits for a volume: none matches, and no provisioner creates one".to_owned(),
         )),
         // New nodes may add storage.
-        ClaimHow::Provision => {
+        ClaimBinding::Provision => {
             let why = format!("claim `{name}` waits for storage: nowhere is enough of it left");
             Err(Obstacle::NoStorage { why })
         }

@@ -11,7 +11,7 @@ use super::{Volumes, class_of_claim, class_of_volume, matching};
 use crate::slim::{PersistentVolume, PersistentVolumeClaim};
 
 /// Volumes left on a node, by resource.
-pub type Left = BTreeMap<ResourceName, u64>;
+pub type VolumesLeft = BTreeMap<ResourceName, u64>;
 
 /// Prefix of these resources.
 const FREE: &str = "free volume of class ";
@@ -50,8 +50,8 @@ impl Volumes {
         claims: impl IntoIterator<Item = (&'a str, &'a str)>,
         nodes: &BTreeMap<&'a str, &'a Labels>,
         taken: &BTreeSet<String>,
-    ) -> BTreeMap<&'a str, Left> {
-        let mut left: BTreeMap<&str, Left> = BTreeMap::new();
+    ) -> BTreeMap<&'a str, VolumesLeft> {
+        let mut left: BTreeMap<&str, VolumesLeft> = BTreeMap::new();
         let by_host = by_host(nodes);
         for (volume, names) in self.serving(claims) {
             let is_taken = volume.metadata.name.as_ref().is_none_or(|name| taken.contains(name));

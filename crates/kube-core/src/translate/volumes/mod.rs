@@ -6,9 +6,9 @@ mod counted;
 mod matching;
 mod together;
 
-pub use claims::{ClaimHow, ClaimToBind};
+pub use claims::{ClaimBinding, ClaimToBind};
 pub(super) use claims::{claim_names, of_pod, taken_by};
-pub use counted::{Left, is_counted};
+pub use counted::{VolumesLeft, is_counted};
 
 use agentaflow_engine::labels::Labels;
 use agentaflow_engine::{Node, ResourceName};
@@ -139,8 +139,8 @@ impl Volumes {
     }
 
     /// Updates the remaining capacity of a driver in a topology.
-    pub fn set_capacity(&mut self, told: StorageCapacity) -> bool {
-        self.capacities.set(told)
+    pub fn set_capacity(&mut self, message: StorageCapacity) -> bool {
+        self.capacities.set(message)
     }
 
     pub fn remove_capacity(&mut self, namespace: &str, name: &str) -> bool {

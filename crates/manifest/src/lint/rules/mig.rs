@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn layouts_are_compared_with_the_geometries() {
-        let said = |slices: &str| {
+        let message = |slices: &str| {
             let text = format!(
                 "version: v1\nmig-configs:\n  own:\n  - devices: all\n    mig-enabled: true\n    mig-devices:\n{slices}"
             );
@@ -91,13 +91,13 @@ mod tests {
         for possible in
             ["      1g.5gb: 7\n", "      3g.20gb: 1\n      2g.10gb: 2\n", "      1g.6gb: 4\n"]
         {
-            assert_eq!(said(possible), "", "{possible}");
+            assert_eq!(message(possible), "", "{possible}");
         }
         // The geometry of B200, GB300 and RTX PRO 6000 is unknown.
         for other in
             ["3g.90gb: 9", "1g.35gb: 7", "1g.24gb+me.all: 1", "1g.24gb-me: 4", "7g.278gb: 1"]
         {
-            assert_eq!(said(&format!("      {other}\n")), "", "{other}");
+            assert_eq!(message(&format!("      {other}\n")), "", "{other}");
         }
         let cases = [
             (
@@ -108,8 +108,8 @@ mod tests {
             ("      1g.5gb: 1\n      1g.6gb: 1\n", "`own`: no GPU has all of these profiles"),
         ];
         for (slices, words) in cases {
-            let said = said(slices);
-            assert!(said.starts_with(words), "{said}");
+            let message = message(slices);
+            assert!(message.starts_with(words), "{message}");
         }
         for other in [
             "",

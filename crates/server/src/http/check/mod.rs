@@ -20,7 +20,7 @@ pub use account::{
 pub use job::{check_job, check_status_update, idempotency_key};
 pub use node::{check_agent, check_agent_update, check_heartbeat, check_node, check_node_update};
 pub use queue::check_queue;
-pub use report::mend_report;
+pub use report::sanitize_report;
 
 type Checked = Result<(), ApiError>;
 

@@ -10,7 +10,7 @@ use crate::http::limits;
 use crate::http::read::deeper_than;
 
 /// Repairs a report for storage: replaces NUL, truncates text, and limits amounts and times.
-pub fn mend_report(report: &mut Report) {
+pub fn sanitize_report(report: &mut Report) {
     match &mut report.update {
         TaskUpdate::Accepted | TaskUpdate::Running { .. } => {}
         TaskUpdate::Placed(place) => {
@@ -81,7 +81,7 @@ mod tests {
         let mut report = json!({"job": 1, "epoch": 1, "task": 0});
         report.as_object_mut().unwrap().extend(update.as_object().unwrap().clone());
         let mut report: Report = serde_json::from_value(report).unwrap();
-        mend_report(&mut report);
+        sanitize_report(&mut report);
         serde_json::to_value(report).unwrap()
     }
 

@@ -9,16 +9,16 @@ use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_api::units::Stamp;
 
 use crate::api_error::ApiError;
-use crate::auth::Known;
+use crate::auth::Principal;
 use crate::core::Worker;
 use crate::http::answer::Listed;
 use crate::http::app::App;
+use crate::http::caller::{Anyone, bearer, holder, peer};
 use crate::http::check::{check_agent, check_agent_update};
 use crate::http::limits;
 use crate::http::params::Paging;
-use crate::http::read::{Asked, Segments, Sent, body, object};
+use crate::http::read::{QueryParams, Segments, Sent, body, object};
 use crate::http::routes::nodes::registration_token;
-use crate::http::who::{Anyone, bearer, holder, peer};
 
 /// Registers an agent, or the agent of that name again. The response contains a new `api_key`; older streams end.
 #[utoipa::path(post, path = "/gpu-workers/agents/register", tag = "agents", security(("registration" = [])),
@@ -32,7 +32,7 @@ pub(crate) async fn register(
     let address = peer(request.extensions());
     let own_node =
         bearer(request.headers())?.and_then(|token| match holder(&app, token, Stamp::now()) {
-            Ok(Known::Worker(Worker::Node(node), _)) => Some(node),
+            Ok(Principal::Worker(Worker::Node(node), _)) => Some(node),
             _ => None,
         });
     if own_node.is_none() {
@@ -53,7 +53,7 @@ pub(crate) async fn register(
 pub(crate) async fn list(
     State(app): State<App>,
     _: Anyone,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Listed<Agent>, ApiError> {
     Ok(Listed::page(app.core.agents(), query.page()?))
 }

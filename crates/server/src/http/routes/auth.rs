@@ -12,16 +12,16 @@ use agentaflow_api::units::Secret;
 
 use crate::api_error::ApiError;
 use crate::auth::{
-    self, ACCESS_SECONDS, Opened, Presented, UserPatch, address_key, check_host, check_origin,
+    self, ACCESS_SECONDS, Opened, PresentedToken, UserPatch, address_key, check_host, check_origin,
     end_session, end_session_named, open_session, presented, set_cookie, update_user, use_link,
 };
 use crate::http::answer::page;
 use crate::http::app::App;
+use crate::http::caller::{User, bearer, browser_cookie, peer};
 use crate::http::check::{check_password, check_register, check_user_update};
 use crate::http::limits;
-use crate::http::read::{Asked, Exact, body, object, object_or_nothing};
+use crate::http::read::{Exact, QueryParams, body, object, object_or_nothing};
 use crate::http::routes::users::shown;
-use crate::http::who::{User, bearer, browser_cookie, peer};
 
 /// Path of the refresh cookie.
 const REFRESH_PATH: &str = "/auth";
@@ -125,10 +125,10 @@ pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<R
     let claims = bearer(&headers)?.map(|token| presented(&app.auth.jwt, token));
     match (token, claims) {
         (Some(token), _) => app.core.write(end_session(&token)).await?,
-        (None, Some(Presented::Session(claims))) => {
+        (None, Some(PresentedToken::Session(claims))) => {
             app.core.write(end_session_named(claims.sid)).await?;
         }
-        (None, Some(Presented::Key(_))) => {
+        (None, Some(PresentedToken::Key(_))) => {
             return Err(ApiError::conflict(
                 ErrorCode::NotASession,
                 "a key has no session to end; revoke it with DELETE /auth/api-keys/{id}",
@@ -192,7 +192,7 @@ pub(crate) async fn update_me(
     responses((status = 200, description = "Page that redirects to the start page, logged in")))]
 pub(crate) async fn link(
     State(app): State<App>,
-    query: Asked,
+    query: QueryParams,
     request: Request,
 ) -> Result<Response, ApiError> {
     slow_down(&app, &request)?;

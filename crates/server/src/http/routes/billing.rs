@@ -11,10 +11,10 @@ use crate::api_error::ApiError;
 use crate::core::Caller;
 use crate::http::answer::csv;
 use crate::http::app::App;
+use crate::http::caller::{User, sees_all};
 use crate::http::limits;
 use crate::http::params::{LedgerQuery, UsageQuery};
-use crate::http::read::Asked;
-use crate::http::who::{User, sees_all};
+use crate::http::read::QueryParams;
 use crate::store::{LedgerFilter, UsageBy};
 
 /// Maximum number of ledger entries in one table.
@@ -26,7 +26,7 @@ const CSV_MOST: usize = 100_000;
 pub(crate) async fn usage(
     State(app): State<App>,
     User(caller): User,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Response, ApiError> {
     let by = match query.text("by")?.unwrap_or("day") {
         "user" => UsageBy::User,
@@ -51,7 +51,7 @@ pub(crate) async fn usage(
 pub(crate) async fn ledger(
     State(app): State<App>,
     User(caller): User,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Response, ApiError> {
     let filter = filter(&caller, &query)?;
     let store = app.core.store();
@@ -72,7 +72,7 @@ pub(crate) async fn ledger(
     }
 }
 
-fn filter(caller: &Caller, query: &Asked) -> Result<LedgerFilter, ApiError> {
+fn filter(caller: &Caller, query: &QueryParams) -> Result<LedgerFilter, ApiError> {
     let (skip, limit) = query.page()?;
     let (from, to) = (query.moment("from")?, query.moment("to")?);
     if from.zip(to).is_some_and(|(from, to)| from > to) {
@@ -84,7 +84,7 @@ fn filter(caller: &Caller, query: &Asked) -> Result<LedgerFilter, ApiError> {
     Ok(LedgerFilter { user, job, from, to, before, skip, limit })
 }
 
-fn wants_csv(query: &Asked) -> Result<bool, ApiError> {
+fn wants_csv(query: &QueryParams) -> Result<bool, ApiError> {
     match query.text("format")? {
         Some("csv") => Ok(true),
         None | Some("json") => Ok(false),

@@ -19,12 +19,12 @@ use agentaflow_api::ids::EventSeq;
 
 use crate::api_error::ApiError;
 use crate::http::app::App;
+use crate::http::caller::{User, sees_all};
 use crate::http::limits;
 use crate::http::params::{EventList, EventStream, EventsPast};
-use crate::http::read::{Asked, Segments};
+use crate::http::read::{QueryParams, Segments};
 use crate::http::routes::jobs::visible_job;
 use crate::http::streams::Counted;
-use crate::http::who::{User, sees_all};
 use crate::store::EventFilter;
 
 /// Interval of keep-alive messages on a silent stream.
@@ -40,7 +40,7 @@ pub(crate) async fn of_job(
     State(app): State<App>,
     User(caller): User,
     path: Segments,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Answer<Vec<Event>>, ApiError> {
     let (_, limit) = query.page()?;
     let after = query.cursor("after")?.unwrap_or_default();
@@ -55,7 +55,7 @@ pub(crate) async fn of_job(
 pub(crate) async fn past(
     State(app): State<App>,
     User(caller): User,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Answer<Vec<Event>>, ApiError> {
     let (_, limit) = query.page()?;
     let filter = EventFilter {
@@ -76,7 +76,7 @@ pub(crate) async fn past(
 pub(crate) async fn stream(
     State(app): State<App>,
     User(caller): User,
-    query: Asked,
+    query: QueryParams,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, ApiError> {
     let filter = EventFilter {

@@ -18,12 +18,12 @@ use crate::api_error::ApiError;
 use crate::auth::sha256_hex;
 use crate::core::{Caller, Idempotency};
 use crate::http::app::App;
+use crate::http::caller::{Admin, User, WorkerAuth, Writer, sees_all};
 use crate::http::check::{check_job, check_status_update, idempotency_key};
 use crate::http::pages::JobPage;
 use crate::http::params::JobList;
-use crate::http::read::{Asked, Raw, Segments, Sent, json_object, shape};
+use crate::http::read::{QueryParams, Raw, Segments, Sent, json_object, shape};
 use crate::http::routes::nodes::node_ref;
-use crate::http::who::{Admin, User, WorkerAuth, Writer, sees_all};
 use crate::store::{JobFilter, JobRow};
 
 /// Submits a job. With an `Idempotency-Key` header, a repeated call returns the job of the first one.
@@ -75,7 +75,7 @@ pub(crate) async fn create_on_node(
 pub(crate) async fn list(
     State(app): State<App>,
     User(caller): User,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<JobPage, ApiError> {
     app.pages.jobs(&app.core, job_filter(&caller, &query)?).await
 }
@@ -145,7 +145,7 @@ pub(crate) async fn explain(
     User(caller): User,
     path: Segments,
 ) -> Result<Answer<Explanation>, ApiError> {
-    plan_at_ease(&app, &caller)?;
+    check_plan_rate(&app, &caller)?;
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
     Ok(Answer(app.core.explain(row.id).await?))
 }
@@ -159,13 +159,13 @@ pub(crate) async fn what_if(
     User(caller): User,
     Raw(body): Raw,
 ) -> Result<Answer<Explanation>, ApiError> {
-    plan_at_ease(&app, &caller)?;
+    check_plan_rate(&app, &caller)?;
     let job = read_job(&body)?;
     app.core.what_if(&caller, job).map(Answer)
 }
 
 /// Limits the forecasts of an account, because the core is blocked while the engine plans.
-fn plan_at_ease(app: &App, caller: &Caller) -> Result<(), ApiError> {
+fn check_plan_rate(app: &App, caller: &Caller) -> Result<(), ApiError> {
     app.auth.plans.take(caller.user.id).map_err(|seconds| {
         ApiError::too_many("too many questions of what would happen; slow down a little", seconds)
     })
@@ -238,7 +238,7 @@ fn answer((job, new): (Job, bool)) -> (StatusCode, Answer<Job>) {
     (if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(job))
 }
 
-fn job_filter(caller: &Caller, query: &Asked) -> Result<JobFilter, ApiError> {
+fn job_filter(caller: &Caller, query: &QueryParams) -> Result<JobFilter, ApiError> {
     let (skip, limit) = query.page()?;
     let asked = query.cursor("user_id")?;
     let user = if sees_all(caller) { asked } else { Some(caller.user.id) };

@@ -15,10 +15,10 @@ use crate::auth::{
 use crate::core::Caller;
 use crate::http::answer::Listed;
 use crate::http::app::App;
+use crate::http::caller::{Admin, User};
 use crate::http::check::check_key;
 use crate::http::params::Paging;
-use crate::http::read::{Asked, Exact, Segments};
-use crate::http::who::{Admin, User};
+use crate::http::read::{Exact, QueryParams, Segments};
 use crate::secrets::write_secret_file;
 use crate::store::CredentialKind;
 
@@ -40,7 +40,7 @@ pub(crate) async fn create(
 pub(crate) async fn list(
     State(app): State<App>,
     User(caller): User,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Listed<ApiKey>, ApiError> {
     let page = query.page()?;
     let own = Some(caller.user.id);
@@ -100,7 +100,7 @@ pub(crate) async fn create_token(
 pub(crate) async fn list_tokens(
     State(app): State<App>,
     _: Admin,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Listed<ApiKey>, ApiError> {
     let page = query.page()?;
     let kind = CredentialKind::Registration;

@@ -22,13 +22,13 @@ use agentaflow_api::link::{
 use crate::api_error::ApiError;
 use crate::core::StreamItem;
 use crate::http::app::App;
-use crate::http::check::mend_report;
+use crate::http::caller::WorkerAuth;
+use crate::http::check::sanitize_report;
 use crate::http::limits;
-use crate::http::params::{PollPlace, StreamPlace};
-use crate::http::read::{Asked, Segments, body};
+use crate::http::params::{PollPosition, StreamPosition};
+use crate::http::read::{QueryParams, Segments, body};
 use crate::http::routes::agents::own_agent;
 use crate::http::routes::logs::last_words;
-use crate::http::who::WorkerAuth;
 use crate::logs::LogError;
 
 /// Interval of pings on a silent stream.
@@ -38,13 +38,13 @@ const WAIT_MOST: u64 = 60_000;
 
 /// Message stream of an agent: one JSON object per line, an empty line as a ping.
 #[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}/stream", tag = "agent link",
-    security(("worker" = [])), params(("agent_id" = String, Path, description = "Agent name or number"), StreamPlace),
+    security(("worker" = [])), params(("agent_id" = String, Path, description = "Agent name or number"), StreamPosition),
     responses((status = 200, description = "Messages, one per line", body = Framed, content_type = "application/x-ndjson")))]
 pub(crate) async fn stream(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
     path: Segments,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Response, ApiError> {
     let agent = own_agent(&app, &worker, &path)?;
     let session = query.text("session")?.map(str::to_owned);
@@ -71,13 +71,13 @@ pub(crate) async fn stream(
 
 /// Waits for messages, for networks that cut streams.
 #[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}/poll", tag = "agent link",
-    security(("worker" = [])), params(("agent_id" = String, Path, description = "Agent name or number"), PollPlace),
+    security(("worker" = [])), params(("agent_id" = String, Path, description = "Agent name or number"), PollPosition),
     responses((status = 200, description = "Messages; empty if none arrived in time", body = [Framed])))]
 pub(crate) async fn poll(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
     path: Segments,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Answer<Vec<Arc<Framed>>>, ApiError> {
     let agent = own_agent(&app, &worker, &path)?;
     let session = query.text("session")?.map(str::to_owned);
@@ -102,7 +102,7 @@ pub(crate) async fn report(
     let agent = own_agent(&app, &worker, &path)?;
     let batch = read_batch(&body(request, limits::REPORT).await?)?;
     let ReportBatch { logs, mut reports } = batch;
-    reports.iter_mut().for_each(mend_report);
+    reports.iter_mut().for_each(sanitize_report);
     let log_have = write_logs(&app, agent, logs).await?;
     for report in &mut reports {
         add_last_words(&app, agent, report).await;

@@ -19,11 +19,11 @@ use agentaflow_api::ids::JobId;
 use crate::api_error::ApiError;
 use crate::http::answer::text;
 use crate::http::app::App;
+use crate::http::caller::User;
 use crate::http::params::LogPart;
-use crate::http::read::{Asked, Segments};
+use crate::http::read::{QueryParams, Segments};
 use crate::http::routes::jobs::visible_job;
 use crate::http::streams::Counted;
-use crate::http::who::User;
 use crate::logs::LogError;
 
 /// Header with the offset of the first byte of the response.
@@ -36,12 +36,12 @@ const LOOK: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_hours(1);
 
 /// Lines and bytes at the end of a failed job's output that are searched for the cause.
-const LAST_WORDS: u64 = 50;
+const TAIL_LINES: u64 = 50;
 const LAST_BYTES: usize = 32 << 10;
 
 /// Last output of a task.
 pub(crate) async fn last_words(app: &App, job: JobId, task: u32) -> String {
-    let from = app.logs.tail(job, task, LAST_WORDS).await.unwrap_or(0);
+    let from = app.logs.tail(job, task, TAIL_LINES).await.unwrap_or(0);
     let output = app.logs.read(job, task, from, LAST_BYTES).await.unwrap_or_default().bytes;
     String::from_utf8_lossy(&output).into_owned()
 }
@@ -56,7 +56,7 @@ pub(crate) async fn logs(
     State(app): State<App>,
     User(caller): User,
     path: Segments,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Response, ApiError> {
     let follow = query.flag("follow")?;
     let (tail, offset) = (query.whole("tail")?, query.whole("offset")?);

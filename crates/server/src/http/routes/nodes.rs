@@ -13,17 +13,17 @@ use agentaflow_api::node::{
 use agentaflow_api::units::{Cores, Stamp};
 
 use crate::api_error::ApiError;
-use crate::auth::Known;
+use crate::auth::Principal;
 use crate::core::{NodeRef, Worker};
 use crate::http::answer::Listed;
 use crate::http::app::App;
+use crate::http::caller::{
+    Admin, User, WorkerAuth, bearer, holder, needs, peer, record_use, stranger, wrong_kind,
+};
 use crate::http::check::{check_heartbeat, check_node, check_node_update};
 use crate::http::limits;
 use crate::http::params::{NodeList, Room};
-use crate::http::read::{Asked, Segments, Sent, body, object};
-use crate::http::who::{
-    Admin, User, WorkerAuth, bearer, holder, needs, note_use, peer, stranger, wrong_kind,
-};
+use crate::http::read::{QueryParams, Segments, Sent, body, object};
 
 /// Registers a node, or updates the node of that name. The response contains its `api_key`, once.
 #[utoipa::path(post, path = "/gpu-workers/nodes/register", tag = "nodes", security(("registration" = [])),
@@ -62,7 +62,7 @@ pub(crate) async fn register(
 pub(crate) async fn list(
     State(app): State<App>,
     _: User,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Listed<Node>, ApiError> {
     let page = query.page()?;
     let status = query.text("status")?.map(node_status).transpose()?;
@@ -165,7 +165,7 @@ pub(crate) async fn stats(
 pub(crate) async fn available(
     State(app): State<App>,
     _: User,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Answer<AvailableNodes>, ApiError> {
     let memory = query.whole("gpu_memory_required")?.unwrap_or(0).min(limits::SIZE);
     let cpu = query.milli("cpu_cores_required")?.map_or(0, |milli| Cores(milli).0);
@@ -196,21 +196,21 @@ fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), ApiError> {
 }
 
 /// Rejects a body that names another node than the path.
-fn same_node(app: &App, node: &NodeRef, said: Option<&Value>) -> Result<(), ApiError> {
-    let said = match said {
+fn same_node(app: &App, node: &NodeRef, message: Option<&Value>) -> Result<(), ApiError> {
+    let message = match message {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string().trim_end_matches(".0").to_owned(),
     };
     let direct = match node {
-        NodeRef::Name(name) => *name == said,
-        NodeRef::Number(number) => number.to_string() == said,
+        NodeRef::Name(name) => *name == message,
+        NodeRef::Number(number) => number.to_string() == message,
     };
     if direct {
         return Ok(());
     }
     let found = app.core.node(node)?;
-    if found.node_id == said || found.id.to_string() == said {
+    if found.node_id == message || found.id.to_string() == message {
         return Ok(());
     }
     Err(ApiError::invalid(
@@ -233,11 +233,11 @@ pub(crate) fn registration_token(
         None => bearer(headers)?.ok_or_else(|| refused(TokenProblem::Missing))?,
     };
     match holder(app, token, now) {
-        Ok(Known::Worker(Worker::Token, used)) => {
-            note_use(app, used, now);
+        Ok(Principal::Worker(Worker::Token, used)) => {
+            record_use(app, used, now);
             Ok(())
         }
-        Ok(Known::User(..)) => Err(wrong_kind(Credential::Registration, Credential::User)),
+        Ok(Principal::User(..)) => Err(wrong_kind(Credential::Registration, Credential::User)),
         Ok(_) => Err(wrong_kind(Credential::Registration, Credential::Worker)),
         Err(problem) => Err(refused(problem)),
     }

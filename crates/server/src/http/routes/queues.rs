@@ -9,10 +9,10 @@ use agentaflow_api::queue::{Queue, QueueSpec};
 use crate::api_error::ApiError;
 use crate::http::answer::Listed;
 use crate::http::app::App;
+use crate::http::caller::{Admin, User};
 use crate::http::check::check_queue;
 use crate::http::params::Paging;
-use crate::http::read::{Asked, Exact, Segments};
-use crate::http::who::{Admin, User};
+use crate::http::read::{Exact, QueryParams, Segments};
 
 /// Queues, by name.
 #[utoipa::path(get, path = "/queues", tag = "queues", security(("user" = [])), params(Paging),
@@ -20,7 +20,7 @@ use crate::http::who::{Admin, User};
 pub(crate) async fn list(
     State(app): State<App>,
     _: User,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Listed<Queue>, ApiError> {
     Ok(Listed::page(app.core.queues(), query.page()?))
 }

@@ -12,11 +12,11 @@ use agentaflow_api::units::Stamp;
 use agentaflow_engine::Strategy;
 
 use crate::api_error::ApiError;
-use crate::auth::{Known, check_host};
+use crate::auth::{Principal, check_host};
 use crate::http::answer::page;
 use crate::http::app::App;
+use crate::http::caller::{Admin, User, browser_cookie, holder, sees_all};
 use crate::http::read::Exact;
-use crate::http::who::{Admin, User, browser_cookie, holder, sees_all};
 use crate::http::{docs, openapi, start_page};
 use crate::store::JobFilter;
 
@@ -143,7 +143,7 @@ pub(crate) async fn start(
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let token = browser_cookie(&app, &headers, &Method::GET, &app.cookies.access)?;
     let user = token.and_then(|token| match holder(&app, token, Stamp::now()) {
-        Ok(Known::User(user, None)) => Some(user),
+        Ok(Principal::User(user, None)) => Some(user),
         _ => None,
     });
     let Some(user) = user else {

@@ -12,11 +12,11 @@ use crate::api_error::ApiError;
 use crate::auth::{UserPatch, create_user, deactivate_user, show_user, update_user};
 use crate::http::answer::Listed;
 use crate::http::app::App;
+use crate::http::caller::Admin;
 use crate::http::check::{check_user, check_user_update, plain};
 use crate::http::limits;
 use crate::http::params::Paging;
-use crate::http::read::{Asked, Exact, Segments};
-use crate::http::who::Admin;
+use crate::http::read::{Exact, QueryParams, Segments};
 use crate::store::UserRow;
 
 /// Creates a user. Without a password, the response contains a code with which the user signs up at `/auth/register`.
@@ -56,7 +56,7 @@ pub(crate) async fn create(
 pub(crate) async fn list(
     State(app): State<App>,
     _: Admin,
-    query: Asked,
+    query: QueryParams,
 ) -> Result<Listed<Shown>, ApiError> {
     let page = query.page()?;
     let rows = app.core.directory(|directory| directory.users.values().cloned().collect());

@@ -15,7 +15,7 @@ use agentaflow_api::units::Stamp;
 use super::app::{App, Peer};
 use crate::api_error::ApiError;
 use crate::auth::{
-    Known, Presented, address_key, check_host, check_origin, cookie, known, presented,
+    PresentedToken, Principal, address_key, check_host, check_origin, cookie, known, presented,
 };
 use crate::core::{Caller, Worker};
 use crate::store::{Change, CredentialRow};
@@ -139,7 +139,7 @@ pub(crate) fn peer(extensions: &Extensions) -> IpAddr {
 }
 
 /// Holder of a token that does not come in a header.
-pub(crate) fn holder(app: &App, token: &str, now: Stamp) -> Result<Known, TokenProblem> {
+pub(crate) fn holder(app: &App, token: &str, now: Stamp) -> Result<Principal, TokenProblem> {
     let token = presented(&app.auth.jwt, token);
     app.core.directory(|directory| known(directory, &token, now))
 }
@@ -206,18 +206,18 @@ fn find(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiError
     let now = Stamp::now();
     let token = presented(&app.auth.jwt, token);
     // A cookie may only hold a session.
-    if by_cookie && !matches!(token, Presented::Session(_)) {
+    if by_cookie && !matches!(token, PresentedToken::Session(_)) {
         return Err(needs(needed, TokenProblem::Unrecognised));
     }
     let found = app.core.directory(|directory| known(directory, &token, now));
     match found {
-        Ok(Known::User(user, key)) => {
+        Ok(Principal::User(user, key)) => {
             within_rate(app, user.id)?;
-            note_use(app, key, now);
+            record_use(app, key, now);
             Ok(Anyone::User(Caller { user: Arc::new(*user), by_cookie }))
         }
-        Ok(Known::Worker(worker, key)) => {
-            note_use(app, key, now);
+        Ok(Principal::Worker(worker, key)) => {
+            record_use(app, key, now);
             Ok(Anyone::Worker(worker))
         }
         Err(problem) => Err(needs(needed, problem)),
@@ -232,9 +232,9 @@ fn within_rate(app: &App, user: UserId) -> Result<(), ApiError> {
 }
 
 /// Records the use of a key: asynchronously, and at most once a minute.
-pub(crate) fn note_use(app: &App, used: Option<(CredentialId, Option<Stamp>)>, now: Stamp) {
+pub(crate) fn record_use(app: &App, used: Option<(CredentialId, Option<Stamp>)>, now: Stamp) {
     let Some((id, last)) = used else { return };
-    if !app.auth.worth_noting(id, last, now) {
+    if !app.auth.should_record_use(id, last, now) {
         return;
     }
     let core = app.core.clone();
