@@ -122,6 +122,7 @@ impl fmt::Display for ChangeSummary<'_> {
 mod tests {
     use super::*;
     use crate::state::{Key, PodRef};
+    use agentaflow_engine::Strategy;
     use serde_json::json;
     use std::collections::BTreeMap;
 
@@ -154,6 +155,20 @@ mod tests {
             },
             "create pod train-0 of default/train",
         );
+    }
+
+    #[test]
+    fn a_ranking_shows_the_scores_of_the_best_nodes() {
+        let ranking = NodeRanking {
+            workload: "default/train".into(),
+            task: 1,
+            strategy: Strategy::LeastUtilized,
+            fitting: 3,
+            nodes: vec![("gpu-7".into(), 12), ("gpu-2".into(), 4)],
+        };
+        let text =
+            "task 1 of default/train by least_utilized; nodes that fit: 3; gpu-7 12, gpu-2 4";
+        assert_eq!(RankingSummary(&ranking).to_string(), text);
     }
 
     #[test]

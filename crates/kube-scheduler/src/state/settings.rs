@@ -164,6 +164,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_config_map_replaces_known_settings_and_invalid_values_are_errors() {
+        let read = |key: &str, value: &str| {
+            let data = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+            Settings::new("agentaflow").with_config(&data)
+        };
+        assert_eq!(read("strategy", " best_fit ").unwrap().policy.strategy, Strategy::BestFit);
+        assert_eq!(read("strategy", "").unwrap().policy.strategy, Strategy::LeastUtilized);
+        assert_eq!(read("color", "green").unwrap().policy, Policy::default());
+        let error = read("strategy", "fastest").unwrap_err();
+        assert_eq!(error, SettingsError::Strategy("fastest".to_owned()));
+        let error = read("utilizationGoal", "120").unwrap_err();
+        assert_eq!(error, SettingsError::Percent("120".to_owned()));
+    }
+
+    #[test]
     fn selectors_follow_the_syntax_of_kubectl() {
         let read = |text: &str| {
             let term = node_selector(text).ok()?;

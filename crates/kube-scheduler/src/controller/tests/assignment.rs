@@ -37,7 +37,7 @@ fn the_plan_comes_first_and_the_kubelets_choice_replaces_it() {
     let mut cluster = Cluster::new(json!({ "gpuRequirements": { "gpuCount": 2 } }));
     assert_eq!(assigned(&mut cluster), ("False/PendingReason".to_owned(), place(""), place("")));
     cluster.plan(0, "node-a", &["GPU-0", "GPU-1"]);
-    let plan = ("True/PlannedTask".to_owned(), place("node-a"), place("node-a/GPU-0,node-a/GPU-1"));
+    let plan = ("True/Planned".to_owned(), place("node-a"), place("node-a/GPU-0,node-a/GPU-1"));
     assert_eq!(assigned(&mut cluster), plan);
     assert_eq!(cluster.says("Schedulable"), "True/Scheduled");
     cluster.view.planned.clear();
@@ -83,7 +83,7 @@ fn a_gang_is_confirmed_when_every_member_is() {
     allocate(&mut cluster, "train-0", "nvidia.com/mig-1g.5gb", &["MIG-1"]);
     assert_eq!(
         assigned(&mut cluster),
-        ("True/PlannedTask".to_owned(), place("node-a"), place("node-a/MIG-1"))
+        ("True/Planned".to_owned(), place("node-a"), place("node-a/MIG-1"))
     );
     allocate(&mut cluster, "train-1", "nvidia.com/mig-1g.5gb", &["MIG-2"]);
     assert_eq!(

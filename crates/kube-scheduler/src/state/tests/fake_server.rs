@@ -10,6 +10,7 @@ use crate::state::{Action, ActionResult, Bind, BindResult, Change, Key, Object, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Node,
+    GpuNode,
     Queue,
     PodGroup,
     Budget,
@@ -24,8 +25,9 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Node,
+        Self::GpuNode,
         Self::Queue,
         Self::PodGroup,
         Self::Budget,
@@ -42,6 +44,7 @@ impl Kind {
     fn object(self, value: &Value) -> Object {
         match self {
             Self::Node => Object::Node(read(value)),
+            Self::GpuNode => Object::GpuNode(read(value)),
             Self::Queue => Object::Queue(read(value)),
             Self::PodGroup => Object::PodGroup(read(value)),
             Self::Budget => Object::Budget(read(value)),

@@ -119,6 +119,24 @@ fn more_members_than_needed_wait_for_the_first() {
 }
 
 #[test]
+fn members_beyond_the_minimum_start_one_by_one_even_after_a_restart() {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 3));
+    harness.put(Kind::PodGroup, group("g", 2));
+    gang(&mut harness, &["a", "b", "c", "d"]);
+    harness.settle();
+    let (placed, pending): (Vec<&str>, Vec<&str>) =
+        ["a", "b", "c", "d"].into_iter().partition(|name| harness.node_of(name).is_some());
+    assert_eq!((placed.len(), pending.len()), (3, 1));
+    harness.crash();
+    harness.settle();
+    assert_eq!(harness.node_of(pending[0]), None);
+    harness.end(placed[0], "Succeeded");
+    harness.settle();
+    assert_eq!(harness.node_of(pending[0]), Some("n"));
+}
+
+#[test]
 fn a_member_too_many_takes_the_place_of_one_that_goes() {
     let mut harness = Harness::new();
     harness.put(Kind::PodGroup, group("g", 2));

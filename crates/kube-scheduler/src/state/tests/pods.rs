@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::fake_server::Kind;
 use super::harness::{Harness, SPACE};
-use super::objects::{group, member, node, pod, weighted, with};
+use super::objects::{group, member, node, pod, weighted, with, workload};
 use crate::state::{Action, ActionResult, BindResult, Key, Settings};
 
 #[test]
@@ -234,6 +234,54 @@ fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
     harness.settle();
     assert_eq!(harness.node_of("high"), Some("n"));
     assert_eq!(harness.node_of("middle"), None);
+}
+
+#[test]
+fn foreign_and_non_preemptible_pods_are_no_victims() {
+    let only_on = |name: &str| json!({"kubernetes.io/hostname": name});
+    let mut harness = Harness::new();
+    for name in ["a", "b", "c"] {
+        harness.put(Kind::Node, node(name, 1));
+    }
+    let theirs = with(pod("theirs", 1), "spec|schedulerName", json!("default-scheduler"));
+    harness.put(Kind::Pod, with(theirs, "spec|nodeName", json!("a")));
+    let firm = with(weighted("firm", 1, "1"), "spec|nodeSelector", only_on("b"));
+    let annotation = format!("metadata|annotations|{}", names::PREEMPTIBLE);
+    harness.put(Kind::Pod, with(firm, &annotation, json!("false")));
+    let keep = with(workload("keep", 1, 0), "spec|priority", json!(0));
+    let keep = with(keep, "spec|podTemplate|spec|nodeSelector", only_on("c"));
+    harness.put(Kind::Workload, with(keep, "spec|preemptible", json!(false)));
+    harness.settle_for_long();
+    assert_eq!([harness.node_of("firm"), harness.node_of("keep-0")], [Some("b"), Some("c")]);
+    harness.said();
+    for (name, priority) in [("high", "9"), ("higher", "10")] {
+        harness.put(Kind::Pod, weighted(name, 1, priority));
+        harness.settle_for_long();
+        assert_eq!(harness.reason(name).as_deref(), Some("NoRoom"), "{name}");
+    }
+    let said = harness.said();
+    assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
+}
+
+#[test]
+fn an_unhealthy_gpu_is_not_used_until_it_recovers() {
+    let monitored = |healthy: bool| {
+        let device =
+            |id: &str| json!({"id": id, "name": "NVIDIA A100-SXM4-80GB", "memoryTotal": 81_920});
+        json!({
+            "metadata": {"name": "n", "namespace": SPACE},
+            "spec": {"nodeName": "n", "gpuDevices": [device("GPU-a"), device("GPU-b")]},
+            "status": {"phase": "Active", "gpuStatus": [
+                {"id": "GPU-a", "available": true}, {"id": "GPU-b", "available": healthy}]},
+        })
+    };
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::GpuNode, monitored(false));
+    harness.put(Kind::Pod, pod("both", 2));
+    harness.check_settled(&["explain both Unschedulable"]);
+    harness.put(Kind::GpuNode, monitored(true));
+    harness.check_settled(&["bind both n"]);
 }
 
 #[test]

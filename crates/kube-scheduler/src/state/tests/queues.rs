@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::fake_server::Kind;
 use super::harness::Harness;
-use super::objects::{node, pod, queue, with};
-use crate::state::Key;
+use super::objects::{node, pod, queue, weighted, with, workload};
+use crate::state::{Action, Key};
 
 fn in_queue(name: &str, queue: &str) -> Value {
     with(pod(name, 1), &format!("metadata|annotations|{}", names::QUEUE), json!(queue))
@@ -22,6 +22,68 @@ fn a_pod_waits_for_its_queue_and_for_the_right_to_use_it() {
     harness.check_settled(&["explain a QueueForbidden again"]);
     harness.put(Kind::Queue, queue("q", 4));
     harness.check_settled(&["bind a n"]);
+}
+
+#[test]
+fn queue_permissions_apply_to_workloads_and_labels() {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 4));
+    harness.put(Kind::Queue, with(queue("q", 4), "spec|namespaces", json!(["others"])));
+    let label = format!("metadata|labels|{}", names::KUEUE_QUEUE);
+    harness.put(Kind::Pod, with(pod("labelled", 1), &label, json!("q")));
+    harness.put(Kind::Workload, with(workload("w", 1, 0), "spec|queue", json!("q")));
+    harness.settle_for_long();
+    for name in ["labelled", "w-0"] {
+        assert_eq!(harness.reason(name).as_deref(), Some("QueueForbidden"), "{name}");
+    }
+    harness.put(Kind::Queue, queue("q", 4));
+    harness.settle_for_long();
+    assert_eq!([harness.node_of("labelled"), harness.node_of("w-0")], [Some("n"); 2]);
+}
+
+#[test]
+fn a_queue_limits_the_priority_of_its_pods() {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    harness.put(Kind::Queue, with(queue("q", 4), "spec|maxPriority", json!(3)));
+    harness.put(Kind::Pod, weighted("runs", 1, "3"));
+    harness.check_settled(&["bind runs n"]);
+    harness.put(Kind::Pod, weighted("high", 1, "10"));
+    harness.check_settled(&["explain high Unschedulable"]);
+}
+
+#[test]
+fn a_guarantee_is_reclaimed_from_the_youngest_borrowers() {
+    let guaranteed = |name: &str| json!({"metadata": {"name": name}, "spec": {"namespaces": ["ns"], "guaranteed": {"gpus": 2}}});
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 4));
+    harness.put(Kind::Queue, guaranteed("borrower"));
+    harness.put(Kind::Queue, guaranteed("owner"));
+    for index in 0..4 {
+        harness.put(Kind::Pod, in_queue(&format!("borrows-{index}"), "borrower"));
+        harness.pass(1_000);
+        harness.settle();
+    }
+    harness.said();
+    for index in 0..3 {
+        harness.put(Kind::Pod, in_queue(&format!("own-{index}"), "owner"));
+        harness.pass(1_000);
+        harness.settle();
+        harness.kubelets();
+        harness.settle();
+    }
+    let said = harness.said();
+    let evicted: Vec<&String> = said.iter().filter(|act| act.starts_with("evict")).collect();
+    assert_eq!(evicted, ["evict borrows-2", "evict borrows-3"]);
+    assert_eq!([harness.node_of("own-0"), harness.node_of("own-1")], [Some("n"); 2]);
+    assert_eq!(harness.reason("own-2").as_deref(), Some("NoRoom"), "no more than the guarantee");
+    let statuses = harness.state.queue_statuses();
+    let owner = statuses.iter().find_map(|act| match act {
+        Action::WriteQueueStatus { queue, status, .. } if &**queue == "owner" => Some(status),
+        _ => None,
+    });
+    let owner = owner.expect("a status");
+    assert_eq!((owner.used_milli_gpus, owner.pending), (2000, 1));
 }
 
 #[test]
@@ -125,9 +187,7 @@ fn a_queue_that_can_be_read_again_is_in_force_again() {
     let readiness = |harness: &mut Harness| {
         harness.settle();
         let told = harness.state.queue_statuses().pop();
-        let Some(crate::state::Action::WriteQueueStatus { status, .. }) = told else {
-            panic!("{told:?}")
-        };
+        let Some(Action::WriteQueueStatus { status, .. }) = told else { panic!("{told:?}") };
         status.conditions[0].reason.clone()
     };
     harness.put(Kind::Queue, queue("q", 4));

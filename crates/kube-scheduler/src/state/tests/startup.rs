@@ -96,6 +96,49 @@ fn a_crash_in_the_midst_of_a_gangs_bindings_is_mended() {
 }
 
 #[test]
+fn a_gang_bound_in_part_without_room_for_the_rest_is_unbound() {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("tight", 1));
+    harness.put(Kind::Workload, workload("w", 2, 0));
+    harness.settle_for_long();
+    assert_eq!([harness.node_of("w-0"), harness.node_of("w-1")], [None; 2]);
+    // As after a crash between two bindings.
+    harness.server.change(Kind::Pod, &Key::new("ns", "w-0"), |pod| {
+        pod["spec"]["nodeName"] = json!("tight");
+    });
+    harness.crash();
+    harness.settle_for_long();
+    harness.kubelets();
+    harness.settle_for_long();
+    let pods: Vec<&Value> = harness.server.all(Kind::Pod).collect();
+    assert!(pods.iter().all(|pod| pod["spec"]["nodeName"].is_null()), "a part holds no GPU");
+    assert_eq!(pods.len(), 2);
+    harness.put(Kind::Pod, pod("other", 1));
+    harness.settle_for_long();
+    assert_eq!(harness.node_of("other"), Some("tight"));
+    harness.put(Kind::Node, node("wide", 2));
+    harness.settle_for_long();
+    let bound = harness.server.all(Kind::Pod).filter(|pod| pod["spec"]["nodeName"] == "wide");
+    assert_eq!(bound.count(), 2);
+    let found = harness.server.get(Kind::Workload, &Key::new("ns", "w")).expect("a workload");
+    assert_eq!(found["status"]["retries"].as_u64().unwrap_or(0), 0);
+}
+
+#[test]
+fn a_stale_nomination_is_removed() {
+    let mut harness = found(&[
+        (Kind::Node, node("n", 1)),
+        (Kind::Pod, on(pod("runs", 1), "n")),
+        (Kind::Pod, with(pod("a", 1), "status|nominatedNodeName", json!("n"))),
+    ]);
+    harness.settle();
+    let said = harness.said();
+    assert!(said.contains(&"nominate a nothing".to_owned()), "{said:?}");
+    let found = harness.server.get(Kind::Pod, &Key::new("ns", "a")).expect("a pod");
+    assert_eq!(found["status"]["nominatedNodeName"], Value::Null);
+}
+
+#[test]
 fn pods_on_nodes_that_are_gone_are_deleted() {
     let mut harness = found(&[(Kind::Pod, on(pod("a", 1), "gone"))]);
     harness.check_settled(&["delete orphan a"]);
