@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::support::{PodPlan, Scheduler, Share, get, wait_for};
+use crate::support::{PodPlan, Scheduler, Share, wait_for};
 
 /// A `GPUWorkload` of `pods` pods with `gpus` GPUs each, for the scheduler of the share.
 pub(crate) fn workload(share: &Share, name: &str, pods: u32, gpus: u32, pod: &PodPlan) -> Value {
@@ -82,12 +82,6 @@ pub(crate) fn is_over(pod: &Pod) -> bool {
 }
 
 impl Scheduler {
-    /// Value of a metric line, including labels.
-    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
-        let text = get(self.metrics, "/metrics")?.body;
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
-    }
-
     /// Waits until a metric has a value.
     pub(crate) async fn counts(&self, name: &str, value: f64) {
         wait_for(&format!("{name} {value}"), async || {
