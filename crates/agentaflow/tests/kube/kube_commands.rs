@@ -29,14 +29,14 @@ macro_rules! scripts {
 }
 
 scripts! {
-    a_job_is_submitted_and_followed: "work",
-    lists_are_chosen_sorted_and_printed_in_every_format: "lists",
-    one_thing_is_described_and_explained: "one",
-    the_fleet_is_looked_after: "fleet",
-    errors_have_advice_and_an_exit_code: "errors",
-    what_only_a_server_can_do_says_so: "servers-only",
-    a_doctor_looks_at_a_cluster_and_names_what_mends_it: "doctor",
-    people_may_do_what_their_roles_say: "roles",
+    jobs_from_submission_to_end: "work",
+    lists_are_filtered_sorted_and_formatted: "lists",
+    jobs_and_nodes_are_described_and_explained: "one",
+    nodes_queues_and_strategy_are_managed: "fleet",
+    errors_have_a_remedy_and_an_exit_code: "errors",
+    server_commands_are_rejected: "servers-only",
+    doctor_finds_faults_and_remedies: "doctor",
+    roles_limit_commands: "roles",
 }
 
 /// Runs `golden/NAME.txt` in its own lab.

@@ -65,13 +65,12 @@ impl Pair {
         }
         // The second replica counts the bindings of the first.
         self.second.counts("agentaflow_gpu_available", (64 - BURST) as f64).await;
-        assert_eq!(self.second.metric("agentaflow_engine_rejections_total"), Some(0.0));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn another_replica_takes_over_when_the_leader_is_killed_in_a_burst() {
+async fn a_follower_takes_over_from_a_killed_leader() {
     let mut pair = Pair::new().await;
     pair.burst(|leader, _| leader.program.kill()).await;
     pair.check().await;
@@ -79,12 +78,12 @@ async fn another_replica_takes_over_when_the_leader_is_killed_in_a_burst() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_leader_cut_off_in_a_burst_gives_up_before_another_takes_over() {
+async fn a_leader_without_connection_stops_before_its_lease_expires() {
     let mut pair = Pair::new().await;
     pair.burst(|_, cable| cable.unplug()).await;
     let cut = Instant::now();
     let ended = pair.first.program.ended().await;
-    assert!(!ended.success(), "a leader that lost the lease says so: {ended}");
+    assert!(!ended.success(), "{ended}");
     assert!(cut.elapsed() < Duration::from_secs(14), "it took {:?}", cut.elapsed());
     assert_eq!(pair.second.metric("agentaflow_leader"), Some(0.0), "the lease is not over yet");
     pair.second.leads().await;
@@ -97,37 +96,37 @@ async fn a_leader_cut_off_in_a_burst_gives_up_before_another_takes_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_disconnected_leader_stops_before_another_takes_over() {
+async fn a_leader_without_responses_stops_before_its_lease_expires() {
     let mut pair = Pair::new().await;
     pair.burst(|_, cable| cable.silence()).await;
     let cut = Instant::now();
     let ended = pair.first.program.ended().await;
-    assert!(!ended.success(), "a leader that lost the lease says so: {ended}");
+    assert!(!ended.success(), "{ended}");
     assert!(cut.elapsed() < Duration::from_secs(14), "it took {:?}", cut.elapsed());
     pair.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_leader_that_was_held_up_too_long_writes_nothing_more() {
+async fn a_paused_leader_with_an_expired_lease_writes_nothing() {
     let mut pair = Pair::new().await;
     pair.burst(|leader, _| leader.program.signal("STOP")).await;
     pair.second.leads().await;
     pair.first.program.signal("CONT");
     let ended = pair.first.program.ended().await;
-    assert!(!ended.success(), "a leader that lost the lease says so: {ended}");
+    assert!(!ended.success(), "{ended}");
     pair.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_leader_that_is_asked_to_stop_hands_over_at_once() {
+async fn a_leader_releases_its_lease_on_sigterm() {
     let mut pair = Pair::new().await;
     let mut asked = Instant::now();
     pair.burst(|leader, _| {
         asked = Instant::now();
         let ended = leader.program.terminate();
-        assert!(ended.success(), "it was asked to: {ended}");
+        assert!(ended.success(), "{ended}");
     })
     .await;
     wait_for("the other leads", async || {

@@ -31,7 +31,6 @@ async fn a_workload_restarts_on_another_node_after_node_loss() {
     ledger.check();
     scheduler.counts("agentaflow_gpu_total", 4.0).await;
     scheduler.counts("agentaflow_gpu_available", 0.0).await;
-    assert_eq!(scheduler.metric("agentaflow_engine_rejections_total"), Some(0.0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,7 +38,7 @@ async fn a_workload_restarts_on_another_node_after_node_loss() {
 async fn an_unresponsive_node_gets_no_pods_and_its_workloads_move() {
     let share = Share::new().await;
     let dark = share.node("dark", &NodePlan::gpus(2)).await;
-    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     // The default toleration is five minutes.
     let hasty = PodPlan::new("x").spec("terminationGracePeriodSeconds", json!(1)).spec(
         "tolerations",
@@ -66,7 +65,6 @@ async fn an_unresponsive_node_gets_no_pods_and_its_workloads_move() {
     for name in ["more-0", "more-1"] {
         assert_eq!(share.bound(name).await, dark);
     }
-    assert_eq!(scheduler.metric("agentaflow_engine_rejections_total"), Some(0.0));
 }
 
 /// Waits until a workload has this many pods, all on one node.

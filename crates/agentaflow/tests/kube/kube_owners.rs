@@ -3,87 +3,60 @@
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
-use crate::plans::{placed_by_us, pod_waits};
-use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+use crate::plans::placed_by_us;
+use crate::support::{NodePlan, Scheduler, Share, wait_for};
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn pods_of_jobs_and_deployments_have_the_priority_of_their_owners() {
+async fn annotations_of_owners_apply_to_their_pods() {
     let share = Share::new().await;
-    let node = share.node("a", &NodePlan::gpus(2)).await;
+    share.node("a", &NodePlan::gpus(8)).await;
+    share.apply_object(pytorch_kind()).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    let template = || PodPlan::new("").gpus(2).scheduler(&share.scheduler_name());
-    share.create_pod(&template_named("low", &share)).await;
-    placed_by_us(&share, "low").await;
-    share.in_phase("low", "Running").await;
+    let metadata =
+        |name: &str| json!({"name": name, "annotations": {"agentaflow.gpu/priority": "7"}});
+    let template = |app: &str, restart: &str| {
+        let pod = share.one_gpu("").label("app", app);
+        pod.spec("restartPolicy", json!(restart)).template()
+    };
     let job = json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": "sweep", "annotations": {"agentaflow.gpu/priority": "7"}},
-        "spec": {"template": template().complete_after("500ms").template()},
+        "metadata": metadata("sweep"),
+        "spec": {"template": template("sweep", "Never")},
     });
     share.apply_object(job).await;
-    let pod = only_pod(&share, "job-name=sweep").await;
-    assert_eq!(placed_by_us(&share, &pod).await, node);
-    share.gone("low").await;
-    let written = share.pod(&pod).await.unwrap().metadata.annotations.unwrap();
-    assert_eq!(written["agentaflow.gpu/priority"], "7", "written down with the binding");
-    share.in_phase(&pod, "Succeeded").await;
-    // Pods of a Deployment have two levels of owners.
-    share.create_pod(&template_named("low-again", &share)).await;
-    share.in_phase("low-again", "Running").await;
-    let mut pods =
-        template().label("app", "serve").spec("restartPolicy", json!("Always")).template();
-    pods["metadata"]["annotations"] = json!({});
+    // A pod of a Deployment has two levels of owners.
     let deployment = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "serve", "annotations": {"agentaflow.gpu/priority": "8"}},
-        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "serve"}}, "template": pods},
+        "metadata": metadata("serve"),
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "serve"}},
+            "template": template("serve", "Always"),
+        },
     });
     share.apply_object(deployment).await;
-    let pod = only_pod(&share, "app=serve").await;
-    assert_eq!(placed_by_us(&share, &pod).await, node);
-    share.gone("low-again").await;
-}
-
-#[tokio::test]
-#[ignore = "needs a Kubernetes control plane"]
-async fn annotations_of_a_pytorch_job_apply_to_its_pods() {
-    let share = Share::new().await;
-    let node = share.node("a", &NodePlan::gpus(2)).await;
-    share.apply_object(pytorch_kind()).await;
-    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    let annotations = |strategy: &str| json!({"agentaflow.gpu/scheduling-strategy": strategy, "agentaflow.gpu/priority": "10"});
-    let job = |name: &str, strategy: &str| {
-        json!({
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "PyTorchJob",
-            "metadata": {"name": name, "annotations": annotations(strategy)},
-        })
-    };
-    for (name, strategy) in [("good", "priority"), ("odd", "fastest")] {
-        let owner = share.apply_object(job(name, strategy)).await;
-        let pod = PodPlan::new(&format!("{name}-master-0")).gpus(1);
-        let mut pod = pod.scheduler(&share.scheduler_name()).object();
-        pod["metadata"]["ownerReferences"] = json!([{
-            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "controller": true,
-            "name": name, "uid": owner.metadata.uid,
-        }]);
-        share.apply_object(pod).await;
+    let pytorch = json!({
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": metadata("pytorch"),
+    });
+    let owner = share.apply_object(pytorch).await;
+    let mut pod = share.one_gpu("pytorch-master-0").label("app", "pytorch").object();
+    pod["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "controller": true,
+        "name": "pytorch", "uid": owner.metadata.uid,
+    }]);
+    share.apply_object(pod).await;
+    for app in ["sweep", "serve", "pytorch"] {
+        let pod = only_pod(&share, &format!("app={app}")).await;
+        placed_by_us(&share, &pod).await;
+        // Written with the binding.
+        let annotations = share.pod(&pod).await.unwrap().metadata.annotations.unwrap();
+        assert_eq!(annotations["agentaflow.gpu/priority"], "7", "{app}");
     }
-    assert_eq!(placed_by_us(&share, "good-master-0").await, node);
-    let written = share.pod("good-master-0").await.unwrap().metadata.annotations.unwrap();
-    assert_eq!(written["agentaflow.gpu/scheduling-strategy"], "priority");
-    let words = pod_waits(&share, "odd-master-0", "InvalidAnnotation").await;
-    assert!(words.contains("`fastest`") && words.contains("`least_utilized`"), "{words}");
-}
-
-fn template_named(name: &str, share: &Share) -> PodPlan {
-    PodPlan::new(name)
-        .gpus(2)
-        .scheduler(&share.scheduler_name())
-        .annotation("agentaflow.gpu/priority", "2")
 }
 
 async fn only_pod(share: &Share, selector: &str) -> String {

@@ -1,12 +1,12 @@
 //! `agentaflow top` for a cluster, on a pseudo-terminal.
 
+use tokio::runtime::Handle;
 use tokio::task::block_in_place;
 
 use crate::lab::Lab;
 use crate::plans::alone;
 use crate::pty::Terminal;
 
-const ESC: &str = "\u{1b}";
 const TAB: &str = "\t";
 
 /// A node with two GPUs, the running job `runs` on both, and the pending job `waits`.
@@ -31,52 +31,23 @@ fn submit(lab: &Lab, name: &str, gpus: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn top_shows_a_cluster_on_any_screen_size_and_cancels_a_job() {
+async fn top_shows_a_cluster_and_cancels_a_job() {
     let _alone = alone().await;
-    let lab = busy("top").await;
+    let mut lab = busy("top").await;
     block_in_place(|| {
         let command = lab.command(&["top", "--interval", "300ms"]);
         let mut terminal = Terminal::start(&command, 80, 24);
-        for part in [
-            "namespace test-lab-top",
-            "lab-top-a",
-            "92%",
-            "lab-top-a:0,1",
-            "1 running",
-            "1 pending",
-            "runs",
-            "waits",
-        ] {
+        for part in ["lab-top-a", "92%", "lab-top-a:0,1", "runs", "waits"] {
             terminal.wait_for(part);
         }
-        show(&terminal);
         terminal.press(TAB);
         terminal.press(TAB);
-        terminal.wait_for("Pending reason of waits");
-        show(&terminal);
-        terminal.press("e");
-        terminal.wait_for("Position 1 of 1");
-        show(&terminal);
-        terminal.press(ESC);
-        terminal.resize(140, 40);
-        terminal.wait("the keys in row 40", |shown| {
-            shown.lines().count() == 40
-                && shown.lines().last().is_some_and(|line| line.contains("quit"))
-        });
-        terminal.wait_for("NVIDIA A100");
-        show(&terminal);
         terminal.press("c");
-        terminal.wait_for("Cancel job waits");
         terminal.press("y");
-        terminal.wait_for("0 pending");
+        Handle::current().block_on(lab.carry_out(&["gone", "waits"]));
         terminal.press("q");
         assert_eq!(terminal.end().code(), Some(0));
         terminal.assert_restored();
     });
     lab.leave_nothing().await;
-}
-
-/// `--nocapture` shows the screens.
-fn show(terminal: &Terminal) {
-    println!("{}\n", terminal.contents());
 }

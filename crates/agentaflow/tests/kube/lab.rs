@@ -158,11 +158,11 @@ impl Lab {
                 for (kind, name) in
                     [("GPUWorkload", (*job).to_owned()), ("Pod", format!("{job}-0"))]
                 {
-                    event(&self.share, kind, &name, "FailedScheduling", "").await;
+                    event(&self.share, kind, &name, "FailedScheduling").await;
                 }
             }
             ["wait", job, "told", reason] => {
-                event(&self.share, "GPUWorkload", job, reason, "").await;
+                event(&self.share, "GPUWorkload", job, reason).await;
             }
             ["wait", job, phase] => {
                 in_phase(&self.share, job, phase).await;
@@ -182,6 +182,7 @@ impl Lab {
                 })
                 .await;
             }
+            ["budget", job] => self.protect(job).await,
             ["account", name, roles @ ..] => self.account(name, roles).await,
             ["everywhere", name, role] => self.bind("ClusterRoleBinding", name, role).await,
             ["clock", ahead] => {
@@ -260,6 +261,25 @@ impl Lab {
         let path = format!("/apis/agentaflow.io/v1/namespaces/{namespace}/gpunodes/{node}/status");
         let answer = self.share.request("PATCH", &path, Some(&told)).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    /// Creates a disruption budget for all pods of a job, and waits until it counts them.
+    async fn protect(&self, job: &str) {
+        let namespace = &self.share.namespace;
+        let selector = json!({"matchLabels": {"agentaflow.gpu/workload": job}});
+        let budget = json!({
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": job, "namespace": namespace},
+            "spec": {"minAvailable": 1, "selector": selector},
+        });
+        self.share.apply_object(budget).await;
+        let path = format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{job}");
+        wait_for("the budget counts its pods", async || {
+            let status = self.share.request("GET", &path, None).await.json()["status"].take();
+            (status["currentHealthy"] == 1).then_some(()).ok_or_else(|| status.to_string())
+        })
+        .await;
     }
 
     async fn account(&mut self, name: &str, roles: &[&str]) {

@@ -183,7 +183,7 @@ async fn watch(client: Client, namespace: String, book: Arc<Mutex<Book>>) {
 }
 
 /// Status of a pod that a kubelet rejects.
-pub(crate) async fn refuse(pods: &Api<Pod>, name: &str) {
+async fn refuse(pods: &Api<Pod>, name: &str) {
     let status = json!({"status": {
         "phase": "Failed",
         "reason": "OutOfnvidia.com/gpu",

@@ -8,8 +8,9 @@ use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
-use kube::Client;
 use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -39,7 +40,7 @@ pub(crate) async fn serve(share: &Share, amiss: &Arc<Amiss>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let view = View {
-        client: share.client(),
+        client: client(share).await,
         amiss: Arc::clone(amiss),
         selector: share.node_selector(),
         queues: share.id.clone(),
@@ -53,6 +54,15 @@ pub(crate) async fn serve(share: &Share, amiss: &Arc<Amiss>) -> u16 {
         }
     });
     port
+}
+
+/// The client under test decides about retries.
+async fn client(share: &Share) -> Client {
+    let read = Kubeconfig::read_from(&share.cluster.kubeconfig).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+    let mut config = config.expect("a complete kubeconfig");
+    config.default_retry = false;
+    Client::try_from(config).expect("a client")
 }
 
 impl View {

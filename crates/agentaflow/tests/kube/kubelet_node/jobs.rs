@@ -29,7 +29,7 @@ async fn fleet(gpus: usize) -> (Fleet, RealNode) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn a_job_of_a_server_really_runs_in_the_cluster_and_gives_back_output_and_result() {
+async fn a_job_of_a_server_returns_logs_and_result() {
     let _lent = lent().await;
     let (fleet, node) = fleet(1).await;
     let mut job = script(
@@ -87,8 +87,6 @@ async fn a_job_that_fails_on_a_kubelet_has_its_end_reason() {
         let id = fleet.post(&job);
         let failed = fleet.is(id, "failed").await;
         assert_eq!(failed["end_reason"], json!(word), "{failed}");
-        let words = failed["error_message"].as_str().unwrap();
-        assert!(words.contains("absent") || words.contains("no-such-program"), "{failed}");
     }
     let mut slow = script("sleep 300");
     slow["timeout_seconds"] = json!(1);

@@ -15,7 +15,7 @@ use crate::support::{Cluster, PodPlan, Program, Share, free_port, get, wait_for}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn the_monitor_writes_on_pods_which_gpus_the_kubelet_gave_them() {
+async fn the_monitor_annotates_pods_with_their_allocated_gpus() {
     let _lent = lent().await;
     let share = Share::new().await;
     share.apply_file("deploy/crds").await;
@@ -39,11 +39,9 @@ async fn the_monitor_writes_on_pods_which_gpus_the_kubelet_gave_them() {
     .await;
     wait_for("the GPUNode tells who has which GPU", async || {
         let status = gpu_node(&share).await["status"]["gpuStatus"].clone();
-        let busy = status
-            .as_array()
-            .into_iter()
-            .flatten()
-            .any(|gpu| gpu.to_string().contains(&told) && gpu.to_string().contains("train"));
+        let holder = format!("{}/train", share.namespace);
+        let mut gpus = status.as_array().into_iter().flatten();
+        let busy = gpus.any(|gpu| gpu["id"] == told && gpu["currentWorkload"] == holder);
         if busy { Ok(()) } else { Err(status.to_string()) }
     })
     .await;

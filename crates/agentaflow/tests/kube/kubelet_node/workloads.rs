@@ -6,11 +6,11 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use kube::Api;
 use kube::api::WatchParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, WatchEvent};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::command_line::CommandLine;
 use super::real::{LISTENS, NAME, RealNode, UNTIL_TOLD, go_on, lent, script};
 use crate::PROGRAM;
-use crate::kube_cli::Person;
 use crate::plans::{
     WorkloadPlan, condition, in_phase, placed_by_us, wait_workload, waits_because, workload,
 };
@@ -30,7 +30,7 @@ async fn a_workload_on_a_kubelet_has_its_allocated_gpus_in_its_status() {
     let node = RealNode::join(&share, 4).await;
     assert_eq!(placed_by_us(&share, "train-0").await, NAME);
     let planned = in_phase(&share, "train", "Running").await;
-    assert!(planned["assignedGPU"].as_str().is_some_and(|gpus| gpus.contains(NAME)), "{planned}");
+    assert_eq!(planned["assignedNode"], NAME, "{planned}");
     let confirmed = wait_workload(&share, "train", "confirmed", |object| {
         let told = condition(&object["status"], "Assigned");
         (told["reason"] == "Confirmed").then(|| object["status"].clone())
@@ -65,33 +65,30 @@ async fn a_workload_on_a_kubelet_has_its_allocated_gpus_in_its_status() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn a_workload_that_really_fails_is_tried_again_and_ends_with_its_exit_code() {
+async fn a_failing_workload_is_retried_and_has_its_exit_code() {
     let _lent = lent().await;
     let share = Share::new().await;
     let _node = RealNode::join(&share, 1).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let pods = script("", "echo no such file >&2; exit 3");
     WorkloadPlan::new(&share, "crash", &pods).spec("retries", 1).create(&share).await;
-    let me = Person::new(&share, Some(&scheduler));
+    let me = CommandLine::new(&share, &scheduler);
     let mut follows = me.starts(&share, &["logs", "-f", "crash"]);
     let status = in_phase(&share, "crash", "Failed").await;
     assert_eq!(status["retries"], 1, "{status}");
-    let words = status["message"].as_str().unwrap();
-    assert!(words.contains("after 1 retry") && words.contains("exited with code 3"), "{words}");
+    let job = me.json(&["status", "crash", "-o", "json"]);
+    assert_eq!((&job["end_reason"], &job["exit_code"]), (&json!("Exited"), &json!(3)), "{job}");
     assert!(share.pod("crash-0-r1").await.is_some(), "the second try is another pod");
     assert_eq!(follows.ended().await.code(), Some(0), "{}", follows.log());
+    // Stderr may report first that the job has not started.
     let log = follows.log();
-    // An early request reports that the job has not started.
-    let (_, written) = log
-        .split_once("not started")
-        .and_then(|(_, log)| log.split_once('\n'))
-        .unwrap_or(("", &log));
-    assert_eq!(written, "no such file\n".repeat(2), "what is followed is the job");
+    let written = log.lines().filter(|line| *line == "no such file").count();
+    assert_eq!(written, 2, "both attempts are followed:\n{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
-async fn a_pod_that_the_kubelet_refuses_is_made_again_and_costs_no_retry() {
+async fn a_pod_rejected_by_the_kubelet_is_recreated_without_a_retry() {
     let _lent = lent().await;
     let share = Share::new().await;
     let node = RealNode::join(&share, 1).await;

@@ -1,4 +1,4 @@
-//! Coexistence with kube-scheduler, and kubelets that reject pods.
+//! Coexistence with kube-scheduler.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::PROGRAM;
 use crate::bursts::{is_over, workload};
-use crate::ledger::{Ledger, refuse};
+use crate::ledger::Ledger;
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
 /// Pods per scheduler; together they use all GPUs.
@@ -17,7 +17,7 @@ const EACH: usize = 104;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn two_schedulers_that_fill_the_same_nodes_at_once_place_everything_that_fits() {
+async fn two_schedulers_fill_the_same_nodes() {
     let share = Share::new().await;
     share.nodes(4, &NodePlan::gpus(52)).await;
     let ledger = Ledger::with_kubelets(&share).await;
@@ -60,33 +60,6 @@ async fn two_schedulers_that_fill_the_same_nodes_at_once_place_everything_that_f
         assert_eq!(status.retries, 0, "ours-{index} did not fail");
     }
     scheduler.counts("agentaflow_gpu_available", 0.0).await;
-    assert_eq!(scheduler.metric("agentaflow_engine_rejections_total"), Some(0.0));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes control plane"]
-async fn a_pod_that_a_kubelet_refuses_is_made_again_and_no_retry_is_spent() {
-    let share = Share::new().await;
-    let full = share.node("full", &NodePlan::gpus(2)).await;
-    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    let slow = PodPlan::new("x").start_after("20s");
-    share.create_workload(workload(&share, "train", 1, 1, &slow)).await;
-    assert_eq!(share.bound("train-0").await, full);
-    share.create_workload(workload(&share, "gang", 2, 1, &PodPlan::new("x"))).await;
-    let free = share.node("free", &NodePlan::gpus(4)).await;
-    share.workload_is("gang", "Running").await;
-    // Foreign pods use the node from the view of its kubelet.
-    let taken = PodPlan::new("static").gpus(2).spec("nodeName", json!(full));
-    share.create_pod(&taken).await;
-    refuse(&share.api(), "train-0").await;
-    wait_for("its successor is placed", async || {
-        let pods = share.pods_of("train").await;
-        let placed = pods.iter().any(|(_, node)| node.as_deref() == Some(&free));
-        placed.then_some(()).ok_or_else(|| format!("{pods:?}"))
-    })
-    .await;
-    let status = share.workload("train").await.expect("it is there");
-    assert_eq!(status.retries, 0, "{status:?}");
 }
 
 fn is_running(pod: &Pod) -> bool {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
 use crate::PROGRAM;
-use crate::support::{NodePlan, Proxy, Scheduler, Share, get};
+use crate::support::{NodePlan, Scheduler, Share, get};
 
 /// Documented metrics with their types.
-const PROMISED: [(&str, &str); 7] = [
+const DOCUMENTED: [(&str, &str); 7] = [
     ("agentaflow_gpu_total", "untyped"),
     ("agentaflow_gpu_available", "gauge"),
     ("agentaflow_gpu_utilization", "gauge"),
@@ -19,10 +19,11 @@ const PROMISED: [(&str, &str); 7] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn metrics_have_the_documented_names_and_types() {
+async fn metrics_and_health_of_leader_and_follower() {
     let share = Share::new().await;
     share.nodes(2, &NodePlan::gpus(4)).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    scheduler.leads().await;
     share.create_pod(&share.one_gpu("runs")).await;
     share.create_pod(&share.one_gpu("waits").gpus(8)).await;
     share.bound("runs").await;
@@ -32,17 +33,16 @@ async fn metrics_have_the_documented_names_and_types() {
         ("agentaflow_nodes", 2.0),
         ("agentaflow_workloads_running", 1.0),
         ("agentaflow_workloads_pending", 1.0),
-        ("agentaflow_leader", 1.0),
         ("agentaflow_bindings_total{result=\"bound\"}", 1.0),
     ] {
         scheduler.counts(name, value).await;
     }
-    let text = get(scheduler.metrics, "/metrics").expect("an answer").body;
+    let text = get(scheduler.metrics, "/metrics").expect("a response").body;
     let types: BTreeMap<&str, &str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-    for (name, kind) in PROMISED {
+    for (name, kind) in DOCUMENTED {
         assert_eq!(types.get(name), Some(&kind), "{name}");
-        assert!(text.contains(&format!("# HELP {name} ")), "{name} says what it is");
+        assert!(text.contains(&format!("# HELP {name} ")), "{name} has no help");
     }
     for name in ["agentaflow_scheduling_duration", "agentaflow_scheduling_duration_seconds"] {
         let count = scheduler.metric(&format!("{name}_count")).expect("passes");
@@ -50,28 +50,22 @@ async fn metrics_have_the_documented_names_and_types() {
         assert!(count >= 1.0 && all >= count, "{name}: {count} of {all}");
     }
     promtool(&text);
+
+    for path in ["/healthz", "/livez", "/readyz"] {
+        assert_eq!(status(&scheduler, path), Some(200), "{path}");
+    }
+    assert_eq!(status(&scheduler, "/metrics"), Some(404), "metrics have their own port");
+    // A follower is ready and has no cluster state.
+    let kubeconfig = share.cluster.kubeconfig.clone();
+    let mut follower = Scheduler::launch(PROGRAM, &share, &kubeconfig, "follower", &[]);
+    follower.ready().await;
+    let path = format!("/explain/{}/missing", share.namespace);
+    assert_eq!(status(&follower, &path), Some(503));
+    assert_eq!(status(&scheduler, &path), Some(404));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a Kubernetes control plane"]
-async fn health_tells_a_replica_that_is_ready_from_one_that_is_not() {
-    let share = Share::new().await;
-    let cable = Proxy::start(&share.cluster.kubeconfig).await;
-    let kubeconfig = cable.write_kubeconfig(share.file("cable.kubeconfig"));
-    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    scheduler.leads().await;
-    // A new leader lists all objects first.
-    scheduler.ready().await;
-    for path in ["/healthz", "/livez", "/readyz"] {
-        assert_eq!(get(scheduler.http, path).map(|answer| answer.status), Some(200), "{path}");
-    }
-    assert_eq!(get(scheduler.http, "/metrics").map(|answer| answer.status), Some(404));
-    // A follower is ready and has no cluster state.
-    let mut second = Scheduler::launch(PROGRAM, &share, &kubeconfig, "second", &[]);
-    second.ready().await;
-    let path = format!("/explain/{}/nothing", share.namespace);
-    assert_eq!(get(second.http, &path).map(|answer| answer.status), Some(503));
-    assert_eq!(get(scheduler.http, &path).map(|answer| answer.status), Some(404));
+fn status(scheduler: &Scheduler, path: &str) -> Option<u16> {
+    get(scheduler.http, path).map(|response| response.status)
 }
 
 /// Runs `promtool`, if installed.
@@ -84,7 +78,7 @@ fn promtool(text: &str) {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut child) = started else {
-        eprintln!("not asked: promtool is not installed");
+        eprintln!("skipped: promtool is not installed");
         return;
     };
     let mut input = child.stdin.take().expect("its input");
