@@ -1,6 +1,7 @@
 //! A server, and an agent for a cluster node with the permissions of `deploy/worker`.
 
 use std::fs;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -74,8 +75,9 @@ impl Fleet {
         let data = share.file("data");
         let mut command = Command::new(PROGRAM);
         command.args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"]);
-        let mut server = Program::start(with_path(command, &data), &share.file("server.log"));
-        server.says("listening on").await;
+        let server = Program::start(with_path(command, &data), &share.file("server.log"));
+        wait_for("the server listens", async || TcpStream::connect(("127.0.0.1", port)).map(drop))
+            .await;
         let token = fs::read_to_string(data.join("admin-token")).unwrap().trim().to_owned();
         let mut command = Command::new(PROGRAM);
         command.args(["agent", "--runtime", "kubernetes", "--health-listen", "none"]);
