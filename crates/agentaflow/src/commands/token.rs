@@ -57,7 +57,7 @@ struct ListTokens {
 #[derive(Debug, clap::Args)]
 struct RevokeArgs {
     /// Key id from `agentaflow token list`
-    #[arg(value_parser = number)]
+    #[arg(value_parser = credential_id)]
     id: CredentialId,
     /// Registration token for GPU hosts instead of an API key
     #[arg(long)]
@@ -93,7 +93,7 @@ fn create(args: &CreateArgs) -> Result<()> {
     output::print(&format!("{text}\n"))
 }
 
-fn number(text: &str) -> Result<i64, String> {
+fn credential_id(text: &str) -> Result<CredentialId, String> {
     text.parse().map_err(|_| "use the id from `agentaflow token list`".to_owned())
 }
 

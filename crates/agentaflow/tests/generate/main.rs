@@ -243,7 +243,7 @@ fn an_error_on_stdin_has_its_line() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let message = String::from_utf8(output.stderr).unwrap();
-    let words = "error: stdin, line 1, column 1: gpus: invalid type: string \"eight\", expected a whole number";
+    let words = "error: stdin: line 1, column 1: gpus: invalid type: string \"eight\", expected a whole number";
     assert!(message.starts_with(words), "{message}");
 }
 
