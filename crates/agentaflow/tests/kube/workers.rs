@@ -78,7 +78,13 @@ impl Fleet {
         let server = Program::start(with_path(command, &data), &share.file("server.log"));
         wait_for("the server listens", async || TcpStream::connect(("127.0.0.1", port)).map(drop))
             .await;
-        let token = fs::read_to_string(data.join("admin-token")).unwrap().trim().to_owned();
+        // The server may write its tokens after it listens.
+        let token = wait_for("the tokens of the server", async || {
+            fs::read_to_string(data.join("registration-token"))?;
+            fs::read_to_string(data.join("admin-token"))
+        })
+        .await;
+        let token = token.trim().to_owned();
         let mut command = Command::new(PROGRAM);
         command.args(["agent", "--runtime", "kubernetes", "--health-listen", "none"]);
         command.args(["--server", &format!("http://127.0.0.1:{port}"), "--node", &node]);
