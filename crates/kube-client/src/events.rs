@@ -66,7 +66,7 @@ impl Cluster {
     }
 }
 
-/// JobObjects objects of the selected jobs.
+/// Objects of the selected jobs.
 #[derive(Clone, Debug, Default)]
 struct JobObjects {
     everywhere: bool,

@@ -164,7 +164,7 @@ fn content(document: &Document) -> Result<SubmissionContent, DecodeError> {
         return Err(at(document.position(&["kind"]), "kind", problem));
     }
     if let Some((position, mistake)) = agentaflow_manifest::lint::first_violation(document) {
-        return Err(at(position, "", mistake.to_string()));
+        return Err(at(position, "", mistake.clone()));
     }
     Ok(SubmissionContent::Object(document.value.clone()))
 }

@@ -95,7 +95,7 @@ strategies! {
         Priority {
             name: "priority",
             offered: true,
-            description: "GPUs as least_utilized, jobs strictly by priority",
+            description: "GPUs as `least_utilized`, jobs strictly by priority",
         },
         RoundRobin {
             name: "round_robin",

@@ -129,7 +129,7 @@ pub(super) fn schedulable(
 pub(super) fn assigned(assignment: &Assignment) -> ConditionUpdate {
     match assignment {
         Assignment { complete: false, .. } => {
-            ConditionUpdate::new("False", "PendingReason", "Not all tasks have GPUs.")
+            ConditionUpdate::new("False", "Pending", "Not all tasks have GPUs.")
         }
         Assignment { confirmed: true, .. } => {
             ConditionUpdate::new("True", "Confirmed", "The kubelet allocated these GPUs.")

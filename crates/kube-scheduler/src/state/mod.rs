@@ -7,8 +7,8 @@
 //! A pod of this scheduler is a *member* of a gang, which is a workload of the engine: a single pod, the pods of a
 //! `GPUWorkload`, or a pod group. Pods of other schedulers, and pods that the engine cannot know, are *foreign usage*.
 //!
-//! Each part owns its fields and offers a small interface ([`pod_index`], [`gang_table`], [`node_table`], [`workload_table`],
-//! [`queue_table`], [`volume_ledger`], [`evictions`], [`owner_index`], [`engine_link`], [`work_queue`]). The files with
+//! Each part owns its fields and offers a small interface (`pod_index`, `gang_table`, `node_table`, `workload_table`,
+//! `queue_table`, `volume_ledger`, `evictions`, `owner_index`, `engine_link`, `work_queue`). The files with
 //! `impl ClusterState` combine the parts. Open `pods.rs` first.
 
 mod action;

@@ -32,7 +32,7 @@ pub enum Problem {
     },
     #[error("it is UTF-16; save it as UTF-8")]
     Utf16,
-    /// The text exceeds [`Limits`].
+    /// The text exceeds `Limits`.
     #[error("it has {size} bytes, more than the limit of {limit}")]
     TooLong {
         /// Bytes.

@@ -178,7 +178,7 @@ fn write_context(server: &Running, data_dir: &Path) -> Result<bool> {
 async fn stop(server: Running, agent: LocalAgent) {
     let node = server.core.nodes().into_iter().find(|node| node.spec.node_name == agent.name);
     if let Some(node) = node {
-        server.core.evacuate(&NodeRef::Number(node.id.into()), EVACUATION_TIMEOUT).await;
+        server.core.evacuate(&NodeRef::Number(node.id), EVACUATION_TIMEOUT).await;
     }
     agent.stop.cancel();
     if timeout(SHUTDOWN_TIMEOUT, agent.task).await.is_err() {
