@@ -13,7 +13,8 @@ Usage: cargo xtask bench-server [PART]...
 
 Builds the program with full optimisation, runs it, and prints a Markdown table. Without
 PART every part runs, which takes about a minute; an unknown PART prints the list. The start
-time of a container needs AGENTAFLOW_TEST_DOCKER, the socket of a Docker engine.";
+time of a container needs AGENTAFLOW_TEST_DOCKER, the socket of a Docker engine.
+AGENTAFLOW_BENCH_PROGRAM names another program to measure, such as one of an older version.";
 
 pub(crate) fn run(parts: &[String]) -> Result<ExitCode, CommandError> {
     let status = command(parts).status().context("cannot start cargo")?;

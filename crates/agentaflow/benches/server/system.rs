@@ -1,10 +1,10 @@
 //! Programs under measurement: started with folders of their own, looked at through /proc, ended.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -122,7 +122,8 @@ impl Drop for System {
 
 fn program(home: &Path, name: &str) -> Command {
     let log = fs::File::create(home.join(format!("{name}.log"))).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_agentaflow"));
+    let built = || env!("CARGO_BIN_EXE_agentaflow").into();
+    let mut command = Command::new(env::var_os("AGENTAFLOW_BENCH_PROGRAM").unwrap_or_else(built));
     command.env("HOME", home).env("XDG_CONFIG_HOME", home.join("config")).env("LOG_LEVEL", "warn");
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     command
