@@ -35,7 +35,7 @@ fn place(text: &str) -> String {
 #[test]
 fn the_plan_comes_first_and_the_kubelets_choice_replaces_it() {
     let mut cluster = Cluster::new(json!({ "gpuRequirements": { "gpuCount": 2 } }));
-    assert_eq!(assigned(&mut cluster), ("False/PendingReason".to_owned(), place(""), place("")));
+    assert_eq!(assigned(&mut cluster), ("False/Pending".to_owned(), place(""), place("")));
     cluster.plan(0, "node-a", &["GPU-0", "GPU-1"]);
     let plan = ("True/Planned".to_owned(), place("node-a"), place("node-a/GPU-0,node-a/GPU-1"));
     assert_eq!(assigned(&mut cluster), plan);

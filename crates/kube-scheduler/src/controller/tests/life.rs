@@ -15,7 +15,7 @@ fn the_first_look_makes_the_pods_and_sets_every_condition() {
     assert_eq!(cluster.names(), ["train-0", "train-1"]);
     assert_eq!(cluster.phase(), Some(Pending));
     assert_eq!(cluster.says("Schedulable"), "Unknown/Pending");
-    assert_eq!(cluster.says("Assigned"), "False/PendingReason");
+    assert_eq!(cluster.says("Assigned"), "False/Pending");
     assert_eq!(cluster.says("Ready"), "False/Pending");
     assert_eq!(cluster.condition("Ready").observed_generation, Some(1));
     assert_eq!(cluster.workload.status.observed_generation, Some(1));
