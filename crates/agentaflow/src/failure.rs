@@ -153,7 +153,7 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
             Failure::Forbidden(_) => 4,
             Failure::Unreachable(_) => UNREACHABLE,
             Failure::Unsupported(_) => 2,
-            Failure::Refused(_) | Failure::Other(_) => 1,
+            Failure::Refused { .. } | Failure::Other(_) => 1,
         };
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<ClientError>()) {

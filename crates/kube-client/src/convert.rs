@@ -1,7 +1,7 @@
 //! Converts a job of the REST API to a Kubernetes object; `convert_back.rs` does the reverse. A field without an equivalent
-//! is an error that names the field; no field is dropped silently.
+//! is an error that names the field, except `job_type`, which only describes the job.
 
-use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
+use agentaflow_api::job::{JobCreate, JobSpec, OnNodeLost, Runtime};
 use agentaflow_kube_core::names;
 use serde_json::{Map, Value, json};
 
@@ -56,6 +56,9 @@ pub fn object(job: &JobCreate) -> Result<Value, Unfit> {
     let mut message = Map::new();
     message.extend(spec.priority.map(|one| (names::PRIORITY.to_owned(), json!(one.to_string()))));
     message.extend(spec.queue.clone().map(|one| (names::QUEUE.to_owned(), json!(one))));
+    if !spec.preemptible {
+        message.insert(names::PREEMPTIBLE.to_owned(), json!("false"));
+    }
     let estimate = spec.estimated_duration_seconds.map(|seconds| format!("{seconds}s"));
     message.extend(estimate.map(|time| (names::DURATION.to_owned(), json!(time))));
     if !message.is_empty() {
@@ -99,6 +102,7 @@ fn refuse_of_job(job: &JobCreate) -> Result<(), Unfit> {
         priority: _,
         queue: _,
         max_retries: _,
+        preemptible: _,
         estimated_duration_seconds: _,
         // Converted by `pod_spec`.
         docker_tag: _,
@@ -116,10 +120,9 @@ fn refuse_of_job(job: &JobCreate) -> Result<(), Unfit> {
         shm_size: _,
         read_only: _,
         working_dir: _,
-        // A cluster has no equivalent; the job runs without them.
+        on_node_lost,
+        // Not converted; see the module documentation.
         job_type: _,
-        on_node_lost: _,
-        preemptible: _,
     } = spec;
     let process = *runtime == Some(Runtime::Process) || docker_image.is_none();
     let reasons = [
@@ -140,6 +143,11 @@ fn refuse_of_job(job: &JobCreate) -> Result<(), Unfit> {
             "a cluster has no shares of any size; ask for a MIG slice, or for whole GPUs",
         ),
         (endpoint_id.is_some(), "endpoint_id", "a cluster has no endpoints of ours"),
+        (
+            *on_node_lost == Some(OnNodeLost::Wait),
+            "on_node_lost",
+            "a cluster replaces the pods of a lost node; remove the field",
+        ),
     ];
     match reasons.into_iter().find(|(wrong, _, _)| *wrong) {
         Some((_, field, why)) => Err(Unfit::new(field, why)),
@@ -159,6 +167,7 @@ fn workload_spec(spec: &JobSpec, pod: &Value) -> Value {
     let mut made = json!({
         "gpuMemoryRequired": memory,
         "gpuRequirements": gpus,
+        "preemptible": spec.preemptible,
         "podTemplate": {"spec": pod},
     });
     let estimate = spec.estimated_duration_seconds.filter(|seconds| *seconds > 0);

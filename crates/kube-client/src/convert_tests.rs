@@ -1,7 +1,7 @@
 //! Tests of the conversion in both directions.
 
 use agentaflow_api::Cores;
-use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
+use agentaflow_api::job::{JobCreate, JobSpec, OnNodeLost, Runtime};
 use serde_json::{Value, json};
 
 use super::{job, object, valid_name};
@@ -60,6 +60,7 @@ fn a_short_job_becomes_a_workload_with_everything_it_says() {
         "spec": {
             "gpuMemoryRequired": 40_960,
             "gpuRequirements": {"gpuCount": 2, "requiredGPUType": "A100"},
+            "preemptible": true,
             "priority": 7,
             "queue": "research",
             "gangSize": 2,
@@ -97,7 +98,9 @@ fn the_smallest_jobs_get_one_gpu_or_none() {
         (&none["kind"], &none["spec"]["schedulerName"]),
         (&json!("Pod"), &json!("agentaflow"))
     );
-    assert_eq!(none["metadata"]["annotations"], json!({"agentaflow.gpu/priority": "3"}));
+    let annotations =
+        json!({"agentaflow.gpu/priority": "3", "agentaflow.gpu/preemptible": "false"});
+    assert_eq!(none["metadata"]["annotations"], annotations);
     let slice = JobSpec { mig_profile: Some("1g.5gb".to_owned()), ..JobSpec::default() };
     let slice = object(&short(slice)).unwrap();
     assert_eq!(slice["spec"]["gpuRequirements"]["migProfile"], "1g.5gb");
@@ -112,6 +115,10 @@ fn what_a_cluster_cannot_do_is_refused_by_name() {
         (short(JobSpec { runtime: Some(Runtime::Process), ..JobSpec::default() }), "runtime"),
         (short(JobSpec { gpu_fraction: Some(0.5), ..JobSpec::default() }), "gpu_fraction"),
         (short(JobSpec { replicas: Some(2), ..JobSpec::default() }), "replicas"),
+        (
+            short(JobSpec { on_node_lost: Some(OnNodeLost::Wait), ..JobSpec::default() }),
+            "on_node_lost",
+        ),
         (password, "docker_password"),
         (secret, "secret_env"),
     ];

@@ -19,7 +19,7 @@ impl Cluster {
     pub async fn create(&self, object: &Value, dry_run: bool) -> Result<Job, Failure> {
         let kind = object["kind"].as_str().unwrap_or_default();
         let read: DynamicObject = serde_json::from_value(object.clone())
-            .map_err(|error| Failure::Refused(format!("this is no Kubernetes object: {error}")))?;
+            .map_err(|error| Failure::refused(format!("this is no Kubernetes object: {error}")))?;
         let api = self.door(object, &read).await?;
         let how = PostParams { dry_run, field_manager: Some(names::FIELD_MANAGER.to_owned()) };
         let made = api.create(&how, &read).await.map_err(|error| explained(error, kind))?;
@@ -45,12 +45,12 @@ impl Cluster {
     ) -> Result<Api<DynamicObject>, Failure> {
         let kinds = read.types.as_ref().filter(|types| !types.kind.is_empty());
         let types = kinds.ok_or_else(|| {
-            Failure::Refused("the object has no `apiVersion` and `kind`".to_owned())
+            Failure::refused("the object has no `apiVersion` and `kind`".to_owned())
         })?;
         let (resource, scope) = self.resource(object, types).await?;
         let space = read.metadata.namespace.as_deref().unwrap_or(&self.namespace);
         if !is_name(space) {
-            return Err(Failure::Refused("metadata.namespace is not the name of one".to_owned()));
+            return Err(Failure::refused("metadata.namespace is not the name of one".to_owned()));
         }
         Ok(match scope {
             Scope::Cluster => Api::all_with(self.client.clone(), &resource),
@@ -65,7 +65,7 @@ impl Cluster {
     ) -> Result<(ApiResource, Scope), Failure> {
         let kind: GroupVersionKind =
             types.try_into().map_err(|error: ParseGroupVersionError| {
-                Failure::Refused(format!("apiVersion: {error}"))
+                Failure::refused(format!("apiVersion: {error}"))
             })?;
         if is_workload(object) {
             // Needs no API discovery, so that the most frequent case takes one request.
@@ -83,22 +83,21 @@ impl Cluster {
 
 /// Error of the API server, with the rejecting component if known.
 fn explained(error: kube::Error, kind: &str) -> Failure {
-    let failure = Failure::from(error);
-    match failure {
-        Failure::NotFound(message) if message.contains("could not find the requested resource") => {
-            Failure::no_kind(kind)
+    // A missing namespace is named in the details; a missing resource is not.
+    let is_unknown_resource = matches!(&error, kube::Error::Api(status)
+        if status.details.as_ref().is_none_or(|details| details.kind.is_empty()));
+    match Failure::from(error) {
+        Failure::NotFound(_) if is_unknown_resource => Failure::no_kind(kind),
+        Failure::NotFound(message) => Failure::refused(message),
+        Failure::Refused { message, fields } => {
+            Failure::Refused { message: format!("the API server refuses it: {message}"), fields }
         }
-        Failure::NotFound(message) => Failure::Refused(message),
-        Failure::Refused(message) => Failure::Refused(format!(
-            "the API server refuses it: {}",
-            message.trim_start_matches("admission webhook ")
-        )),
         other => other,
     }
 }
 
 fn unknown(types: &TypeMeta) -> Failure {
-    Failure::Refused(format!(
+    Failure::refused(format!(
         "this cluster does not know {} of {}: check `apiVersion` and `kind`",
         types.kind, types.api_version
     ))

@@ -39,7 +39,7 @@ impl Cluster {
     /// Evaluates an object that is not submitted.
     pub async fn what_if(&self, object: &Value) -> Result<Explanation, Failure> {
         if !is_name(&self.namespace) {
-            return Err(Failure::Refused(format!("`{}` is not a namespace", self.namespace)));
+            return Err(Failure::refused(format!("`{}` is not a namespace", self.namespace)));
         }
         let path = format!("/what-if?namespace={}", self.namespace);
         let text = self.ask_scheduler("POST", Port::Http, &path, Some(object)).await;

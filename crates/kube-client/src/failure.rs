@@ -1,5 +1,7 @@
 //! Errors of calls to a cluster.
 
+use kube::core::Status;
+
 /// Error of a call to a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -10,8 +12,12 @@ pub enum Failure {
     #[error("{0}")]
     Forbidden(Forbidden),
     /// The object is not valid or conflicts with an existing one.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{message}")]
+    Refused {
+        message: String,
+        /// Fields of the object that caused the rejection, such as `spec.containers[0].image`; empty if unknown.
+        fields: Vec<String>,
+    },
     /// A component does not answer.
     #[error("{0}")]
     Unreachable(Unreachable),
@@ -54,6 +60,11 @@ impl Failure {
         Self::Unsupported(format!("a Kubernetes context cannot {what}"))
     }
 
+    /// Rejection without a known field.
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        Self::Refused { message: message.into(), fields: Vec::new() }
+    }
+
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
@@ -66,7 +77,7 @@ impl Failure {
                 "the cluster does not know who you are: {message}"
             ))),
             403 => Self::Forbidden(Forbidden::Rbac(message)),
-            400..500 => Self::Refused(message),
+            400..500 => Self::refused(message),
             _ => Self::Other(message),
         }
     }
@@ -86,7 +97,12 @@ impl From<kube::Error> for Failure {
             kube::Error::Api(status) => {
                 let text = status.message.trim();
                 let message = if text.is_empty() { status.reason.clone() } else { text.to_owned() };
-                Self::of_status(status.code, message)
+                match Self::of_status(status.code, message) {
+                    Self::Refused { message, .. } => {
+                        Self::Refused { message, fields: rejected_fields(&status) }
+                    }
+                    other => other,
+                }
             }
             kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
                 Self::Unreachable(Unreachable::ApiServer(root(&error)))
@@ -97,6 +113,14 @@ impl From<kube::Error> for Failure {
             other => Self::Other(root(&other)),
         }
     }
+}
+
+fn rejected_fields(status: &Status) -> Vec<String> {
+    if status.is_already_exists() {
+        return vec!["metadata.name".to_owned()];
+    }
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.map(|cause| cause.field.clone()).filter(|field| !field.is_empty()).collect()
 }
 
 /// The innermost cause: outer errors only wrap it.

@@ -85,7 +85,7 @@ impl Cluster {
             JobStatus::Completed => return Ok(job),
             JobStatus::Failed | JobStatus::Cancelled => {
                 let status = job.status.as_str();
-                return Err(Failure::Refused(format!("`{name}` is over already: {status}")));
+                return Err(Failure::refused(format!("`{name}` is over already: {status}")));
             }
             _ => {}
         }
@@ -194,7 +194,7 @@ impl Cluster {
         };
         let (kind, name) = (&owner.kind, &owner.name);
         let space = pod.metadata.namespace.as_deref().unwrap_or(&self.namespace);
-        Err(Failure::Refused(format!(
+        Err(Failure::refused(format!(
             "the pod belongs to {kind} `{name}`, which would make it again: \
              `kubectl delete {} {name} -n {space}` ends both",
             kind.to_lowercase()

@@ -80,7 +80,7 @@ impl Cluster {
                 Ok(()) => evicted.push(whole),
                 Err(gone) if gone.is_missing() => {}
                 Err(
-                    refused @ (Failure::Refused(_) | Failure::Forbidden(_) | Failure::Other(_)),
+                    refused @ (Failure::Refused { .. } | Failure::Forbidden(_) | Failure::Other(_)),
                 ) => {
                     kept.push(format!("{whole}: {refused}"));
                 }
@@ -94,7 +94,7 @@ impl Cluster {
             0 => "nothing was evicted".to_owned(),
             _ => format!("{} evicted", evicted.join(", ")),
         };
-        Err(Failure::Refused(format!(
+        Err(Failure::refused(format!(
             "`{target}` takes no new work, but these pods stay: {}; {done}; drain it again later",
             kept.join("; ")
         )))

@@ -31,7 +31,7 @@ impl Cluster {
     /// Creates or changes a queue. Absent fields keep their values.
     pub async fn set_queue(&self, queue: &QueueSpec) -> Result<Queue, Failure> {
         if !is_name(&queue.name) {
-            return Err(Failure::Refused(format!(
+            return Err(Failure::refused(format!(
                 "`{}` cannot be the name of a queue: use lower-case letters, digits and hyphens",
                 queue.name.chars().take(100).collect::<String>()
             )));
@@ -61,7 +61,7 @@ impl Cluster {
                 }
             }
         }
-        Err(Failure::Refused(format!("queue `{}` changes too often; try again", queue.name)))
+        Err(Failure::refused(format!("queue `{}` changes too often; try again", queue.name)))
     }
 
     pub async fn delete_queue(&self, name: &str) -> Result<(), Failure> {
@@ -131,7 +131,7 @@ fn amounts(amounts: &QueueAmounts) -> QuotaSpec {
 fn written(queue: &QueueSpec, old: GpuQueueSpec) -> Result<GpuQueueSpec, Failure> {
     let most = |priority: u32| {
         u8::try_from(priority).ok().filter(|priority| *priority <= 10).ok_or_else(|| {
-            Failure::Refused(format!("max_priority is {priority}: write a number from 0 to 10"))
+            Failure::refused(format!("max_priority is {priority}: write a number from 0 to 10"))
         })
     };
     Ok(GpuQueueSpec {
@@ -149,7 +149,7 @@ fn quota(field: &str, message: &QuotaSpec, old: QueueAmounts) -> Result<QueueAmo
     let whole = |gpus: &GpuAmount| {
         let count = u32::try_from(gpus.0 / 1000).ok().filter(|_| gpus.0.is_multiple_of(1000));
         count.ok_or_else(|| {
-            Failure::Refused(format!("{field}: a queue in Kubernetes counts whole GPUs"))
+            Failure::refused(format!("{field}: a queue in Kubernetes counts whole GPUs"))
         })
     };
     let models: Result<_, Failure> =

@@ -124,7 +124,7 @@ fn silent(url: &str, port: Port, why: &str) -> Failure {
 
 fn wrong(url: &str) -> Failure {
     let url: String = url.chars().take(200).collect();
-    Failure::Refused(format!(
+    Failure::refused(format!(
         "`{url}` is not where a scheduler could answer: write http://HOST:PORT"
     ))
 }

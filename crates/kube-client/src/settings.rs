@@ -36,7 +36,7 @@ impl Cluster {
 
     /// Changes the strategy of future placements.
     pub async fn set_strategy(&self, name: &str) -> Result<(), Failure> {
-        Strategy::from_str(name).map_err(|error| Failure::Refused(error.to_string()))?;
+        Strategy::from_str(name).map_err(|error| Failure::refused(error.to_string()))?;
         let api: Api<ConfigMap> = self.namespaced(&self.system);
         let map = json!({
             "apiVersion": "v1",

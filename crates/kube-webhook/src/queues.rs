@@ -4,7 +4,7 @@ use agentaflow_kube_core::crd::{GpuQueueSpec, QueueAmounts};
 use agentaflow_units::Amount;
 use std::collections::BTreeMap;
 
-use super::review::AdmissionResult;
+use super::review::{AdmissionResult, Problem};
 
 /// Root of the queue tree: the whole cluster.
 pub(super) const ROOT: &str = "root";
@@ -16,17 +16,15 @@ pub(super) type Queues = BTreeMap<String, GpuQueueSpec>;
 pub(super) fn check(name: &str, spec: &GpuQueueSpec, others: &Queues) -> AdmissionResult {
     let mut problems = Vec::new();
     if name == ROOT {
-        problems.push(
-            "metadata.name: `root` is reserved for the whole cluster; use another name".to_owned(),
-        );
+        let message = "`root` is reserved for the whole cluster; use another name";
+        problems.push(Problem::at("metadata.name", message));
     }
     if spec.namespaces.iter().any(String::is_empty) {
-        problems.push(
-            "spec.namespaces: empty name; use names of namespaces, or `*` for all".to_owned(),
-        );
+        let message = "empty name; use names of namespaces, or `*` for all";
+        problems.push(Problem::at("spec.namespaces", message));
     }
     if spec.weight == 0 {
-        problems.push("spec.weight: must be at least 1; the default is 100".to_owned());
+        problems.push(Problem::at("spec.weight", "must be at least 1; the default is 100"));
     }
     problems.extend(parent(name, spec, others));
     for (field, amounts) in [("guaranteed", &spec.guaranteed), ("limit", &spec.limit)] {
@@ -41,20 +39,20 @@ pub(super) fn serves(spec: &GpuQueueSpec, namespace: &str) -> bool {
     spec.namespaces.iter().any(|name| name == "*" || name == namespace)
 }
 
-fn parent(name: &str, spec: &GpuQueueSpec, others: &Queues) -> Option<String> {
+fn parent(name: &str, spec: &GpuQueueSpec, others: &Queues) -> Option<Problem> {
     let mut above = spec.parent.as_deref().filter(|parent| *parent != ROOT)?;
     if above != name && !others.contains_key(above) {
-        return Some(format!(
-            "spec.parent: GPUQueue `{above}` does not exist; create it first, or use another"
-        ));
+        let message =
+            format_args!("GPUQueue `{above}` does not exist; create it first, or use another");
+        return Some(Problem::at("spec.parent", message));
     }
     // The depth is bounded by the number of queues; a cycle elsewhere is not a problem of this queue.
     for _ in 0..=others.len() {
         if above == name {
-            return Some(format!(
-                "spec.parent: `{name}` would be its own ancestor; use a queue that is not below it, or omit the \
-                 field"
-            ));
+            let message = format_args!(
+                "`{name}` would be its own ancestor; use a queue that is not below it, or omit the field"
+            );
+            return Some(Problem::at("spec.parent", message));
         }
         let next = others.get(above).and_then(|queue| queue.parent.as_deref());
         above = next.filter(|parent| *parent != ROOT)?;
@@ -62,27 +60,29 @@ fn parent(name: &str, spec: &GpuQueueSpec, others: &Queues) -> Option<String> {
     None
 }
 
-fn unreadable(field: &str, amounts: &QueueAmounts) -> Vec<String> {
+fn unreadable(field: &str, amounts: &QueueAmounts) -> Vec<Problem> {
     let quantities = [("cpu", &amounts.cpu), ("memory", &amounts.memory)];
     let bad = |text: &&String| Amount::parse(text.trim()).is_err();
     quantities
         .into_iter()
         .filter_map(|(resource, text)| Some((resource, text.as_ref().filter(bad)?)))
         .map(|(resource, text)| {
-            format!("spec.{field}.{resource}: `{text}` is not a quantity such as 64, 500m or 512Gi")
+            let message = format_args!("`{text}` is not a quantity such as 64, 500m or 512Gi");
+            Problem::at(format!("spec.{field}.{resource}"), message)
         })
         .collect()
 }
 
-fn over_limit(guaranteed: &QueueAmounts, limit: &QueueAmounts) -> Vec<String> {
+fn over_limit(guaranteed: &QueueAmounts, limit: &QueueAmounts) -> Vec<Problem> {
     let limits = amounts(limit);
     amounts(guaranteed)
         .into_iter()
         .filter(|(resource, value)| limits.get(resource).is_some_and(|limit| value > limit))
         .map(|(resource, _)| {
-            format!(
-                "spec.guaranteed.{resource}: exceeds spec.limit.{resource}; raise the limit or lower the guarantee"
-            )
+            let message = format_args!(
+                "exceeds spec.limit.{resource}; raise the limit or lower the guarantee"
+            );
+            Problem::at(format!("spec.guaranteed.{resource}"), message)
         })
         .collect()
 }
@@ -130,8 +130,7 @@ mod tests {
         ];
         let others = others.map(|(name, parent)| (name.to_owned(), queue(parent))).into();
         let message = check(name, &serde_json::from_value(spec.clone()).unwrap(), &others)
-            .problems
-            .join("; ");
+            .message();
         assert_eq!(message.is_empty(), words.is_empty(), "{name} {spec}: {message}");
         for word in words {
             assert!(message.contains(word), "no `{word}` in: {message}");

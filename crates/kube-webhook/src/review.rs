@@ -1,5 +1,8 @@
 //! Admission requests and responses on the wire.
 
+use std::fmt::Display;
+
+use agentaflow_kube_core::gpu_workload::{BadSpec, BadTemplate};
 use k8s_openapi::api::authentication::v1::UserInfo;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -54,8 +57,8 @@ impl Request {
 /// Admission response.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AdmissionResult {
-    /// Problems with field and suggestion; empty admits the object.
-    pub(super) problems: Vec<String>,
+    /// Empty admits the object.
+    pub(super) problems: Vec<Problem>,
     /// The user lacks permission.
     pub(super) forbidden: bool,
     /// Warnings for the user.
@@ -63,15 +66,57 @@ pub(super) struct AdmissionResult {
     pub(super) patch: Vec<Value>,
 }
 
+/// Reason for a rejection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    /// Path of the field, such as `spec.priority`.
+    pub(super) field: Option<String>,
+    /// Problem and suggestion, with the field.
+    pub(super) message: String,
+}
+
+impl Problem {
+    /// Problem of a field; the message starts with the field.
+    pub(super) fn at(field: impl Into<String>, message: impl Display) -> Self {
+        let field = field.into();
+        Self { message: format!("{field}: {message}"), field: Some(field) }
+    }
+}
+
+impl From<String> for Problem {
+    fn from(message: String) -> Self {
+        Self { field: None, message }
+    }
+}
+
+impl From<BadSpec> for Problem {
+    fn from(error: BadSpec) -> Self {
+        Self { field: Some(error.field().to_owned()), message: error.to_string() }
+    }
+}
+
+impl From<BadTemplate> for Problem {
+    fn from(error: BadTemplate) -> Self {
+        Self { field: Some(error.field()), message: error.to_string() }
+    }
+}
+
 impl AdmissionResult {
     /// Rejection with one problem.
-    pub(super) fn refuse(problem: impl Into<String>) -> Self {
+    pub(super) fn refuse(problem: impl Into<Problem>) -> Self {
         Self { problems: vec![problem.into()], ..Self::default() }
     }
 
     /// Rejection for lack of permission.
-    pub(super) fn forbid(problem: impl Into<String>) -> Self {
+    pub(super) fn forbid(problem: impl Into<Problem>) -> Self {
         Self { forbidden: true, ..Self::refuse(problem) }
+    }
+
+    /// All problems in one line.
+    pub(super) fn message(&self) -> String {
+        let messages: Vec<&str> =
+            self.problems.iter().map(|problem| problem.message.as_str()).collect();
+        messages.join("; ")
     }
 
     /// Adds the findings of another check.
@@ -87,9 +132,17 @@ impl AdmissionResult {
         let mut response = json!({"uid": uid, "allowed": self.problems.is_empty()});
         if !self.problems.is_empty() {
             let (code, reason) = if self.forbidden { (403, "Forbidden") } else { (422, "Invalid") };
-            let message = self.problems.join("; ");
+            let causes: Vec<Value> = self
+                .problems
+                .iter()
+                .filter_map(|Problem { field, message }| {
+                    let field = field.as_ref()?;
+                    Some(json!({"reason": "FieldValueInvalid", "field": field, "message": message}))
+                })
+                .collect();
             response["status"] = json!({
-                "status": "Failure", "code": code, "reason": reason, "message": message,
+                "status": "Failure", "code": code, "reason": reason, "message": self.message(),
+                "details": {"causes": causes},
             });
         } else if !self.patch.is_empty() {
             response["patchType"] = "JSONPatch".into();
@@ -201,12 +254,16 @@ mod tests {
         let sent = base64::engine::general_purpose::STANDARD.decode(sent).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&sent).unwrap(), Value::from(patch));
 
-        let mut refused = AdmissionResult::refuse("one");
-        refused.add(AdmissionResult::refuse("two"));
+        let mut refused = AdmissionResult::refuse("one".to_owned());
+        refused.add(AdmissionResult::refuse(Problem::at("spec.weight", "two")));
         let refused = refused.answer("u");
         assert_eq!(refused["response"]["allowed"], false);
-        assert_eq!(refused["response"]["status"]["message"], "one; two");
+        assert_eq!(refused["response"]["status"]["message"], "one; spec.weight: two");
+        assert_eq!(
+            refused["response"]["status"]["details"]["causes"],
+            json!([{"reason": "FieldValueInvalid", "field": "spec.weight", "message": "spec.weight: two"}])
+        );
         assert_eq!(refused["response"]["status"]["code"], 422);
-        assert_eq!(AdmissionResult::forbid("no").answer("u")["response"]["status"]["code"], 403);
+        assert_eq!(AdmissionResult::forbid("no".to_owned()).answer("u")["response"]["status"]["code"], 403);
     }
 }

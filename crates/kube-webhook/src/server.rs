@@ -160,7 +160,7 @@ async fn answer(
         tracing::debug!(
             namespace = review.request.namespace,
             user = review.request.user_info.username,
-            problems = verdict.problems.join("; "),
+            problems = verdict.message(),
             "refused"
         );
     }

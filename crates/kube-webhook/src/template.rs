@@ -4,13 +4,13 @@ use agentaflow_kube_core::crd::GpuWorkloadSpec;
 use agentaflow_kube_core::gpu_workload::{self, Identity};
 use serde_json::Value;
 
-use super::review::AdmissionResult;
+use super::review::{AdmissionResult, Problem};
 
 /// All problems visible in the workload alone.
 pub(super) fn check(spec: &GpuWorkloadSpec) -> AdmissionResult {
     let mut result = memory(spec);
     if let Err(error) = gpu_workload::check(spec) {
-        result.add(AdmissionResult::refuse(error.to_string()));
+        result.add(AdmissionResult::refuse(error));
     }
     result
 }
@@ -24,7 +24,7 @@ pub(super) fn pod(
 ) -> Result<Value, AdmissionResult> {
     let identity = Identity { name, namespace, uid: None };
     let pod = gpu_workload::pod(identity, spec, 0, 0, scheduler);
-    let mut pod = pod.map_err(|error| AdmissionResult::refuse(error.to_string()))?;
+    let mut pod = pod.map_err(AdmissionResult::refuse)?;
     // A unique name: a pod of an earlier workload may still be terminating.
     if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut)
         && let Some(name) = metadata.remove("name")
@@ -44,8 +44,9 @@ fn memory(spec: &GpuWorkloadSpec) -> AdmissionResult {
     };
     let gigabytes = profile.split_once("g.").and_then(|(_, rest)| rest.split("gb").next());
     let Some(slice) = gigabytes.and_then(|text| text.parse::<u64>().ok()) else {
-        return AdmissionResult::refuse(format!(
-            "spec.gpuRequirements.migProfile: `{profile}` is not the name of a MIG profile such as `1g.5gb`"
+        return AdmissionResult::refuse(Problem::at(
+            "spec.gpuRequirements.migProfile",
+            format_args!("`{profile}` is not the name of a MIG profile such as `1g.5gb`"),
         ));
     };
     let slice = slice.saturating_mul(1024);
@@ -58,10 +59,11 @@ fn memory(spec: &GpuWorkloadSpec) -> AdmissionResult {
     ];
     let short = fields.into_iter().filter(|(_, asked)| *asked > slice);
     let problems = short.map(|(field, asked)| {
-        format!(
-            "{field}: {asked} MiB exceed the memory of a `{profile}` slice ({slice} MiB): use less, or a larger \
-             profile in spec.gpuRequirements.migProfile"
-        )
+        let message = format_args!(
+            "{asked} MiB exceed the memory of a `{profile}` slice ({slice} MiB): use less, or a larger profile in \
+             spec.gpuRequirements.migProfile"
+        );
+        Problem::at(field, message)
     });
     AdmissionResult { problems: problems.collect(), ..AdmissionResult::default() }
 }

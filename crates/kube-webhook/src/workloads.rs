@@ -12,7 +12,7 @@ use kube::{Client, Resource};
 use serde_json::Value;
 
 use super::queues::{Queues, serves};
-use super::review::{AdmissionResult, Request};
+use super::review::{AdmissionResult, Problem, Request};
 use super::template;
 
 /// Validates a new workload or a changed spec.
@@ -25,9 +25,8 @@ pub(super) async fn validate(
         return AdmissionResult::default();
     }
     if request.changes_template() {
-        return AdmissionResult::refuse(
-            "spec.podTemplate: cannot be changed: delete the object and create it with the new value",
-        );
+        let message = "cannot be changed: delete the object and create it with the new value";
+        return AdmissionResult::refuse(Problem::at("spec.podTemplate", message));
     }
     let workload: GpuWorkload = match serde_json::from_value(request.object.clone()) {
         Ok(workload) => workload,
@@ -110,9 +109,9 @@ fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> AdmissionR
                     format!("use one that does: {}", names.join(", "))
                 };
                 let wrong = if found.is_some() { "does not serve" } else { "does not exist for" };
-                return AdmissionResult::refuse(format!(
-                    "spec.queue: GPUQueue `{name}` {wrong} namespace `{namespace}`; {remedy}"
-                ));
+                let message =
+                    format_args!("GPUQueue `{name}` {wrong} namespace `{namespace}`; {remedy}");
+                return AdmissionResult::refuse(Problem::at("spec.queue", message));
             }
         },
         None => match of_namespace(namespace, queues) {
@@ -123,10 +122,11 @@ fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> AdmissionR
     if spec.priority <= queue.max_priority {
         return AdmissionResult::default();
     }
-    AdmissionResult::refuse(format!(
-        "spec.priority: {} exceeds the limit of queue `{name}`; use {} or less",
+    let message = format_args!(
+        "{} exceeds the limit of queue `{name}`; use {} or less",
         spec.priority, queue.max_priority
-    ))
+    );
+    AdmissionResult::refuse(Problem::at("spec.priority", message))
 }
 
 /// Queue of a workload that names none: the only queue that lists the namespace, otherwise the only queue for all
@@ -157,7 +157,7 @@ async fn dry_run(
     let path = Pod::url_path(&(), Some(namespace));
     let request = match kube::core::Request::new(path).create(&parameters, body) {
         Ok(request) => strict(request),
-        Err(error) => return AdmissionResult::refuse(format!("spec.podTemplate: {error}")),
+        Err(error) => return AdmissionResult::refuse(Problem::at("spec.podTemplate", error)),
     };
     match client.request::<Value>(request).await {
         Ok(_) => AdmissionResult::default(),
@@ -188,10 +188,10 @@ fn workload_problems(status: &Status) -> AdmissionResult {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let problems: Vec<_> = causes
         .filter(|cause| !cause.field.is_empty())
-        .map(|cause| format!("spec.podTemplate.{}: {}", cause.field, cause.message))
+        .map(|cause| Problem::at(format!("spec.podTemplate.{}", cause.field), &cause.message))
         .collect();
     if problems.is_empty() {
-        return AdmissionResult::refuse(format!("spec.podTemplate: {}", status.message));
+        return AdmissionResult::refuse(Problem::at("spec.podTemplate", &status.message));
     }
     AdmissionResult { problems, ..AdmissionResult::default() }
 }
@@ -225,7 +225,7 @@ mod tests {
             "gpuMemoryRequired": 0, "podTemplate": {}, "queue": name, "priority": priority,
         });
         let result = queue(&serde_json::from_value(spec).unwrap(), namespace, &queues());
-        let message = result.problems.join("; ");
+        let message = result.message();
         assert_eq!(
             message.is_empty(),
             words.is_empty(),
@@ -268,14 +268,14 @@ mod tests {
         }));
         assert_eq!(
             workload_problems(&invalid).problems,
-            ["spec.podTemplate.spec.containers[0].image: Required value"]
+            [Problem::at("spec.podTemplate.spec.containers[0].image", "Required value")]
         );
         let forbidden = status(json!({
             "status": "Failure", "code": 403, "reason": "Forbidden", "message": "violates PodSecurity",
         }));
         assert_eq!(
             workload_problems(&forbidden).problems,
-            ["spec.podTemplate: violates PodSecurity"]
+            [Problem::at("spec.podTemplate", "violates PodSecurity")]
         );
     }
 

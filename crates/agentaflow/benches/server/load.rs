@@ -156,7 +156,10 @@ const BEATS: u32 = 100;
 /// Length of each of the two measurements.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// Latency of heartbeats while an account with 100,000 pending jobs asks for its queues 500 times a second.
+/// Reads of the owner of the pending jobs.
+const READ_PATHS: [&str; 3] = ["/queues", "/auth/me", "/gpu-workers/jobs/?limit=20"];
+
+/// Latency of heartbeats while an account with 100,000 pending jobs sends 500 reads a second.
 pub(crate) fn reads_beside_heartbeats() -> Vec<Row> {
     let system = System::start("server", &["--rate", "1000000"]);
     let token = system.token("registration-token");
@@ -164,42 +167,44 @@ pub(crate) fn reads_beside_heartbeats() -> Vec<Row> {
         (0..BEATS as usize).map(|number| register(&system, &token, number)).collect();
     let job = json!({"docker_image": "busybox", "cpu_cores_required": 1});
     submit(&system, 50, PENDING, &job);
-    let (mut alone, _) = heartbeats_beside(&system, &nodes, 0);
-    let (mut beside, reads) = heartbeats_beside(&system, &nodes, READS);
     let shown = |times: &mut Vec<Duration>| {
         let [half, most] = [50, 99].map(|part| percentile(times, part).as_secs_f64() * 1e3);
         format!("p50 {half:.2} ms, p99 {most:.2} ms")
     };
-    let rate = f64::from(reads) / WINDOW.as_secs_f64();
-    vec![
-        Row::new("heartbeats beside 100,000 pending jobs, no reads", shown(&mut alone)),
-        Row::new(
-            "the same with 500 `GET /queues` a second by the owner of the jobs",
+    let (mut alone, _) = heartbeats_beside(&system, &nodes, None);
+    let mut rows =
+        vec![Row::new("heartbeats beside 100,000 pending jobs, no reads", shown(&mut alone))];
+    for path in READ_PATHS {
+        let (mut beside, reads) = heartbeats_beside(&system, &nodes, Some(path));
+        let rate = f64::from(reads) / WINDOW.as_secs_f64();
+        rows.push(Row::new(
+            format!("the same with {READS} `GET {path}` a second by the owner of the jobs"),
             format!("{} ({rate:.0} reads/s answered)", shown(&mut beside)),
-        ),
-    ]
+        ));
+    }
+    rows
 }
 
-/// Sends heartbeats for [`WINDOW`] beside `reads` calls of `GET /queues` a second. Returns the latency of each heartbeat
+/// Sends heartbeats for [`WINDOW`], beside [`READS`] reads of a path a second if given. Returns the latency of each heartbeat
 /// and the number of reads that were answered.
 fn heartbeats_beside(
     system: &System,
     nodes: &[(String, String)],
-    reads: u32,
+    path: Option<&str>,
 ) -> (Vec<Duration>, u32) {
     const READERS: u32 = 10;
     let since = Instant::now();
     let answered = Mutex::new(0);
     let mut latencies = Vec::new();
     thread::scope(|scope| {
-        for reader in 0..READERS.min(reads) {
+        for reader in 0..path.map_or(0, |_| READERS) {
             let answered = &answered;
             scope.spawn(move || {
                 let mut line = system.connect();
                 let mut number = reader;
                 let mut own = 0;
-                while at_rate(since, number, reads) {
-                    line.call("GET", "/queues", None).unwrap().ok();
+                while at_rate(since, number, READS) {
+                    line.call("GET", path.unwrap_or_default(), None).unwrap().ok();
                     number += READERS;
                     own += 1;
                 }

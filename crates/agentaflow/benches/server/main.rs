@@ -42,7 +42,7 @@ const MEASUREMENTS: [Measurement; 7] = [
 
 fn main() -> ExitCode {
     if std::env::var_os("AGENTAFLOW_BENCH_SERVER").is_none() {
-        println!("`cargo xtask bench-server` measures the standalone body");
+        println!("`cargo xtask bench-server` measures the standalone server");
         return ExitCode::SUCCESS;
     }
     let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();

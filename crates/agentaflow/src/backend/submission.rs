@@ -78,8 +78,8 @@ impl Submission {
             if let Some(ClientError::Refused { body, .. }) = error.downcast_ref() {
                 return body.details.field.as_deref().map(|field| source.field_location(field));
             }
-            let Some(Failure::Refused(message)) = error.downcast_ref() else { return None };
-            source.message_location(message)
+            let Some(Failure::Refused { fields, .. }) = error.downcast_ref() else { return None };
+            source.object_location(fields)
         });
         let error = self.rename_fields(error);
         match location {
@@ -150,28 +150,21 @@ impl SourceDocument {
         })
     }
 
-    /// Position of the field or quoted value that a message of a Kubernetes API server names.
-    fn message_location(&self, message: &str) -> Option<String> {
-        let quoted = |word: &str| [format!("`{word}`"), format!("\"{word}\"")];
-        let is_quoted = |word: &str| quoted(word).iter().any(|word| message.contains(word));
-        let words = message.split([' ', '`', '"', ',', ';', '(', ')', '\n']);
-        let words = words.map(|word| word.trim_end_matches([':', '.']));
-        let fields =
-            words.filter(|word| !word.is_empty() && (word.contains('.') || is_quoted(word)));
-        for steps in fields.map(|word| self.steps(word)) {
-            if let Some(set) = self.setting(&steps) {
-                return Some(set);
-            }
-            if self.document.at(&steps).is_some() {
-                return Some(self.line(&steps));
-            }
-        }
-        let set = self.set.iter().find(|(_, value)| !value.is_empty() && is_quoted(value));
-        let fields = self.document.value.as_object().into_iter().flatten();
-        let mut texts = fields.filter_map(|(field, value)| Some((field, value.as_str()?)));
-        let text = texts.find(|(_, text)| !text.is_empty() && is_quoted(text));
-        set.map(|(field, value)| format!("--set {field}={value}"))
-            .or_else(|| text.map(|(field, _)| self.line(&[field.as_str()])))
+    /// Position of the first of these fields of a Kubernetes object that the file sets.
+    fn object_location(&self, fields: &[String]) -> Option<String> {
+        let short = self.document.value.get("kind").is_none();
+        fields.iter().find_map(|field| {
+            let steps = match field.as_str() {
+                "metadata.name" if short => vec!["name"],
+                field => steps(field),
+            };
+            self.setting(&steps).or_else(|| {
+                // A missing field has the position of its closest parent.
+                let known = (1..=steps.len()).rev().map(|depth| &steps[..depth]);
+                let known = known.into_iter().find(|steps| self.document.at(steps).is_some())?;
+                Some(self.line(known))
+            })
+        })
     }
 }
 
@@ -263,11 +256,26 @@ mod tests {
         ] {
             assert_eq!(source.field_location(field), location, "{field}");
         }
-        for (message, location) in [
-            ("there is no queue \"x\"", Some("`t.yaml`: line 2, column 1")),
-            ("the server takes no more jobs", None),
+        for (field, location) in [
+            ("metadata.name", Some("`t.yaml`: line 1, column 1")),
+            ("spec.gangSize", None),
         ] {
-            assert_eq!(source.message_location(message).as_deref(), location, "{message}");
+            assert_eq!(source.object_location(&[field.to_owned()]).as_deref(), location, "{field}");
+        }
+    }
+
+    #[test]
+    fn a_rejected_object_has_the_position_of_its_field() {
+        let text = "kind: Job\nspec:\n  template:\n    spec:\n      containers:\n      - image: x\n";
+        let mut documents = agentaflow_manifest::yaml::read_text(text, &Limits::default()).unwrap();
+        let document = documents.remove(0);
+        let source = SourceDocument { file: "j.yaml".to_owned(), document, set: Vec::new() };
+        for (field, location) in [
+            ("spec.template.spec.containers[0].image", Some("`j.yaml`: line 6, column 9")),
+            ("spec.template.spec.restartPolicy", Some("`j.yaml`: line 4, column 5")),
+            ("status", None),
+        ] {
+            assert_eq!(source.object_location(&[field.to_owned()]).as_deref(), location, "{field}");
         }
     }
 }

@@ -97,10 +97,10 @@ async fn binders(share: &Share, pods: &[Pod]) -> BTreeMap<String, String> {
                 (event.involved_object.name.unwrap_or_default(), who.or(source).unwrap_or_default())
             })
             .collect();
-        let told =
+        let reported =
             |pod: &&Pod| binders.contains_key(pod.metadata.name.as_deref().unwrap_or_default());
-        let count = pods.iter().filter(told).count();
-        if count == pods.len() { Ok(binders) } else { Err(format!("{count} are told")) }
+        let count = pods.iter().filter(reported).count();
+        if count == pods.len() { Ok(binders) } else { Err(format!("{count} have the condition")) }
     })
     .await
 }

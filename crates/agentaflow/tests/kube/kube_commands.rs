@@ -4,7 +4,7 @@
 //! * `@node NAME GPUS` adds a node, `@bare NAME` a node with GPU labels that offers no GPU. `@monitored NODE` publishes the
 //!   report of a monitor. `@install` installs all components except the scheduler, which runs outside the cluster.
 //! * `@later` waits for the next second, so that later objects are younger.
-//! * `@wait JOB PHASE`, `@wait JOB because REASON`, `@wait JOB told REASON`, `@wait JOB on NODE` and `@gone JOB` wait.
+//! * `@wait JOB PHASE`, `@wait JOB because REASON`, `@wait JOB event REASON`, `@wait JOB on NODE` and `@gone JOB` wait.
 //! * `@account NAME ROLE…` creates a user with these roles in the namespace, and a context of that name;
 //!   `@everywhere NAME ROLE` adds a role for the whole cluster.
 //! * `@unreachable` sets `$UNREACHABLE` to the kubeconfig of a cluster that does not respond.

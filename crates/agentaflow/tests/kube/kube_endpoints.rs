@@ -85,9 +85,9 @@ fn promtool(text: &str) {
     input.write_all(text.as_bytes()).expect("it reads");
     drop(input);
     let done = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
     // Documented names are exempt from the lint.
     let others: Vec<&str> =
-        said.lines().filter(|line| !line.contains("agentaflow_gpu_total")).collect();
-    assert!(others.is_empty(), "promtool:\n{said}");
+        stderr.lines().filter(|line| !line.contains("agentaflow_gpu_total")).collect();
+    assert!(others.is_empty(), "promtool:\n{stderr}");
 }

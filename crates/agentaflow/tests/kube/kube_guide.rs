@@ -180,9 +180,9 @@ impl Desk {
             .arg("--dir")
             .arg(self.folder.path().join("plane"));
         let output = command.current_dir(repository()).output().expect("cargo can be started");
-        let told = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         // A second panic would hide the first.
-        assert!(output.status.success() || std::thread::panicking(), "kube {words:?}: {told}");
+        assert!(output.status.success() || std::thread::panicking(), "kube {words:?}: {stderr}");
     }
 
     fn command(&self, line: &str) -> Command {
@@ -205,9 +205,9 @@ impl Desk {
     #[track_caller]
     fn types(&self, line: &str) -> String {
         let output = self.output(line);
-        let told = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{line}: {told}\n{text}");
+        assert!(output.status.success(), "{line}: {stderr}\n{text}");
         text
     }
 
@@ -268,8 +268,8 @@ async fn start_scheduler(desk: &Desk) -> Program {
     let line = "kubectl apply --dry-run=server -f examples/k8s/pytorch-training-workload.yaml";
     wait_for("admission", async || {
         let output = desk.output(line);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(()) } else { Err(told) }
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(stderr) }
     })
     .await;
     program

@@ -82,8 +82,8 @@ async fn a_lost_bind_response_is_resolved_by_reading_the_pod() {
     cable.plug();
     scheduler.counts("agentaflow_bindings_total{result=\"bound\"}", 4.0).await;
     assert_eq!(scheduler.metric("agentaflow_bindings_total{result=\"refused\"}"), Some(0.0));
-    let told = share.bound_by("unanswered").await;
-    assert_eq!(told.assigned_node, Some(node), "only the response was lost");
+    let reported = share.bound_by("unanswered").await;
+    assert_eq!(reported.assigned_node, Some(node), "only the response was lost");
     // The usage is counted once.
     scheduler.counts("agentaflow_gpu_available", 1.0).await;
     share.create_pod(&share.one_gpu("next")).await;

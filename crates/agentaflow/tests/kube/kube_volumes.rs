@@ -62,8 +62,8 @@ async fn claim_names(share: &Share, node: &str) {
     wait_for("the claim names the node", async || {
         let claim = read_claim(share, "data").await;
         let annotations = &claim["metadata"]["annotations"];
-        let told = annotations["volume.kubernetes.io/selected-node"] == node;
-        told.then_some(()).ok_or_else(|| annotations.to_string())
+        let reported = annotations["volume.kubernetes.io/selected-node"] == node;
+        reported.then_some(()).ok_or_else(|| annotations.to_string())
     })
     .await;
 }

@@ -161,7 +161,7 @@ impl Lab {
                     event(&self.share, kind, &name, "FailedScheduling").await;
                 }
             }
-            ["wait", job, "told", reason] => {
+            ["wait", job, "event", reason] => {
                 event(&self.share, "GPUWorkload", job, reason).await;
             }
             ["wait", job, phase] => {
@@ -252,14 +252,14 @@ impl Lab {
         let spec = json!({"spec": {"nodeName": node, "gpuDevices": [gpu(0), gpu(1)]}});
         self.share.apply_object(object(spec)).await;
         let now = Stamp::now().to_string();
-        let told = json!({"status": {
+        let body = json!({"status": {
             "phase": "Active",
             "gpuStatus": [status(0, 40_960, 92), status(1, 0, 0)],
             "lastUpdated": now,
             "conditions": [],
         }});
         let path = format!("/apis/agentaflow.io/v1/namespaces/{namespace}/gpunodes/{node}/status");
-        let answer = self.share.request("PATCH", &path, Some(&told)).await;
+        let answer = self.share.request("PATCH", &path, Some(&body)).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 

@@ -71,8 +71,8 @@ pub(crate) async fn in_phase(share: &Share, name: &str, phase: &str) -> Value {
 /// Waits for a pending reason.
 pub(crate) async fn waits_because(share: &Share, name: &str, reason: &str) {
     wait_workload(share, name, reason, |object| {
-        let told = condition(&object["status"], "Schedulable");
-        (told["status"] == "False" && told["reason"] == reason).then_some(())
+        let reported = condition(&object["status"], "Schedulable");
+        (reported["status"] == "False" && reported["reason"] == reason).then_some(())
     })
     .await;
 }
@@ -106,8 +106,8 @@ pub(crate) async fn pod_waits(share: &Share, pod: &str, reason: &str) {
     share
         .wait_pod(pod, reason, |pod| {
             let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-            let told = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
-            (told.status == "False" && told.reason.as_deref() == Some(reason)).then_some(())
+            let reported = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+            (reported.status == "False" && reported.reason.as_deref() == Some(reason)).then_some(())
         })
         .await;
 }

@@ -35,7 +35,8 @@ pub(crate) fn worded(code: ShortfallCode, text: &str, shape: &Shape, most: i64) 
                 .map_or(0, |(_, n)| *n);
             Shortfall::Resource { name: text.into(), need, most: most.max(0) as u64 }
         }
-        _ => Shortfall::Token(text.into()),
+        ShortfallCode::Token => Shortfall::Token(text.into()),
+        code => plain(code, shape, most),
     }
 }
 
@@ -134,7 +135,23 @@ pub(crate) fn plain(code: ShortfallCode, shape: &Shape, most: i64) -> Shortfall 
         (ShortfallCode::TaskAffinity, _) => Shortfall::TaskAffinity,
         (ShortfallCode::TaskAntiAffinity, _) => Shortfall::TaskAntiAffinity,
         (ShortfallCode::TopologySpread, _) => Shortfall::TopologySpread,
-        _ => Shortfall::Unschedulable,
+        // Codes that need a name (see `worded`) or another GPU request do not occur here.
+        (
+            ShortfallCode::Unschedulable
+            | ShortfallCode::Taint
+            | ShortfallCode::GpuModel
+            | ShortfallCode::GpuModelQuota
+            | ShortfallCode::NoMigProfile
+            | ShortfallCode::FreeGpus
+            | ShortfallCode::GpuShare
+            | ShortfallCode::GpuMemory
+            | ShortfallCode::MigSlice
+            | ShortfallCode::NvLink
+            | ShortfallCode::UnavailableGpus
+            | ShortfallCode::Resource
+            | ShortfallCode::Token,
+            _,
+        ) => Shortfall::Unschedulable,
     }
 }
 

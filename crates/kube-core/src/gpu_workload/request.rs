@@ -27,6 +27,18 @@ pub enum BadSpec {
     TemplateSize(usize),
 }
 
+impl BadSpec {
+    /// Path of the field in the workload.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::Strategy(_) => "spec.schedulingStrategy",
+            Self::Duration(_) => "spec.estimatedDuration",
+            Self::GangSize(_) => "spec.gangSize",
+            Self::TemplateSize(_) => "spec.podTemplate",
+        }
+    }
+}
+
 /// Maximum number of pods of a gang.
 pub const MAX_GANG: u32 = 10_000;
 

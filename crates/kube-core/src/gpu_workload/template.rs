@@ -58,6 +58,20 @@ pub enum BadTemplate {
     Finalizers,
 }
 
+impl BadTemplate {
+    /// Path of the field in the workload.
+    pub fn field(&self) -> String {
+        match self {
+            Self::Shape { path, .. } => format!("spec.{path}"),
+            Self::Contradiction { field, .. } => format!("spec.gpuRequirements.{field}"),
+            Self::WhichContainer { .. } => "spec.podTemplate.spec.containers".to_owned(),
+            Self::NoSharing => "spec.gpuRequirements.exclusiveAccess".to_owned(),
+            Self::NodeName => "spec.podTemplate.spec.nodeName".to_owned(),
+            Self::Finalizers => "spec.podTemplate.metadata.finalizers".to_owned(),
+        }
+    }
+}
+
 /// Pod of a task for the API server.
 ///
 /// Every field of the template is kept, including unknown ones. Fields that the API server sets (UID, version) are

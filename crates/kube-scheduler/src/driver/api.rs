@@ -24,7 +24,12 @@ pub(crate) enum Failure {
     Conflict(String),
     /// Any other 4xx: a retry does not help.
     #[error("{message}")]
-    Refused { code: u16, message: String },
+    Refused {
+        code: u16,
+        message: String,
+        /// The object of this name has another uid.
+        uid_differs: bool,
+    },
     /// 429: overload, or a disruption budget.
     #[error("{0}")]
     TooMany(String),
@@ -52,7 +57,11 @@ impl From<kube::Error> for Failure {
                     404 => Self::NotFound(message),
                     409 => Self::Conflict(message),
                     429 => Self::TooMany(message),
-                    code @ 400..500 => Self::Refused { code, message },
+                    code @ 400..500 => {
+                        let mut causes = status.details.iter().flat_map(|details| &details.causes);
+                        let uid_differs = causes.any(|cause| cause.field == "metadata.uid");
+                        Self::Refused { code, message, uid_differs }
+                    }
                     _ => Self::Unknown(message),
                 }
             }
@@ -203,7 +212,11 @@ impl ApiServer {
             .header(http::header::CONTENT_TYPE, kind)
             .header(http::header::ACCEPT, "application/json")
             .body(body)
-            .map_err(|error| Failure::Refused { code: 0, message: error.to_string() })?;
+            .map_err(|error| Failure::Refused {
+                code: 0,
+                message: error.to_string(),
+                uid_differs: false,
+            })?;
         match tokio::time::timeout(TIMEOUT, self.client.request(request)).await {
             Ok(answer) => answer.map_err(Failure::from),
             Err(_) => Err(Failure::Unknown(format!("timed out after {TIMEOUT:?}"))),

@@ -111,7 +111,7 @@ mod tests {
         assert!(matches!(found(Ok(1)), Ok(Some(1))));
         assert!(matches!(found::<()>(Err(Failure::NotFound(String::new()))), Ok(None)));
         assert!(found::<()>(Err(Failure::Unknown(String::new()))).is_err());
-        let forbidden = Failure::Refused { code: 403, message: String::new() };
+        let forbidden = Failure::Refused { code: 403, message: String::new(), uid_differs: false };
         assert!(found::<()>(Err(forbidden)).is_err());
     }
 

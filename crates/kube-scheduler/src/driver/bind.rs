@@ -77,7 +77,7 @@ async fn bind_with_retries(
             match server.post::<Ignored>(&path, &body).await {
                 Ok(_) => return BindResult::Bound,
                 Err(Failure::NotFound(_)) => return BindResult::Gone,
-                Err(Failure::Refused { code, message }) if code != 408 => {
+                Err(Failure::Refused { code, message, .. }) if code != 408 => {
                     return BindResult::Refused(message);
                 }
                 Err(error) => why = error.to_string(),

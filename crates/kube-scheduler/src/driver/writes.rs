@@ -297,7 +297,7 @@ fn log(done: Result<impl Sized, Failure>, what: &'static str, about: &Key) {
     match done {
         Ok(_) | Err(Failure::NotFound(_) | Failure::Conflict(_) | Failure::NotLeading) => {}
         // Another pod has the name: the write is obsolete.
-        Err(Failure::Refused { code: 422, message }) if message.contains("uid") => {
+        Err(Failure::Refused { uid_differs: true, message, .. }) => {
             tracing::debug!(%about, message, "cannot {what}");
         }
         Err(error) => tracing::warn!(%about, %error, "cannot {what}"),
@@ -322,7 +322,11 @@ mod tests {
         check("one", Some("2030-01-01T00:00:00Z"), false);
         check("two", None, false);
         assert!(is_eviction_retryable(&Failure::Conflict(String::new())));
-        assert!(!is_eviction_retryable(&Failure::Refused { code: 403, message: String::new() }));
+        assert!(!is_eviction_retryable(&Failure::Refused {
+            code: 403,
+            message: String::new(),
+            uid_differs: false,
+        }));
     }
 
     #[tokio::test]

@@ -30,7 +30,7 @@ fn check_messages(requirements: &Value, containers: &Value, words: &[&str]) {
     if result.problems.is_empty() {
         result.add(pod("train", "team", &spec, "agentaflow").err().unwrap_or_default());
     }
-    let output = result.problems.join("; ");
+    let output = result.message();
     assert_eq!(output.is_empty(), words.is_empty(), "{requirements} {containers}: {output}");
     for word in words {
         assert!(output.contains(word), "no `{word}` in: {output}");

@@ -28,8 +28,8 @@ async fn run_prints_container_logs_and_exits_with_its_code() {
     let me = CommandLine::new(&share, &scheduler);
     let script = "echo on $NVIDIA_VISIBLE_DEVICES; seq 1 2000; exit 7";
     let output = me.run(&line(&["run", "--gpus", "1"], script));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(7), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{stderr}");
     let numbers: Vec<String> = (1..=2000).map(|number| number.to_string()).collect();
     let text = String::from_utf8(output.stdout).expect("text");
     let lines: Vec<&str> = text.lines().collect();

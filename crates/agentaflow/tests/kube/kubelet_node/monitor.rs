@@ -23,7 +23,7 @@ async fn the_monitor_annotates_pods_with_their_allocated_gpus() {
     let devices = published(&share).await;
     let _node = RealNode::join_with(&share, &devices).await;
     share.create_pod(&gpu_pod("train")).await;
-    let told = share
+    let reported = share
         .wait_pod("train", "annotated", |pod| {
             pod.metadata.annotations.as_ref()?.get("agentaflow.gpu/allocated-devices").cloned()
         })
@@ -31,17 +31,17 @@ async fn the_monitor_annotates_pods_with_their_allocated_gpus() {
     let mut wanted = devices.clone();
     wanted.sort();
     // The preferred devices of the plugin, seen by the container.
-    assert_eq!(Some(&told), wanted.last());
+    assert_eq!(Some(&reported), wanted.last());
     wait_for("the container tells its GPU", async || {
         let log = share.log("train").await;
-        if log == format!("{told}\n") { Ok(()) } else { Err(log) }
+        if log == format!("{reported}\n") { Ok(()) } else { Err(log) }
     })
     .await;
     wait_for("the GPUNode tells who has which GPU", async || {
         let status = gpu_node(&share).await["status"]["gpuStatus"].clone();
         let holder = format!("{}/train", share.namespace);
         let mut gpus = status.as_array().into_iter().flatten();
-        let busy = gpus.any(|gpu| gpu["id"] == told && gpu["currentWorkload"] == holder);
+        let busy = gpus.any(|gpu| gpu["id"] == reported && gpu["currentWorkload"] == holder);
         if busy { Ok(()) } else { Err(status.to_string()) }
     })
     .await;
@@ -84,8 +84,8 @@ async fn a_gpu_process_is_attributed_to_its_pod() {
     let wanted = [("mine".to_owned(), mib(100)), ("other".to_owned(), mib(20))];
     wait_for("the usage of each pod is reported", async || {
         let text = get(port, "/metrics").map(|answer| answer.body).unwrap_or_default();
-        let told: Vec<(String, u64)> = text.lines().filter_map(memory_of_pod).collect();
-        if told == wanted { Ok(()) } else { Err(format!("{told:?} in:\n{text}")) }
+        let reported: Vec<(String, u64)> = text.lines().filter_map(memory_of_pod).collect();
+        if reported == wanted { Ok(()) } else { Err(format!("{reported:?} in:\n{text}")) }
     })
     .await;
 }

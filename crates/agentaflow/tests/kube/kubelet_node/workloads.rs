@@ -32,18 +32,18 @@ async fn a_workload_on_a_kubelet_has_its_allocated_gpus_in_its_status() {
     let planned = in_phase(&share, "train", "Running").await;
     assert_eq!(planned["assignedNode"], NAME, "{planned}");
     let confirmed = wait_workload(&share, "train", "confirmed", |object| {
-        let told = condition(&object["status"], "Assigned");
-        (told["reason"] == "Confirmed").then(|| object["status"].clone())
+        let reported = condition(&object["status"], "Assigned");
+        (reported["reason"] == "Confirmed").then(|| object["status"].clone())
     })
     .await;
     // The plugin prefers its last devices, which the scheduler does not know.
     let chosen = [&node.devices[3], &node.devices[2]];
     let mut wanted: Vec<String> = chosen.iter().map(|id| format!("{NAME}/{id}")).collect();
     wanted.sort();
-    let mut told: Vec<&str> = confirmed["assignedGPU"].as_str().unwrap().split(',').collect();
-    told.sort_unstable();
-    assert_eq!(told, wanted);
-    let log = wait_for("it has said which", async || {
+    let mut reported: Vec<&str> = confirmed["assignedGPU"].as_str().unwrap().split(',').collect();
+    reported.sort_unstable();
+    assert_eq!(reported, wanted);
+    let log = wait_for("it names the device", async || {
         let log = share.log("train-0").await;
         if log.ends_with('\n') { Ok(log) } else { Err(log) }
     })
@@ -140,8 +140,8 @@ impl History {
     /// Source of the GPU ids in the status.
     fn assigned(&self, name: &str) -> Vec<String> {
         self.each(name, |status| {
-            let told = condition(status, "Assigned");
-            let reason = told["reason"].as_str().filter(|_| told["status"] == "True");
+            let reported = condition(status, "Assigned");
+            let reason = reported["reason"].as_str().filter(|_| reported["status"] == "True");
             reason.map(str::to_owned)
         })
     }
@@ -150,8 +150,8 @@ impl History {
     fn each(&self, name: &str, read: impl Fn(&Value) -> Option<String>) -> Vec<String> {
         let seen = self.0.lock().unwrap();
         let own = seen.iter().filter(|object| object["metadata"]["name"] == name);
-        let mut told: Vec<String> = own.filter_map(|object| read(&object["status"])).collect();
-        told.dedup();
-        told
+        let mut reported: Vec<String> = own.filter_map(|object| read(&object["status"])).collect();
+        reported.dedup();
+        reported
     }
 }

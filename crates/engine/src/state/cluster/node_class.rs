@@ -11,7 +11,8 @@ use crate::model::node::DeviceSelection;
 /// timestamps into taints, and every timestamp is a new class.
 const SPARE: usize = 1024;
 
-/// Devices as (model, memory, MIG mode), device selection by the node, and taints.
+/// Devices as (model, memory, MIG mode), device selection by the node, and taints: every property that `fit::eligibility`
+/// reads. A new check there needs its property here, or nodes of one class share a wrong verdict.
 type NodeClass = (Vec<(ModelIdx, i32, bool)>, bool, Vec<Taint>);
 
 #[derive(Clone, Debug, Default)]

@@ -194,8 +194,8 @@ impl Server {
                 None
             }
             Action::LookUpOwner(owner) => {
-                let said = self.owners.get(&*owner.uid).cloned().unwrap_or_else(|| json!({}));
-                let annotations = serde_json::from_value(said).expect("annotations");
+                let actions = self.owners.get(&*owner.uid).cloned().unwrap_or_else(|| json!({}));
+                let annotations = serde_json::from_value(actions).expect("annotations");
                 Some(ActionResult::Owner {
                     namespace: owner.namespace.clone(),
                     uid: owner.uid.clone(),

@@ -27,7 +27,7 @@ fn a_gang_waits_until_it_is_complete_and_then_starts_whole() {
     gang(&mut harness, &["c"]);
     harness.settle();
     let binds: Vec<String> =
-        harness.said().into_iter().filter(|said| said.starts_with("bind")).collect();
+        harness.take_actions().into_iter().filter(|action| action.starts_with("bind")).collect();
     assert_eq!(binds, ["bind a n", "bind b n", "bind c n"]);
 }
 
@@ -81,8 +81,8 @@ fn when_one_binding_fails_the_bound_ones_go_and_the_gang_gathers_again() {
         harness.refuse();
         while harness.answer() {}
         harness.settle();
-        let said = harness.said();
-        assert!(said.contains(&"delete a".to_owned()), "{said:?}");
+        let actions = harness.take_actions();
+        assert!(actions.contains(&"delete a".to_owned()), "{actions:?}");
         harness.kubelets();
         harness.settle();
         assert_eq!(harness.node_of("b"), None);
@@ -189,9 +189,9 @@ fn a_gang_is_stopped_whole_for_a_higher_priority() {
     high["metadata"]["annotations"] = json!({agentaflow_kube_core::names::PRIORITY: "9"});
     harness.put(Kind::Pod, high);
     harness.settle();
-    let said = harness.said();
+    let actions = harness.take_actions();
     for name in ["evict a", "evict b"] {
-        assert!(said.iter().any(|line| line == name), "{said:?}");
+        assert!(actions.iter().any(|line| line == name), "{actions:?}");
     }
     // New pods of the gang are pending until the old pods are gone.
     gang(&mut harness, &["c", "d"]);
@@ -260,11 +260,11 @@ fn the_deletion_of_a_pod_of_a_broken_gang_is_repeated_until_it_is_gone() {
     while harness.answer() {}
     harness.tell_all();
     harness.step();
-    assert!(harness.said().contains(&"delete a".to_owned()));
+    assert!(harness.take_actions().contains(&"delete a".to_owned()));
     // The API server denies the first deletion.
     harness.deny();
     harness.settle();
-    assert!(!harness.said().contains(&"delete a".to_owned()), "it was told a moment ago");
+    assert!(!harness.take_actions().contains(&"delete a".to_owned()), "it was just sent");
     harness.settle_for_long();
     harness.kubelets();
     gang(&mut harness, &["c"]);

@@ -29,13 +29,13 @@ pub(super) struct Harness {
     /// Results that are not delivered yet.
     pub(super) outcomes: VecDeque<ActionResult>,
     /// Number of delivered watch events by kind.
-    told: BTreeMap<Kind, usize>,
+    stored: BTreeMap<Kind, usize>,
     /// Objects as last delivered.
     known: BTreeMap<(Kind, Key), Value>,
     /// Bindings in flight, or not reported by the watch.
     plans: BTreeMap<Key, (Arc<str>, Arc<str>)>,
     /// Actions since the last check, as text.
-    said: Vec<String>,
+    actions: Vec<String>,
     /// All Events: object, reason, message.
     pub(super) notes: Vec<String>,
     settings: Settings,
@@ -63,10 +63,10 @@ impl Harness {
             wake: None,
             acts: VecDeque::new(),
             outcomes: VecDeque::new(),
-            told: BTreeMap::new(),
+            stored: BTreeMap::new(),
             known: BTreeMap::new(),
             plans: BTreeMap::new(),
-            said: Vec::new(),
+            actions: Vec::new(),
             notes: Vec::new(),
             settings,
             ghosts: VecDeque::new(),
@@ -91,7 +91,7 @@ impl Harness {
         self.outcomes.clear();
         self.known.clear();
         self.plans.clear();
-        self.told.clear();
+        self.stored.clear();
         self.begin();
     }
 
@@ -107,18 +107,18 @@ impl Harness {
 
     /// Delivers the next watch event of a kind; returns true if there was one.
     pub(super) fn tell(&mut self, kind: Kind) -> bool {
-        let told = self.told.entry(kind).or_default();
-        let news = self.server.history.get(&kind).and_then(|all| all.get(*told)).cloned();
+        let stored = self.stored.entry(kind).or_default();
+        let news = self.server.history.get(&kind).and_then(|all| all.get(*stored)).cloned();
         let Some(news) = news else { return false };
-        *told += 1;
+        *stored += 1;
         self.tell_news(kind, &news);
         true
     }
 
     /// Delivers the last watch event again.
     pub(super) fn repeat(&mut self, kind: Kind) {
-        let told = self.told.get(&kind).copied().unwrap_or(0);
-        let last = told.checked_sub(1).and_then(|last| self.server.history.get(&kind)?.get(last));
+        let stored = self.stored.get(&kind).copied().unwrap_or(0);
+        let last = stored.checked_sub(1).and_then(|last| self.server.history.get(&kind)?.get(last));
         if let Some(news) = last.cloned() {
             self.tell_news(kind, &news);
         }
@@ -144,7 +144,7 @@ impl Harness {
             self.tell_news(kind, &News { deleted: true, value });
         }
         let length = self.server.history.get(&kind).map_or(0, Vec::len);
-        self.told.insert(kind, length);
+        self.stored.insert(kind, length);
     }
 
     fn tell_news(&mut self, kind: Kind, news: &News) {
@@ -181,7 +181,7 @@ impl Harness {
             if let Action::Bind(bind) = &act {
                 self.check_bind(bind);
             }
-            self.said.extend(words(&act));
+            self.actions.extend(words(&act));
             if let Action::RecordEvent(note) = &act {
                 let about = &note.object;
                 let line =
@@ -315,7 +315,7 @@ impl Harness {
                 return;
             }
         }
-        panic!("it never comes to rest: {:?}", self.said);
+        panic!("it never comes to rest: {:?}", self.actions);
     }
 
     /// [`Self::settle`], and advances the time until no wake is left.
@@ -333,16 +333,16 @@ impl Harness {
     }
 
     /// Actions since the last check, sorted, without status writes.
-    pub(super) fn said(&mut self) -> Vec<String> {
-        let mut said = std::mem::take(&mut self.said);
-        said.sort();
-        said
+    pub(super) fn take_actions(&mut self) -> Vec<String> {
+        let mut actions = std::mem::take(&mut self.actions);
+        actions.sort();
+        actions
     }
 
     /// Checks the actions since the last check.
     #[track_caller]
     pub(super) fn check(&mut self, expected: &[&str]) {
-        assert_eq!(self.said(), expected);
+        assert_eq!(self.take_actions(), expected);
     }
 
     /// Settles, and checks the actions.

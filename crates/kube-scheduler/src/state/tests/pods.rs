@@ -126,7 +126,7 @@ fn a_pod_bound_by_another_client_stays() {
     harness.put(Kind::Pod, pod("a", 1));
     harness.tell_all();
     harness.step();
-    let planned = harness.said();
+    let planned = harness.take_actions();
     let other = if planned == ["bind a n"] { "m" } else { "n" };
     harness.server.change(Kind::Pod, &Key::new("ns", "a"), |pod| {
         pod["spec"]["nodeName"] = json!(other);
@@ -207,14 +207,14 @@ fn with_the_webhook_a_pod_without_a_class_gets_no_high_priority() {
     harness.server.owners.insert("j".to_owned(), json!({names::PRIORITY: "10"}));
     harness.put(Kind::Pod, with(pod("child", 1), "metadata|ownerReferences", owner));
     harness.settle();
-    let said = harness.said();
-    assert!(!said.contains(&"evict runs".to_owned()), "{said:?}");
+    let actions = harness.take_actions();
+    assert!(!actions.contains(&"evict runs".to_owned()), "{actions:?}");
     // Quotas and admission policies have checked a priority class.
     let classed = with(pod("classed", 1), "spec|priorityClassName", json!("agentaflow-9"));
     harness.put(Kind::Pod, with(classed, "spec|priority", json!(900_000)));
     harness.settle();
-    let said = harness.said();
-    assert!(said.contains(&"evict runs".to_owned()), "{said:?}");
+    let actions = harness.take_actions();
+    assert!(actions.contains(&"evict runs".to_owned()), "{actions:?}");
 }
 
 #[test]
@@ -225,9 +225,9 @@ fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
     harness.check_settled(&["bind low n"]);
     harness.put(Kind::Pod, weighted("high", 1, "9"));
     harness.settle();
-    let said = harness.said();
-    assert!(said.contains(&"evict low".to_owned()), "{said:?}");
-    assert!(said.contains(&"nominate high n".to_owned()), "{said:?}");
+    let actions = harness.take_actions();
+    assert!(actions.contains(&"evict low".to_owned()), "{actions:?}");
+    assert!(actions.contains(&"nominate high n".to_owned()), "{actions:?}");
     assert_eq!(harness.node_of("high"), None);
     harness.put(Kind::Pod, weighted("middle", 1, "5"));
     harness.kubelets();
@@ -253,14 +253,14 @@ fn foreign_and_non_preemptible_pods_are_no_victims() {
     harness.put(Kind::Workload, with(keep, "spec|preemptible", json!(false)));
     harness.settle_for_long();
     assert_eq!([harness.node_of("firm"), harness.node_of("keep-0")], [Some("b"), Some("c")]);
-    harness.said();
+    harness.take_actions();
     for (name, priority) in [("high", "9"), ("higher", "10")] {
         harness.put(Kind::Pod, weighted(name, 1, priority));
         harness.settle_for_long();
         assert_eq!(harness.reason(name).as_deref(), Some("NoRoom"), "{name}");
     }
-    let said = harness.said();
-    assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
+    let actions = harness.take_actions();
+    assert!(!actions.iter().any(|action| action.starts_with("evict")), "{actions:?}");
 }
 
 #[test]
@@ -292,12 +292,12 @@ fn pods_that_terminate_already_are_waited_for_without_an_eviction() {
     let ending = with(pod("ending", 1), "spec|terminationGracePeriodSeconds", json!(30));
     harness.put(Kind::Pod, ending);
     harness.settle();
-    harness.said();
+    harness.take_actions();
     harness.delete("ending");
     harness.put(Kind::Pod, weighted("high", 1, "9"));
     harness.settle();
-    let said = harness.said();
-    assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
+    let actions = harness.take_actions();
+    assert!(!actions.iter().any(|action| action.starts_with("evict")), "{actions:?}");
     assert_eq!(harness.reason("high").as_deref(), Some("Preempting"));
     harness.kubelets();
     harness.settle();

@@ -14,10 +14,10 @@ const POD: usize = 5;
 
 /// Events with pods that wait for pre-provisioned volumes, reported early or late.
 fn storing() -> impl Strategy<Value = Event> {
-    let told = (POD + 1..=POD + 2, 1..6_u8);
+    let stored = (POD + 1..=POD + 2, 1..6_u8);
     prop_oneof![
         20 => confusion(),
-        3 => told.prop_map(|(kind, count)| Event::Tell { kind, count }),
+        3 => stored.prop_map(|(kind, count)| Event::Tell { kind, count }),
         1 => (0..3_u8).prop_map(|node| Event::Volume { node }),
     ]
 }

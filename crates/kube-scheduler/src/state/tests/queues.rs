@@ -64,7 +64,7 @@ fn a_guarantee_is_reclaimed_from_the_youngest_borrowers() {
         harness.pass(1_000);
         harness.settle();
     }
-    harness.said();
+    harness.take_actions();
     for index in 0..3 {
         harness.put(Kind::Pod, in_queue(&format!("own-{index}"), "owner"));
         harness.pass(1_000);
@@ -72,8 +72,8 @@ fn a_guarantee_is_reclaimed_from_the_youngest_borrowers() {
         harness.kubelets();
         harness.settle();
     }
-    let said = harness.said();
-    let evicted: Vec<&String> = said.iter().filter(|act| act.starts_with("evict")).collect();
+    let actions = harness.take_actions();
+    let evicted: Vec<&String> = actions.iter().filter(|action| action.starts_with("evict")).collect();
     assert_eq!(evicted, ["evict borrows-2", "evict borrows-3"]);
     assert_eq!([harness.node_of("own-0"), harness.node_of("own-1")], [Some("n"); 2]);
     assert_eq!(harness.reason("own-2").as_deref(), Some("NoRoom"), "no more than the guarantee");
@@ -173,9 +173,9 @@ fn a_pod_with_several_possible_queues_gets_their_names() {
     harness.put(Kind::Queue, queue("small", 1));
     harness.put(Kind::Pod, pod("a", 1));
     harness.settle();
-    let told = harness.server.get(Kind::Pod, &Key::new("ns", "a")).unwrap();
+    let stored = harness.server.get(Kind::Pod, &Key::new("ns", "a")).unwrap();
     assert_eq!(
-        told["status"]["conditions"][0]["message"],
+        stored["status"]["conditions"][0]["message"],
         "Namespace `ns` is served by the queues `large`, `small`: name one in spec.queue or the annotation \
          agentaflow.gpu/queue"
     );
@@ -186,8 +186,8 @@ fn a_queue_that_can_be_read_again_is_in_force_again() {
     let mut harness = Harness::new();
     let readiness = |harness: &mut Harness| {
         harness.settle();
-        let told = harness.state.queue_statuses().pop();
-        let Some(Action::WriteQueueStatus { status, .. }) = told else { panic!("{told:?}") };
+        let stored = harness.state.queue_statuses().pop();
+        let Some(Action::WriteQueueStatus { status, .. }) = stored else { panic!("{stored:?}") };
         status.conditions[0].reason.clone()
     };
     harness.put(Kind::Queue, queue("q", 4));

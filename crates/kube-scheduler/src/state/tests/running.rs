@@ -53,9 +53,9 @@ fn a_gang_of_which_a_pod_is_resized_stays_one() {
     assert_eq!(harness.node_of("c"), None, "64 cores are not 8, 40 and 20");
     harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
     harness.settle();
-    let said = harness.said();
+    let actions = harness.take_actions();
     for act in ["evict a", "evict b"] {
-        assert!(said.iter().any(|said| said == act), "{said:?}");
+        assert!(actions.iter().any(|action| action == act), "{actions:?}");
     }
 }
 
@@ -105,11 +105,11 @@ fn a_pod_that_cannot_be_evicted_is_protected_and_another_victim_is_chosen() {
     }
     harness.settle();
     harness.server.guarded.insert(Key::new(SPACE, "lowest"));
-    harness.said();
+    harness.take_actions();
     harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
     harness.settle();
     let evicted: Vec<String> =
-        harness.said().into_iter().filter(|act| act.starts_with("evict")).collect();
+        harness.take_actions().into_iter().filter(|action| action.starts_with("evict")).collect();
     assert_eq!(evicted, ["evict low", "evict lowest"]);
     harness.kubelets();
     harness.settle();
@@ -124,13 +124,13 @@ fn an_eviction_that_is_always_refused_is_tried_seldom() {
     harness.settle();
     harness.server.guarded.insert(Key::new(SPACE, "low"));
     harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
-    harness.said();
+    harness.take_actions();
     // One hour.
     for _ in 0..120 {
         harness.settle();
         harness.pass(30_000);
     }
-    let evictions = harness.said().into_iter().filter(|act| act == "evict low").count();
+    let evictions = harness.take_actions().into_iter().filter(|action| action == "evict low").count();
     assert!((3..=8).contains(&evictions), "{evictions}");
     assert_eq!(harness.node_of("high"), None);
     harness.server.guarded.clear();
@@ -155,7 +155,7 @@ fn an_eviction_refused_during_binding_is_handled_when_the_pod_is_bound() {
     harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
     harness.tell_all();
     harness.step();
-    assert!(harness.said().contains(&"evict low".to_owned()));
+    assert!(harness.take_actions().contains(&"evict low".to_owned()));
     while harness.carry_out() {}
     while harness.answer() {}
     harness.acts.extend(bind);
@@ -191,18 +191,18 @@ fn a_gang_is_not_stopped_when_a_budget_guards_any_of_its_pods() {
         }),
     );
     harness.settle();
-    assert!(harness.said().contains(&"bind b n".to_owned()));
+    assert!(harness.take_actions().contains(&"bind b n".to_owned()));
     harness.put(Kind::Pod, of_priority(pod("high", 1), 9));
     harness.settle();
-    let said = harness.said();
-    assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
+    let actions = harness.take_actions();
+    assert!(!actions.iter().any(|action| action.starts_with("evict")), "{actions:?}");
     // Without the protection of the budget all pods can be evicted.
     let key = Key::new(SPACE, "workers");
     harness.server.change(Kind::Budget, &key, |budget| {
         budget["status"]["disruptionsAllowed"] = json!(3);
     });
     harness.settle();
-    assert!(harness.said().contains(&"evict a-master".to_owned()));
+    assert!(harness.take_actions().contains(&"evict a-master".to_owned()));
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn messages_about_long_queue_names_are_cut() {
     let queue = format!("metadata|annotations|{}", names::QUEUE);
     harness.put(Kind::Pod, with(pod("a", 1), &queue, json!("ü".repeat(100_000))));
     harness.check_settled(&["explain a QueueMissing"]);
-    let told = harness.server.get(Kind::Pod, &Key::new(SPACE, "a")).expect("a pod");
-    let message = told["status"]["conditions"][0]["message"].as_str().expect("a message");
+    let stored = harness.server.get(Kind::Pod, &Key::new(SPACE, "a")).expect("a pod");
+    let message = stored["status"]["conditions"][0]["message"].as_str().expect("a message");
     assert!(message.len() <= 1024, "{} bytes", message.len());
 }

@@ -30,7 +30,7 @@ fn bound_pods_keep_their_gpus() {
         (Kind::Pod, pod("b", 1)),
     ]);
     harness.settle();
-    let binds = harness.said().into_iter().filter(|said| said.starts_with("bind")).count();
+    let binds = harness.take_actions().into_iter().filter(|action| action.starts_with("bind")).count();
     assert_eq!(binds, 1);
     harness.end("ours", "Succeeded");
     harness.end("theirs", "Succeeded");
@@ -80,7 +80,7 @@ fn a_crash_in_the_midst_of_a_gangs_bindings_is_mended() {
     for _ in 0..40 {
         harness.tell_all();
         harness.step();
-        if harness.said().iter().any(|said| said.starts_with("bind")) {
+        if harness.take_actions().iter().any(|action| action.starts_with("bind")) {
             break;
         }
         while harness.carry_out() {}
@@ -132,8 +132,8 @@ fn a_stale_nomination_is_removed() {
         (Kind::Pod, with(pod("a", 1), "status|nominatedNodeName", json!("n"))),
     ]);
     harness.settle();
-    let said = harness.said();
-    assert!(said.contains(&"nominate a nothing".to_owned()), "{said:?}");
+    let actions = harness.take_actions();
+    assert!(actions.contains(&"nominate a nothing".to_owned()), "{actions:?}");
     let found = harness.server.get(Kind::Pod, &Key::new("ns", "a")).expect("a pod");
     assert_eq!(found["status"]["nominatedNodeName"], Value::Null);
 }
@@ -159,10 +159,10 @@ fn a_nomination_is_kept_over_a_crash() {
     harness.settle();
     assert_eq!(harness.node_of("high"), None);
     harness.crash();
-    harness.said();
+    harness.take_actions();
     harness.settle();
-    let said = harness.said();
-    assert!(said.iter().any(|act| act.starts_with("explain high ")), "{said:?}");
+    let actions = harness.take_actions();
+    assert!(actions.iter().any(|action| action.starts_with("explain high ")), "{actions:?}");
     harness.put(Kind::Pod, weighted("other", 1, "9"));
     harness.settle();
     harness.kubelets();
@@ -179,12 +179,12 @@ fn a_new_leader_does_not_repeat_conditions_and_events() {
     harness.put(Kind::Pod, member("c", "g", 1));
     harness.put(Kind::Workload, workload("w", 1, 0));
     harness.settle_for_long();
-    harness.said();
-    let told = harness.notes.len();
+    harness.take_actions();
+    let stored = harness.notes.len();
     harness.crash();
     harness.settle_for_long();
     harness.check(&[]);
-    assert_eq!(harness.notes[told..], [""; 0]);
+    assert_eq!(harness.notes[stored..], [""; 0]);
     // A changed reason is reported.
     harness.put(Kind::PodGroup, group("g", 2));
     harness.settle();

@@ -31,29 +31,29 @@ fn asked(name: &str, gpus: u32, gang: u32) -> Value {
 fn a_forecast_has_placement_and_price() {
     let harness = half_full();
     let object = with(asked("new", 1, 1), "spec|estimatedDuration", json!("90m"));
-    let told = harness.state.what_if("ns", &object).unwrap();
-    assert_eq!(told.placement[0].node_name, "n");
-    assert_eq!(told.placement.len(), 1);
-    assert_eq!(told.placement[0].gpus, ["1 × unknown"]);
-    assert_eq!(told.price_per_hour, Some(Dollars(2_000_000)));
-    assert_eq!(told.estimated_cost, Some(Dollars(3_000_000)));
-    assert!(told.eta.is_some() && told.pending_reason.is_none());
+    let stored = harness.state.what_if("ns", &object).unwrap();
+    assert_eq!(stored.placement[0].node_name, "n");
+    assert_eq!(stored.placement.len(), 1);
+    assert_eq!(stored.placement[0].gpus, ["1 × unknown"]);
+    assert_eq!(stored.price_per_hour, Some(Dollars(2_000_000)));
+    assert_eq!(stored.estimated_cost, Some(Dollars(3_000_000)));
+    assert!(stored.eta.is_some() && stored.pending_reason.is_none());
 }
 
 #[test]
 fn a_forecast_without_room_has_reason_and_alternatives() {
     let harness = half_full();
-    let told = harness.state.what_if("ns", &asked("new", 2, 1)).unwrap();
-    let Some(PendingReason::NoRoom(fit)) = &told.pending_reason else { panic!("{told:?}") };
+    let stored = harness.state.what_if("ns", &asked("new", 2, 1)).unwrap();
+    let Some(PendingReason::NoRoom(fit)) = &stored.pending_reason else { panic!("{stored:?}") };
     assert_eq!(
         fit.shortfalls[0].shortfall,
         Shortfall::FreeGpus { requested: 2, available: 1 },
-        "{told:?}"
+        "{stored:?}"
     );
-    assert_eq!(told.alternatives, [Alternative::Gpus(1)]);
-    assert_eq!(told.price_per_hour, Some(Dollars(4_000_000)), "where it could run");
-    let told = harness.state.what_if("ns", &asked("new", 1, 2)).unwrap();
-    assert!(told.alternatives.contains(&Alternative::Tasks(1)), "{told:?}");
+    assert_eq!(stored.alternatives, [Alternative::Gpus(1)]);
+    assert_eq!(stored.price_per_hour, Some(Dollars(4_000_000)), "where it could run");
+    let stored = harness.state.what_if("ns", &asked("new", 1, 2)).unwrap();
+    assert!(stored.alternatives.contains(&Alternative::Tasks(1)), "{stored:?}");
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn a_forecast_names_cordoned_gpus_and_the_remedy() {
     let closed = json!({names::NODE_CLOSED_GPUS: "0,1"});
     harness.put(Kind::Node, with(node("n", 2), "metadata|annotations", closed));
     harness.settle_for_long();
-    let told = harness.state.what_if("ns", &asked("new", 1, 1)).unwrap();
+    let stored = harness.state.what_if("ns", &asked("new", 1, 1)).unwrap();
     let gpus = vec!["0".to_owned(), "1".to_owned()];
     assert_eq!(
-        told.closest[0].shortfall,
+        stored.closest[0].shortfall,
         Some(Shortfall::UnavailableGpus { cordoned: 2, draining: 0, unhealthy: 0, gpus })
     );
 }
@@ -77,8 +77,8 @@ fn asking_changes_nothing_and_can_be_repeated_even_for_names_that_exist() {
     harness.settle_for_long();
     let before = harness.state.summary();
     for _ in 0..3 {
-        let told = harness.state.what_if("ns", &asked("new", 1, 1)).unwrap();
-        let code = told.pending_reason.as_ref().map(PendingReason::code);
+        let stored = harness.state.what_if("ns", &asked("new", 1, 1)).unwrap();
+        let code = stored.pending_reason.as_ref().map(PendingReason::code);
         assert_eq!(code, Some(PendingCode::NoRoom));
     }
     assert_eq!(harness.state.summary(), before);
@@ -92,8 +92,8 @@ fn pods_and_templates_of_pods_can_be_asked_about() {
     let job = json!({"kind": "Job", "spec": {"template": pod}});
     let later = json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": pod}}}});
     for object in [pod.clone(), job, later] {
-        let told = harness.state.what_if("ns", &object).unwrap();
-        assert_eq!(told.placement[0].node_name, "n", "{object}");
+        let stored = harness.state.what_if("ns", &object).unwrap();
+        assert_eq!(stored.placement[0].node_name, "n", "{object}");
     }
 }
 
@@ -103,9 +103,9 @@ fn a_forecast_names_obstacles_before_any_node() {
     harness.put(Kind::Queue, queue("other", 1));
     harness.settle_for_long();
     let object = with(asked("new", 1, 1), "spec|queue", json!("nobody"));
-    let told = harness.state.what_if("ns", &object).unwrap();
-    assert!(matches!(told.pending_reason, Some(PendingReason::Parked { .. })), "{told:?}");
-    assert_eq!(told.eta, None);
+    let stored = harness.state.what_if("ns", &object).unwrap();
+    assert!(matches!(stored.pending_reason, Some(PendingReason::Parked { .. })), "{stored:?}");
+    assert_eq!(stored.eta, None);
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn explanations_carry_the_words_of_the_api() {
     let mut harness = half_full();
     harness.put(Kind::Pod, pod("waits", 2));
     harness.settle_for_long();
-    let told = harness.state.explain(&Key::new("ns", "waits")).unwrap().explanation;
-    assert_eq!((told.position, told.waiting), (Some(1), 1));
-    assert_eq!(told.closest[0].node_name, "n");
-    assert_eq!(told.alternatives, [Alternative::Gpus(1)]);
-    let told = harness.state.explain(&Key::new("ns", "old")).unwrap().explanation;
-    assert_eq!(told.placement[0].node_name, "n");
-    assert_eq!(told.placement[0].node_name, "n", "{told:?}");
+    let stored = harness.state.explain(&Key::new("ns", "waits")).unwrap().explanation;
+    assert_eq!((stored.position, stored.waiting), (Some(1), 1));
+    assert_eq!(stored.closest[0].node_name, "n");
+    assert_eq!(stored.alternatives, [Alternative::Gpus(1)]);
+    let stored = harness.state.explain(&Key::new("ns", "old")).unwrap().explanation;
+    assert_eq!(stored.placement[0].node_name, "n");
+    assert_eq!(stored.placement[0].node_name, "n", "{stored:?}");
 }

@@ -154,14 +154,14 @@ fn events_name_pending_workloads_victims_and_preemptors() {
     harness.settle_for_long();
     harness.put(Kind::Workload, of_priority("high", 9));
     harness.settle_for_long();
-    let told = |words: &str| harness.notes.iter().any(|note| note.starts_with(words));
+    let stored = |words: &str| harness.notes.iter().any(|note| note.starts_with(words));
     for words in [
         "GPUWorkload also-low FailedScheduling: 0/1 nodes fit: 1 lacks 1 free GPU",
         "GPUWorkload low Preempted: Preempted by `ns/high`: higher priority",
         "Pod low-0 Preempted: Preempted by `ns/high`: higher priority",
         "GPUWorkload high Preempting: Preempting `ns/low`",
     ] {
-        assert!(told(words), "no `{words}` in {:#?}", harness.notes);
+        assert!(stored(words), "no `{words}` in {:#?}", harness.notes);
     }
 }
 
@@ -195,7 +195,7 @@ fn a_status_changed_by_another_client_is_restored() {
 
 /// Names of the pods of `w` whose deletion is requested.
 fn deleted(harness: &mut Harness) -> Vec<String> {
-    harness.said().into_iter().filter(|said| said.starts_with("delete ")).collect()
+    harness.take_actions().into_iter().filter(|action| action.starts_with("delete ")).collect()
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn the_end_of_a_pod_is_asked_for_once_however_often_its_workload_is_looked_at() 
     harness.put(Kind::Node, node("n", 3));
     harness.put(Kind::Workload, workload("w", 3, 0));
     harness.settle_for_long();
-    harness.said();
+    harness.take_actions();
     harness.server.delete_workload(&Key::new("ns", "w"));
     harness.tell_all();
     harness.step();
@@ -214,8 +214,8 @@ fn the_end_of_a_pod_is_asked_for_once_however_often_its_workload_is_looked_at() 
     harness.tell_all();
     harness.step();
     assert_eq!(deleted(&mut harness), [""; 0]);
-    let told = harness.notes.iter().filter(|note| note.starts_with("GPUWorkload w Stopping"));
-    assert_eq!(told.count(), 1);
+    let stored = harness.notes.iter().filter(|note| note.starts_with("GPUWorkload w Stopping"));
+    assert_eq!(stored.count(), 1);
 }
 
 #[test]
