@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use agentaflow_api::client::ClientError;
@@ -74,18 +74,16 @@ impl HeartbeatSender {
         let heartbeat = facts::heartbeat(&session.node_id, &self.settings, jobs, &self.gpus);
         let sent = boot_ms();
         let timeout = self.settings.heartbeat_interval.clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT);
-        session.client.heartbeat(&session.node_id, &heartbeat, timeout).await?;
-        self.lease.renew(sent);
+        let node = session.client.heartbeat(&session.node_id, &heartbeat, timeout).await?;
+        self.lease.renew(sent, self.settings.lease(&node));
         Ok(())
     }
 }
 
 /// Stops leased tasks when the lease expires. The guardian does the same should this agent hang.
 pub(crate) async fn watch_lease(lease: Lease, tasks: Tasks) {
-    let mut checks = interval(LEASE_INTERVAL.min(lease.check_interval()));
-    checks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
-        checks.tick().await;
+        sleep(LEASE_INTERVAL.min(lease.check_interval())).await;
         if let Some(expired_ms) = lease.expired_at() {
             tasks.stop_leased(expired_ms);
         }

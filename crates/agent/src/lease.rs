@@ -14,17 +14,19 @@ use crate::runtime::Runtime;
 pub(crate) struct Lease {
     /// Boot-time clock, in milliseconds.
     until: Arc<AtomicU64>,
-    length: Duration,
+    /// Length of the last renewal, in milliseconds.
+    length: Arc<AtomicU64>,
     guardian: Option<Guardian>,
     /// Extends leased tasks on a remote node at each renewal.
     remote_runtime: Option<Arc<dyn Runtime>>,
 }
 
 impl Lease {
-    /// Starts a lease of two heartbeat intervals.
-    pub(crate) fn new(interval: Duration, guardian: Option<Guardian>) -> Self {
-        let length = interval * 2;
+    /// Starts a lease for the time until the first contact. Tasks of an earlier agent have the lease that the guardian
+    /// remembers, or the deadline of their Job.
+    pub(crate) fn new(length: Duration, guardian: Option<Guardian>) -> Self {
         let until = Arc::new(AtomicU64::new(boot_ms() + millis(length)));
+        let length = Arc::new(AtomicU64::new(millis(length)));
         Self { until, length, guardian, remote_runtime: None }
     }
 
@@ -34,8 +36,9 @@ impl Lease {
 
     /// Renews the lease after the response to a request sent at `sent_ms`. The lease counts from the sending, as the
     /// response may have been delayed.
-    pub(crate) fn renew(&self, sent_ms: u64) {
-        let until = sent_ms + millis(self.length);
+    pub(crate) fn renew(&self, sent_ms: u64, length: Duration) {
+        self.length.store(millis(length), Ordering::Relaxed);
+        let until = sent_ms + millis(length);
         self.until.fetch_max(until, Ordering::Relaxed);
         if let Some(guardian) = &self.guardian {
             guardian.renew(until);
@@ -52,7 +55,8 @@ impl Lease {
 
     /// Interval that detects expiry within an eighth of the lease's length.
     pub(crate) fn check_interval(&self) -> Duration {
-        (self.length / 8).max(Duration::from_millis(10))
+        let length = Duration::from_millis(self.length.load(Ordering::Relaxed));
+        (length / 8).max(Duration::from_millis(10))
     }
 }
 
@@ -67,16 +71,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_lasts_two_intervals_and_a_renewal_counts_from_the_sending() {
-        let lease = Lease::new(Duration::from_millis(50), None);
+    fn a_renewal_has_the_length_of_the_server_and_counts_from_the_sending() {
+        let length = Duration::from_millis(100);
+        let lease = Lease::new(length, None);
         assert_eq!(lease.expired_at(), None);
         std::thread::sleep(Duration::from_millis(110));
         let end = lease.expired_at().unwrap();
         assert!(end <= boot_ms());
         // A response that took longer than the lease renews nothing.
-        lease.renew(boot_ms().saturating_sub(100));
+        lease.renew(boot_ms().saturating_sub(100), length);
         assert!(lease.expired_at().is_some_and(|later| later >= end));
-        lease.renew(boot_ms());
+        lease.renew(boot_ms(), length);
         assert_eq!(lease.expired_at(), None);
     }
 }

@@ -90,7 +90,8 @@ impl Registrar {
             url: self.client.base().to_string(),
             cause: "the response has no `api_key`".to_owned(),
         })?;
-        self.lease.renew(sent);
+        // The first heartbeat follows at once and brings the length of the lease.
+        self.lease.renew(sent, self.settings.shortest_lease());
         let credentials =
             Credentials { server: self.client.base().to_string(), node_id: node.node_id, api_key };
         if let Err(error) = identity::write_credentials(&self.settings.state_dir, &credentials) {

@@ -204,7 +204,8 @@ async fn host(
         .then(|| Guardian::new(settings.state_dir.clone(), settings.guardian.clone(), interval));
     let mut runtimes: Vec<Arc<dyn Runtime>> = Vec::new();
     let docker_socket = settings.docker.as_ref().map(|docker| docker.socket.clone());
-    let lease = Lease::new(interval, guardian.clone()).with_remote_runtime(remote.clone());
+    let lease =
+        Lease::new(settings.first_lease(), guardian.clone()).with_remote_runtime(remote.clone());
     let leased = |docker: Docker| Arc::new(docker.with_lease(lease.clone())) as Arc<dyn Runtime>;
     runtimes.extend(docker.map(leased));
     if let Some(guardian) = guardian.as_ref().filter(|_| settings.allow_process) {

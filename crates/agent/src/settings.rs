@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agentaflow_api::node::{Heartbeat, NodeRegistration};
+use agentaflow_api::node::{Heartbeat, Node, NodeRegistration};
 use agentaflow_api::units::{Dollars, Secret};
 use agentaflow_gpu::GpuSource;
 
@@ -35,7 +35,6 @@ pub struct AgentSettings {
     pub job_user: Option<String>,
     /// Maximum number of processes and threads of a process job, enforced on hosts with the pids cgroup controller.
     pub pids_limit: u64,
-    /// The lease lasts two intervals.
     pub heartbeat_interval: Duration,
     /// Longest time between TERM and KILL on this node; part of the registration.
     pub stop_grace: Duration,
@@ -111,6 +110,23 @@ impl AgentSettings {
             remote_node: None,
             guardian: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("agentaflow")),
         }
+    }
+}
+
+impl AgentSettings {
+    /// Lease before the first contact with the server.
+    pub(crate) fn first_lease(&self) -> Duration {
+        self.heartbeat_interval * 10
+    }
+
+    /// No server grants a shorter lease.
+    pub(crate) fn shortest_lease(&self) -> Duration {
+        self.heartbeat_interval * 2
+    }
+
+    /// Lease that the server granted with the response to a heartbeat.
+    pub(crate) fn lease(&self, node: &Node) -> Duration {
+        node.lease_ms.map_or(self.shortest_lease(), Duration::from_millis)
     }
 }
 

@@ -30,14 +30,18 @@ pub struct TaskKey {
     pub job: JobId,
     /// Attempt, from 1.
     pub epoch: u32,
+    /// Random number of the server start that began the attempt. A restored backup repeats job and attempt numbers; the
+    /// incarnation tells their tasks apart.
+    #[serde(default)]
+    pub incarnation: u32,
     /// Number of the task, from 0.
     pub task: u32,
 }
 
 impl std::fmt::Display for TaskKey {
-    /// `17-1-0`: also the name of folders and containers.
+    /// `17-1-0-9c3f02ab`: job, attempt, task and incarnation; also the name of folders and containers.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}-{}", self.job, self.epoch, self.task)
+        write!(f, "{}-{}-{}-{:08x}", self.job, self.epoch, self.task, self.incarnation)
     }
 }
 
@@ -45,12 +49,13 @@ impl std::str::FromStr for TaskKey {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let mut parts = text.splitn(3, '-');
+        let mut parts = text.splitn(4, '-');
         let mut next = || parts.next().ok_or(());
         Ok(Self {
             job: next()?.parse().map_err(drop)?,
             epoch: next()?.parse().map_err(drop)?,
             task: next()?.parse().map_err(drop)?,
+            incarnation: u32::from_str_radix(next()?, 16).map_err(drop)?,
         })
     }
 }
@@ -298,4 +303,19 @@ pub struct ReportReply {
     pub accepted: Vec<bool>,
     /// Bytes of output that the server has per task; the agent continues from there.
     pub log_have: Vec<(TaskKey, u64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_task_contains_its_whole_key() {
+        let key = TaskKey { job: JobId(17), epoch: 1, incarnation: 0x00c3_02ab, task: 0 };
+        assert_eq!(key.to_string(), "17-1-0-00c302ab");
+        assert_eq!("17-1-0-00c302ab".parse(), Ok(key));
+        for text in ["17-1-0", "17-1-0-xyz", "17-1", ""] {
+            assert_eq!(text.parse::<TaskKey>(), Err(()), "{text}");
+        }
+    }
 }

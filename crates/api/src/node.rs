@@ -231,6 +231,9 @@ pub struct Node {
     pub draining_gpus: Vec<String>,
     /// True if the server can assign jobs now: an open stream, or a push endpoint that answers (additive).
     pub reachable: bool,
+    /// Length of the lease that a heartbeat renews, in milliseconds; only in the response to a heartbeat (additive).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
     /// Key for heartbeats and status; only in the response to a registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,

@@ -129,6 +129,7 @@ impl Seen {
             cordoned_gpus: self.closed_gpus(),
             draining_gpus: Vec::new(),
             reachable: self.is_ready(),
+            lease_ms: None,
             api_key: None,
             spec,
         }

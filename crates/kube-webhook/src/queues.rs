@@ -129,8 +129,8 @@ mod tests {
             ("right", "left"),
         ];
         let others = others.map(|(name, parent)| (name.to_owned(), queue(parent))).into();
-        let message = check(name, &serde_json::from_value(spec.clone()).unwrap(), &others)
-            .message();
+        let message =
+            check(name, &serde_json::from_value(spec.clone()).unwrap(), &others).message();
         assert_eq!(message.is_empty(), words.is_empty(), "{name} {spec}: {message}");
         for word in words {
             assert!(message.contains(word), "no `{word}` in: {message}");

@@ -264,6 +264,9 @@ mod tests {
             json!([{"reason": "FieldValueInvalid", "field": "spec.weight", "message": "spec.weight: two"}])
         );
         assert_eq!(refused["response"]["status"]["code"], 422);
-        assert_eq!(AdmissionResult::forbid("no".to_owned()).answer("u")["response"]["status"]["code"], 403);
+        assert_eq!(
+            AdmissionResult::forbid("no".to_owned()).answer("u")["response"]["status"]["code"],
+            403
+        );
     }
 }

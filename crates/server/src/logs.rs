@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use agentaflow_api::ids::JobId;
 use agentaflow_api::link::TaskKey;
+use agentaflow_api::units::Stamp;
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -71,6 +72,27 @@ impl LogStore {
             shards: (0..SHARDS).map(|_| Arc::default()).collect(),
             followers: Mutex::default(),
         }
+    }
+
+    /// Moves logs of jobs after `last` out of reach. They exist after the restore of a backup, which gives their numbers to
+    /// other jobs. Returns the number of jobs.
+    pub fn set_aside_after(&self, last: JobId) -> io::Result<usize> {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            entries => entries?,
+        };
+        let aside = self.dir.join(format!("unknown-{}", Stamp::now().0));
+        let mut moved = 0;
+        for entry in entries {
+            let entry = entry?;
+            let job = entry.file_name().to_str().and_then(|name| name.parse::<JobId>().ok());
+            if job.is_some_and(|job| job > last) {
+                std::fs::create_dir_all(&aside)?;
+                std::fs::rename(entry.path(), aside.join(entry.file_name()))?;
+                moved += 1;
+            }
+        }
+        Ok(moved)
     }
 
     /// Writes a piece at `offset` of its attempt. Returns the number of bytes stored of the attempt, from which the sender

@@ -115,6 +115,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let first = bootstrap::first_keys(&core, &data).await?;
     let link = bootstrap::browser_code(&core, first.admin).await.map_err(StartError::Bootstrap)?;
     let logs = Arc::new(LogStore::new(data.join("logs")));
+    set_aside_unknown_logs(&logs, &core);
     let site = Site { listen: addr, public_hosts: settings.public_hosts.clone() };
     let auth = Auth::new(jwt, settings.rate);
     let app = App::new(core.clone(), logs.clone(), auth, settings, site);
@@ -132,6 +133,18 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
         stopping,
         server,
     })
+}
+
+fn set_aside_unknown_logs(logs: &LogStore, core: &Core) {
+    match logs.set_aside_after(core.last_job()) {
+        Ok(0) => {}
+        Ok(jobs) => tracing::warn!(
+            jobs,
+            "The database does not know some jobs that have logs, as after the restore of a backup; their logs are in \
+             `logs/unknown-…` of the data directory"
+        ),
+        Err(error) => tracing::error!(%error, "Cannot move logs of unknown jobs"),
+    }
 }
 
 /// Creates the data directory with access for its owner only.

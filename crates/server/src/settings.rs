@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
@@ -18,6 +19,11 @@ pub struct Settings {
     pub policy: Policy,
     /// Prices of nodes without a price whose GPU model is not in the catalogue.
     pub default_price: Price,
+    /// Time for which an agent may run leased jobs without an answered heartbeat; at least two heartbeat intervals. The
+    /// server requeues the jobs of a silent node only after it.
+    pub lease: Duration,
+    /// Time within which a connected agent confirms a task; it does so before it pulls an image.
+    pub confirmation_timeout: Duration,
     /// Time between the warning about an exhausted budget and the stop of the job.
     pub budget_grace: Span,
     /// Addresses (`host` or `host:port`) that agents may name as their push endpoint besides their own.
@@ -44,6 +50,8 @@ impl Settings {
                 cpu_hour: MicroDollars(10_000),
                 gib_hour: MicroDollars(2_000),
             },
+            lease: Duration::from_mins(5),
+            confirmation_timeout: Duration::from_mins(2),
             budget_grace: Span::minutes(5),
             push_allow: Vec::new(),
             public_hosts: Vec::new(),

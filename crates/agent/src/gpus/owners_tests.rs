@@ -4,7 +4,7 @@ use agentaflow_api::ids::JobId;
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn key(job: i64) -> TaskKey {
-    TaskKey { job: JobId(job), epoch: 1, task: 0 }
+    TaskKey { job: JobId(job), epoch: 1, incarnation: 0, task: 0 }
 }
 
 fn task(job: i64, pids: &[u32], groups: &[&str]) -> TaskMarks {

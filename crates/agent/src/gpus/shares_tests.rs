@@ -5,7 +5,7 @@ use agentaflow_gpu::MigDevice;
 use super::*;
 
 fn key(job: i64) -> TaskKey {
-    TaskKey { job: JobId(job), epoch: 1, task: 0 }
+    TaskKey { job: JobId(job), epoch: 1, incarnation: 0, task: 0 }
 }
 
 fn task(job: i64, uuid: &str, memory: u64, shared: bool) -> TaskLoad {

@@ -60,7 +60,7 @@ impl GpuSource for FakeSource {
 
 fn task(job: i64, uuid: &str, memory: u64, pids: &[u32]) -> TaskLoad {
     let grant = GpuGrant { index: 0, uuid: uuid.to_owned(), milli: 500, memory, shared: true };
-    let key = TaskKey { job: JobId(job), epoch: 1, task: 0 };
+    let key = TaskKey { job: JobId(job), epoch: 1, incarnation: 0, task: 0 };
     TaskLoad { key, grants: vec![grant], pids: pids.to_vec() }
 }
 

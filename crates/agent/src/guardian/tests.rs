@@ -130,7 +130,7 @@ impl Drop for TestDir {
 }
 
 fn key(job: i64) -> TaskKey {
-    TaskKey { job: JobId(job), epoch: 1, task: 0 }
+    TaskKey { job: JobId(job), epoch: 1, incarnation: 0, task: 0 }
 }
 
 fn is_alive(pid: u32) -> bool {

@@ -155,7 +155,7 @@ mod tests {
     fn output_over_the_limit_is_truncated_with_a_notice() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("output.log");
-        let key = TaskKey { job: agentaflow_api::ids::JobId(1), epoch: 1, task: 0 };
+        let key = TaskKey { job: agentaflow_api::ids::JobId(1), epoch: 1, incarnation: 0, task: 0 };
         std::fs::write(&path, "0123456789abcdef").unwrap();
         let tail = Tail::new(key, path.clone(), 16, true);
         assert_eq!(read_all(&tail), b"0123456789abcdef");
@@ -173,7 +173,7 @@ mod tests {
         let path = dir.path().join("output.log");
         std::fs::write(&path, "hello").unwrap();
         let tail = Tail::new(
-            TaskKey { job: agentaflow_api::ids::JobId(1), epoch: 1, task: 0 },
+            TaskKey { job: agentaflow_api::ids::JobId(1), epoch: 1, incarnation: 0, task: 0 },
             path,
             100,
             false,

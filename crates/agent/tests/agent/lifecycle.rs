@@ -127,7 +127,7 @@ async fn a_stop_ends_a_running_task_and_a_task_that_never_arrived() {
     let agent = bed.agent();
     let key = bed.assign(shell(1, "sleep 300"));
     bed.server.running(key).await;
-    let never = TaskKey { job: JobId(99), epoch: 4, task: 0 };
+    let never = TaskKey { job: JobId(99), epoch: 4, incarnation: 0, task: 0 };
     for key in [key, never] {
         bed.server.send(Message::Stop(Stop { key, cause: StopCause::Cancelled, grace_ms: 1000 }));
     }

@@ -179,7 +179,7 @@ impl Drop for TestBed {
 
 fn shell(job: i64, script: &str) -> Assignment {
     Assignment {
-        key: TaskKey { job: JobId(job), epoch: 1, task: 0 },
+        key: TaskKey { job: JobId(job), epoch: 1, incarnation: 0, task: 0 },
         job_name: None,
         runtime: Runtime::Process,
         image: None,

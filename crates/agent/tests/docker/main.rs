@@ -208,8 +208,12 @@ async fn docker_a_container_ends_on_term_and_the_reason_outlives_the_agent() {
     assert_eq!(exit.stopped, Some(StopCause::Drained));
     // Stopping ended and unknown tasks is allowed.
     next.stop(key, StopCause::Cancelled, Duration::ZERO).await;
-    next.stop(TaskKey { job: JobId(1), epoch: 1, task: 1 }, StopCause::Cancelled, Duration::ZERO)
-        .await;
+    next.stop(
+        TaskKey { job: JobId(1), epoch: 1, incarnation: 0, task: 1 },
+        StopCause::Cancelled,
+        Duration::ZERO,
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -256,17 +256,17 @@ mod tests {
         ] {
             assert_eq!(source.field_location(field), location, "{field}");
         }
-        for (field, location) in [
-            ("metadata.name", Some("`t.yaml`: line 1, column 1")),
-            ("spec.gangSize", None),
-        ] {
+        for (field, location) in
+            [("metadata.name", Some("`t.yaml`: line 1, column 1")), ("spec.gangSize", None)]
+        {
             assert_eq!(source.object_location(&[field.to_owned()]).as_deref(), location, "{field}");
         }
     }
 
     #[test]
     fn a_rejected_object_has_the_position_of_its_field() {
-        let text = "kind: Job\nspec:\n  template:\n    spec:\n      containers:\n      - image: x\n";
+        let text =
+            "kind: Job\nspec:\n  template:\n    spec:\n      containers:\n      - image: x\n";
         let mut documents = agentaflow_manifest::yaml::read_text(text, &Limits::default()).unwrap();
         let document = documents.remove(0);
         let source = SourceDocument { file: "j.yaml".to_owned(), document, set: Vec::new() };

@@ -49,7 +49,8 @@ fn report_unstarted(job: &Job) {
 /// The logs are missing because the pod does not exist or has not started.
 fn is_before_start(job: &Job, error: &anyhow::Error) -> bool {
     let early = matches!(job.status, JobStatus::Pending | JobStatus::Scheduled);
-    let absent = matches!(error.downcast_ref(), Some(Failure::NotFound(_) | Failure::Refused { .. }));
+    let absent =
+        matches!(error.downcast_ref(), Some(Failure::NotFound(_) | Failure::Refused { .. }));
     early && absent
 }
 

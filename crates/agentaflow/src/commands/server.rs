@@ -10,7 +10,7 @@ use agentaflow_server::serve;
 use agentaflow_server::settings::Settings;
 use anyhow::{Result, anyhow};
 
-use super::standalone::{self, termination_signal};
+use super::standalone::{self, LeaseArgs, termination_signal};
 use crate::amount;
 use crate::context::variable;
 use crate::failure::usage;
@@ -57,6 +57,8 @@ pub(crate) struct Args {
     /// Rate limit per account in requests per second
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     rate: u32,
+    #[command(flatten)]
+    lease: LeaseArgs,
     #[command(flatten)]
     billing: BillingArgs,
     #[command(flatten)]
@@ -106,6 +108,7 @@ fn settings(args: &Args) -> Result<Settings> {
     settings.push_allow.clone_from(&args.push_allow);
     settings.public_hosts.clone_from(&args.public_host);
     settings.rate = (args.rate, args.rate.saturating_mul(4));
+    settings.lease = args.lease.lease;
     settings.budget_grace = Span(args.billing.budget_grace.as_millis() as u64);
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
     let price = &mut settings.default_price;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::exit;
+use std::time::Duration;
 
 use agentaflow_agent::runtime::user::JobUser;
 use agentaflow_engine::Strategy;
@@ -66,6 +67,14 @@ pub(crate) fn seed(name: &str) -> u64 {
     let mut hasher = fnv::FnvHasher::default();
     hasher.write(name.as_bytes());
     hasher.finish()
+}
+
+/// Option of a server about its agents.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LeaseArgs {
+    /// Time for which agents keep jobs running without contact to the server; the server moves jobs of a silent node after it
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = amount::positive_duration)]
+    pub(crate) lease: Duration,
 }
 
 /// Parser of strategy names; clap suggests near misses.

@@ -108,6 +108,10 @@ impl Cluster {
         let mut arguments = vec![command.to_owned()];
         arguments.extend(["--listen".to_owned(), format!("127.0.0.1:{port}")]);
         arguments.extend(["--data-dir".to_owned(), data.display().to_string()]);
+        if !extra.contains(&"--lease") {
+            // The minimum: two heartbeat intervals.
+            arguments.extend(["--lease", "1ms"].map(String::from));
+        }
         arguments.extend(extra.iter().map(ToString::to_string));
         let server = begin(home.path(), &arguments, "server");
         let mut cluster = Self {

@@ -67,6 +67,25 @@ fn a_killed_agent_comes_back_to_its_jobs_without_starting_them_again() {
 }
 
 #[test]
+fn an_outage_of_the_server_within_the_lease_stops_no_job() {
+    let mut cluster = Cluster::server(&["--lease", "30s"]);
+    cluster.agent("a", &[]);
+    cluster.wait_for_nodes(1);
+    let (script, starts_file, end) = counting(&cluster);
+    let id = cluster.submit(&script, json!({"stop_grace_seconds": 1}));
+    cluster.wait_for_status(id, "running");
+    eventually("it began", SOON, || (starts(&starts_file) == 1).then_some(()));
+    cluster.server.kill();
+    // Long after two heartbeat intervals, the lease without a setting of its own.
+    thread::sleep(HEARTBEAT * 15);
+    cluster.restart_server();
+    cluster.wait_for_nodes(1);
+    std::fs::write(end, "").unwrap();
+    let job = cluster.wait_for_status(id, "completed");
+    assert_eq!((&job["attempt"], starts(&starts_file)), (&json!(1), 1), "{job:#}");
+}
+
+#[test]
 fn an_agent_that_ends_cleanly_leaves_its_jobs_running() {
     let mut cluster = three_agents();
     let (script, starts_file, end) = counting(&cluster);

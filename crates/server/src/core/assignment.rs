@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobSpec, OnNodeLost, TaskState};
-use agentaflow_api::link::{Assignment, GpuGrant, RegistryAuth, TaskKey};
+use agentaflow_api::link::{Assignment, GpuGrant, RegistryAuth};
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_engine::{GpuAllocation, GpuAssignment, GpuShare, Placement, Request};
 
@@ -125,7 +125,7 @@ impl State {
         let directory = self.directory.read();
         let user = directory.users.get(&job.user_id).map(|user| user.username.clone());
         Some(Assignment {
-            key: TaskKey { job: job.id, epoch: job.state.epoch, task },
+            key: job.task_key(task),
             job_name: job_name.clone(),
             runtime: spec.effective_runtime(),
             image: image(job),

@@ -1,5 +1,6 @@
 //! The committer: runs the engine, writes batches, and then answers callers and agents.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use super::node::{Contact, LiveNode};
 use super::outbox::Outboxes;
 use super::pending_reasons::ReasonCache;
 use super::published::Published;
-use super::restore::ENGINE_MEMORY;
+use super::restore::{ENGINE_MEMORY, LEASE};
 use super::state::State;
 use super::stop::stops;
 use crate::api_error::ApiError;
@@ -29,7 +30,7 @@ use crate::store::{Change, Loaded, Store, StoreError};
 
 /// Interval of checks of leases and timers.
 const TICK: Duration = Duration::from_millis(200);
-/// Interval of checks of running jobs against budgets.
+/// Interval of checks of running jobs against budgets, and of unconfirmed tasks.
 const BUDGET_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which heartbeats and the engine's own memory are saved.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -62,6 +63,8 @@ pub(super) struct Inner {
     pub(super) settings: Arc<Settings>,
     pub(super) secrets: Arc<Keyring>,
     pub(super) reasons: ReasonCache,
+    /// The store has a longer lease than the settings.
+    pub(super) lease_to_save: AtomicBool,
 }
 
 impl std::fmt::Debug for Inner {
@@ -172,8 +175,10 @@ impl Inner {
         }
         if chores.budgets.is_due() {
             state.enforce_budgets();
+            state.requeue_unconfirmed();
         }
         if chores.save.is_due() {
+            self.save_shorter_lease(state);
             state.save_heartbeats();
             state.jobs.keys_mut().expire();
             if !state.engine.scheduler().is_empty() {
@@ -183,6 +188,15 @@ impl Inner {
         if chores.prune.is_due() {
             let before = Stamp(Stamp::now().0 - KEY_LIFE.as_millis() as i64);
             state.journal.write(Change::IdempotencyBefore(before));
+        }
+    }
+
+    fn save_shorter_lease(&self, state: &mut State) {
+        let shorter = self.lease_to_save.load(Ordering::Relaxed);
+        if shorter && !state.nodes.lease().earlier_leases_valid(Instant::now()) {
+            let length = self.settings.lease.as_millis();
+            state.journal.write(Change::Meta(LEASE, length.to_string()));
+            self.lease_to_save.store(false, Ordering::Relaxed);
         }
     }
 

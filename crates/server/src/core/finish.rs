@@ -194,7 +194,6 @@ impl State {
         if waits && !job.state.cancel_requested {
             return;
         }
-        let epoch = job.state.epoch;
         let live = |task: &&crate::store::TaskAssignment| {
             task.node == node && task.state != TaskState::Ended
         };
@@ -207,7 +206,7 @@ impl State {
                 let ran = task.started_at.zip(last_heartbeat);
                 let ran_ms = ran.map_or(0, |(from, to)| to.0.saturating_sub(from.0).max(0));
                 let end = TaskEnd { ran_ms: ran_ms as u64, exit_code: None, stopped: true };
-                (TaskKey { job: id, epoch, task: task.task }, end)
+                (job.task_key(task.task), end)
             })
             .collect();
         for (key, end) in ended {

@@ -1,14 +1,16 @@
 //! Interface of the core to the rest of the server.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::Event;
-use agentaflow_api::ids::{AgentId, MicroUsd, NodeId, UserId};
+use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::link::Framed;
 use agentaflow_api::queue::{Queue, QueueSpec};
 use agentaflow_api::units::Stamp;
@@ -19,6 +21,7 @@ use super::ledger::AccountSummary;
 use super::outbox::Outboxes;
 use super::pending_reasons::ReasonCache;
 use super::published::Published;
+use super::restore::LEASE;
 use super::state::State;
 use crate::api_error::ApiError;
 use crate::directory::{Directory, SharedDirectory};
@@ -94,9 +97,12 @@ impl Core {
         secrets: Arc<Keyring>,
     ) -> Result<(Self, mpsc::UnboundedReceiver<AgentMessage>), StoreError> {
         let loaded = store.load(&Stamp::now().month()).await?;
+        save_longer_lease(&*store, &settings, &loaded.meta).await?;
         let directory = SharedDirectory::default();
         let mut state =
             State::load(settings.clone(), secrets.clone(), directory.clone(), loaded, None);
+        let lease = state.nodes.lease();
+        let lease_to_save = AtomicBool::new(lease.earlier_leases_valid(Instant::now()));
         let published = Published::default();
         state.publish(&published);
         let (pushes, to_push) = mpsc::unbounded_channel();
@@ -115,6 +121,7 @@ impl Core {
             settings,
             secrets,
             reasons: ReasonCache::default(),
+            lease_to_save,
         });
         tokio::spawn(inner.clone().run_committer());
         Ok((Self { inner }, to_push))
@@ -271,11 +278,31 @@ impl Core {
         self.inner.lock().engine.scheduler().policy().strategy.name()
     }
 
+    /// Highest number of a job.
+    pub fn last_job(&self) -> JobId {
+        self.inner.lock().jobs.last_id()
+    }
+
     /// Fails unless the database answers and the core accepts changes.
     pub async fn ready(&self) -> Result<(), ApiError> {
         self.inner.lock().journal.check_open()?;
         self.inner.store.ping().await.map_err(|error| unreadable(&error))
     }
+}
+
+/// Saves the length of leases before the server grants the first one, so that a later server with a shorter setting waits
+/// for their end. A shorter length is saved once no longer lease is valid.
+async fn save_longer_lease(
+    store: &dyn Store,
+    settings: &Settings,
+    meta: &BTreeMap<String, String>,
+) -> Result<(), StoreError> {
+    let length = settings.lease.as_millis();
+    let saved = meta.get(LEASE).and_then(|ms| ms.parse::<u128>().ok());
+    if saved.is_some_and(|saved| saved >= length) {
+        return Ok(());
+    }
+    store.commit(&[Change::Meta(LEASE, length.to_string())]).await
 }
 
 pub(super) fn unreadable(error: &StoreError) -> ApiError {

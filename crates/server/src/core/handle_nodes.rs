@@ -94,23 +94,26 @@ impl Core {
 
     /// Records a heartbeat. It is answered from memory, and nothing is written for it.
     pub fn heartbeat(&self, node: &NodeRef, heartbeat: Heartbeat) -> Result<Node, ApiError> {
-        let view = {
+        let (view, lease_ms) = {
             let mut state = self.inner.lock();
-            state.journal.check_open()?;
-            let id = state.nodes.find(node)?;
             // Without its database, this server may have been replaced by another that requeues the jobs of the node.
-            if state.journal.is_writing_longer_than(LONGEST_WRITE) {
-                return Err(ApiError::unavailable("the database has not answered for a while"));
+            if !self.inner.store.is_exclusive() {
+                state.journal.check_open()?;
+                if state.journal.is_writing_longer_than(LONGEST_WRITE) {
+                    return Err(ApiError::unavailable("the database has not answered for a while"));
+                }
             }
+            let id = state.nodes.find(node)?;
             state.record_heartbeat(id, heartbeat);
             let view = state.nodes.take_view(id).map(Arc::new);
             if let Some(view) = &view {
                 self.inner.published.set_node(id, view.clone());
             }
-            view
+            (view, state.nodes.get(id).map(lease_ms))
         };
         self.inner.wake.notify_one();
-        Ok(view.map(|view| view.shown()).unwrap_or_default())
+        let node = view.map(|view| view.shown()).unwrap_or_default();
+        Ok(Node { lease_ms, ..node })
     }
 
     /// Moves all jobs off a node without the loss of a retry, and accepts no more. Returns once they are gone, or after
@@ -130,4 +133,8 @@ impl Core {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+fn lease_ms(node: &LiveNode) -> u64 {
+    node.lease_length().as_millis() as u64
 }

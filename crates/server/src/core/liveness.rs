@@ -2,9 +2,11 @@
 
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::NodeId;
+use agentaflow_api::job::TaskState;
+use agentaflow_api::link::TaskKey;
 use agentaflow_api::node::Heartbeat;
 
-use super::node::{Contact, LiveNode};
+use super::node::{Contact, LiveNode, TaskRef};
 use super::state::State;
 use crate::store::Change;
 
@@ -53,6 +55,31 @@ impl State {
         for id in self.nodes_that(LiveNode::is_open_but_silent) {
             self.report_node(id);
         }
+    }
+
+    /// Requeues tasks that a connected agent has not confirmed in time. An agent that has the task nevertheless stops it
+    /// at the next sync, and its updates are stale.
+    pub(super) fn requeue_unconfirmed(&mut self) {
+        let timeout = self.settings.confirmation_timeout;
+        let listening = self.nodes.iter().filter(|node| node.is_listening());
+        let overdue: Vec<(NodeId, TaskKey)> = listening
+            .flat_map(|node| {
+                let old = node.tasks_older_than(timeout);
+                old.filter_map(|task| Some((node.id(), self.unconfirmed_task(task)?)))
+            })
+            .collect();
+        for (node, key) in overdue {
+            tracing::warn!(node = %self.nodes.name(node), task = %key, "Agent did not confirm a task");
+            self.requeue_refused(key, &format!("not confirmed within {timeout:?}"));
+            self.journal.request_sync(node);
+        }
+    }
+
+    fn unconfirmed_task(&self, task: TaskRef) -> Option<TaskKey> {
+        let job = self.jobs.get(task.job).filter(|job| job.state.stopping.is_none())?;
+        let mut tasks = job.state.tasks.iter();
+        let assigned = tasks.find(|assigned| assigned.task == task.task)?;
+        (assigned.state == TaskState::Scheduled).then(|| job.task_key(task.task))
     }
 
     fn nodes_that(&self, test: impl Fn(&LiveNode) -> bool) -> Vec<NodeId> {

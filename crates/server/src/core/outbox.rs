@@ -210,7 +210,7 @@ mod tests {
     fn stop(job: i64) -> Message {
         use agentaflow_api::ids::JobId;
         use agentaflow_api::link::{Stop, StopCause, TaskKey};
-        let key = TaskKey { job: JobId(job), epoch: 1, task: 0 };
+        let key = TaskKey { job: JobId(job), epoch: 1, incarnation: 0, task: 0 };
         Message::Stop(Stop { key, cause: StopCause::Cancelled, grace_ms: 0 })
     }
 

@@ -99,7 +99,8 @@ impl State {
             self.engine.apply(Event::Requeued(workload.clone()));
             return;
         };
-        self.jobs.update(id, |state| state.begin_attempt(tasks));
+        let incarnation = self.incarnation;
+        self.jobs.update(id, |state| state.begin_attempt(tasks, incarnation));
         self.announce_placement(id);
         let Some(job) = self.jobs.get(id).cloned() else { return };
         for task in &job.state.tasks {

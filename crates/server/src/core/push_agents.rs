@@ -55,11 +55,7 @@ impl State {
             } else if ms_since_placement(job) > CONFIRM_MS {
                 let tasks = job.state.tasks.iter();
                 let assigned = tasks.filter(|task| task.state == TaskState::Scheduled);
-                unconfirmed.tasks.extend(assigned.map(|task| TaskKey {
-                    job: job.id,
-                    epoch: job.state.epoch,
-                    task: task.task,
-                }));
+                unconfirmed.tasks.extend(assigned.map(|task| job.task_key(task.task)));
             }
         }
         unconfirmed

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobStatus, TaskState};
@@ -16,7 +17,7 @@ use super::job::JobTable;
 use super::job::workload::workload;
 use super::journal::Journal;
 use super::ledger::Ledger;
-use super::node::{LiveNode, NodeTable, TaskBooking, TaskRef};
+use super::node::{LeaseTerms, LiveNode, NodeTable, TaskBooking, TaskRef};
 use super::queue_table::{QueueTable, ROOT, engine_queue};
 use super::state::State;
 use crate::directory::{Directory, SharedDirectory};
@@ -26,6 +27,8 @@ use crate::store::{JobRow, Loaded, QueueRow, TaskAssignment};
 
 /// Key of the engine's own memory (cursor, decayed usage) in the store.
 pub(super) const ENGINE_MEMORY: &str = "engine";
+/// Key of the longest lease that may be valid, in milliseconds, in the store.
+pub(super) const LEASE: &str = "lease_ms";
 /// Key of the strategy in the store.
 pub(super) const STRATEGY: &str = "strategy";
 
@@ -42,7 +45,11 @@ impl State {
         directory.replace(Directory::new(loaded.users, loaded.credentials));
         let jobs = JobTable::new(loaded.jobs, last.job);
         let queues = QueueTable::new(loaded.queues);
-        let mut nodes = NodeTable::new(loaded.nodes, loaded.agents, last.node, last.agent);
+        let lease = match before {
+            Some(before) => before.nodes.lease(),
+            None => lease_terms(&settings, &loaded.meta),
+        };
+        let mut nodes = NodeTable::new(loaded.nodes, loaded.agents, last.node, last.agent, lease);
         nodes.keep_liveness(before.map(|before| &before.nodes));
         book_tasks(&jobs, &mut nodes);
         let mut policy = settings.policy.clone();
@@ -54,6 +61,7 @@ impl State {
         let scheduler =
             restore_engine(&jobs, &mut nodes, &queues, policy, memory.unwrap_or_default(), clock);
         let mut state = Self {
+            incarnation: before.map_or_else(incarnation, |before| before.incarnation),
             ids: Ids(last),
             ledger: Ledger::new(loaded.accounts, last.ledger),
             journal: Journal::new(last.event),
@@ -68,6 +76,16 @@ impl State {
         state.reseal_secrets();
         state
     }
+}
+
+fn lease_terms(settings: &Settings, meta: &BTreeMap<String, String>) -> LeaseTerms {
+    let earlier = meta.get(LEASE).and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
+    LeaseTerms::new(settings.lease, earlier, Instant::now())
+}
+
+/// A random number. Without randomness the time is as good: two starts are never in the same millisecond.
+fn incarnation() -> u32 {
+    getrandom::u32().unwrap_or_else(|_| agentaflow_api::units::Stamp::now().0 as u32)
 }
 
 /// Books the live tasks of all jobs on their nodes.

@@ -27,6 +27,8 @@ pub(crate) struct State {
     pub(super) secrets: Arc<Keyring>,
     /// Users and credentials. Readers share it without the core's lock; only the core changes it.
     pub(super) directory: SharedDirectory,
+    /// Random number of this start of the server.
+    pub(super) incarnation: u32,
     /// Last ids of users and credentials.
     pub(super) ids: Ids,
     pub(super) jobs: JobTable,

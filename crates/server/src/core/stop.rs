@@ -5,7 +5,7 @@ use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::job::{JobStatus, TaskState};
-use agentaflow_api::link::{Message, Stop, StopCause, TaskKey};
+use agentaflow_api::link::{Message, Stop, StopCause};
 use agentaflow_engine::Event;
 
 use super::job::workload::{grace_ms, workload_id};
@@ -91,7 +91,7 @@ pub(super) fn stops(job: &JobRow, grace: Option<u64>) -> Vec<NodeStop> {
     let grace_ms = grace.unwrap_or_else(|| grace_ms(&job.spec));
     let live = job.state.tasks.iter().filter(|task| task.state != TaskState::Ended);
     live.map(|task| {
-        let key = TaskKey { job: job.id, epoch: job.state.epoch, task: task.task };
+        let key = job.task_key(task.task);
         NodeStop { node: task.node, stop: Stop { key, cause, grace_ms } }
     })
     .collect()

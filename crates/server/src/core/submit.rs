@@ -9,7 +9,7 @@ use agentaflow_api::units::Stamp;
 use agentaflow_engine::{Event, Rejected, Workload};
 
 use super::handle::{Caller, Idempotency, NodeRef};
-use super::job::spec_bytes;
+use super::job::job_bytes;
 use super::job::workload::workload;
 use super::queue_table::ROOT;
 use super::state::State;
@@ -18,7 +18,7 @@ use crate::store::{Change, IdempotencyRow, JobRow, JobState};
 
 /// Live jobs of one account.
 const MAX_LIVE_JOBS: usize = 100_000;
-/// Size of the specs of all live jobs of one account, as JSON.
+/// Size of the specs and sealed secrets of all live jobs of one account.
 const MAX_LIVE_BYTES: usize = 256 << 20;
 
 /// Job of a submission.
@@ -42,7 +42,7 @@ impl State {
             return Ok(Submitted { job, is_new: false });
         }
         let row = self.new_job(by, job, pin)?;
-        let bytes = spec_bytes(&row);
+        let bytes = job_bytes(&row);
         self.check_live_limits(by.user.id, bytes)?;
         self.submit_to_engine(workload(&row)?)?;
         let id = row.id;

@@ -93,7 +93,7 @@ impl State {
     }
 
     /// The node cannot run the task now: the engine plans the job again, elsewhere if possible.
-    fn requeue_refused(&mut self, key: TaskKey, detail: &str) {
+    pub(super) fn requeue_refused(&mut self, key: TaskKey, detail: &str) {
         let Some(node) = self.close_task(key, None) else { return };
         let detail: String = detail.chars().take(MAX_DETAIL).collect();
         let message = format!("node {} refused the task: {detail}", self.nodes.name(node));
@@ -229,7 +229,7 @@ impl State {
                 "the job is not assigned to this node",
             ));
         };
-        let key = TaskKey { job: id, epoch: job.state.epoch, task: task.task };
+        let key = job.task_key(task.task);
         let ran = task.started_at.map_or(0, |at| Stamp::now().0.saturating_sub(at.0).max(0) as u64);
         let text = update.duration_seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
         let mut ended = Ended {

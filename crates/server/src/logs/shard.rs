@@ -45,23 +45,24 @@ impl Shard {
         bytes: &[u8],
     ) -> io::Result<Option<u64>> {
         let (log, total) = self.task(dir, key)?;
-        let present = log.tries.last().map_or(0, |last| last.epoch);
-        if key.epoch < present {
+        let attempt = Attempt::of(key);
+        let is_current = log.tries.last().is_some_and(|last| last.attempt == attempt);
+        if !is_current && log.tries.iter().any(|one| attempt.is_before(one.attempt)) {
             return Ok(None);
         }
         // Beyond the limit pieces are accepted and dropped, so that the agent does not repeat them.
         let dropped = offset.saturating_add(bytes.len() as u64);
         if *total >= most {
-            return Ok(Some(dropped.max(log.had(key.epoch))));
+            return Ok(Some(dropped.max(log.had(attempt))));
         }
-        if key.epoch > present {
-            *total += log.begin_try(key.epoch)?;
+        if !is_current {
+            *total += log.begin_try(attempt)?;
         }
-        let had = log.had(key.epoch);
+        let had = log.had(attempt);
         let Some(skip) = had.checked_sub(offset) else { return Ok(Some(had)) };
         if !disk {
             *total += log.leave_out(dropped)?;
-            return Ok(Some(log.had(key.epoch)));
+            return Ok(Some(log.had(attempt)));
         }
         let fresh = bytes.get(usize::try_from(skip).unwrap_or(usize::MAX)..).unwrap_or_default();
         let room = most.saturating_sub(*total);
@@ -71,7 +72,7 @@ impl Shard {
             *total += log.write(&cut_notice(most))?;
             return Ok(Some(dropped));
         }
-        Ok(Some(log.had(key.epoch)))
+        Ok(Some(log.had(attempt)))
     }
 
     fn task(&mut self, dir: &Path, key: TaskKey) -> io::Result<(&mut TaskLog, &mut u64)> {
@@ -121,10 +122,28 @@ fn cut_notice(most: u64) -> Vec<u8> {
 
 const FULL_NOTICE: &[u8] = b"\n--- left out: the disk of the server is nearly full ---\n";
 
+/// Attempt of a task; a restored backup repeats numbers with another incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attempt {
+    epoch: u32,
+    incarnation: u32,
+}
+
+impl Attempt {
+    fn of(key: TaskKey) -> Self {
+        Self { epoch: key.epoch, incarnation: key.incarnation }
+    }
+
+    /// Returns true if `other` began later, or is the same. Attempts of different incarnations have no order.
+    fn is_before(self, other: Self) -> bool {
+        self.incarnation == other.incarnation && self.epoch <= other.epoch
+    }
+}
+
 /// Start of an attempt in the log, or its continuation after dropped output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Try {
-    epoch: u32,
+    attempt: Attempt,
     start: u64,
     /// Bytes of the attempt before this point.
     before: u64,
@@ -168,8 +187,8 @@ impl TaskLog {
     }
 
     /// Stored bytes of this attempt.
-    fn had(&self, epoch: u32) -> u64 {
-        let present = self.tries.last().filter(|last| last.epoch == epoch);
+    fn had(&self, attempt: Attempt) -> u64 {
+        let present = self.tries.last().filter(|last| last.attempt == attempt);
         present.map_or(0, |last| last.before + (self.len - last.start))
     }
 
@@ -177,7 +196,7 @@ impl TaskLog {
     /// number of bytes written.
     fn leave_out(&mut self, up_to: u64) -> io::Result<u64> {
         let Some(last) = self.tries.last().copied() else { return Ok(0) };
-        if up_to <= self.had(last.epoch) {
+        if up_to <= self.had(last.attempt) {
             return Ok(0);
         }
         let goes_on = last.before > 0 && last.start == self.len;
@@ -194,15 +213,16 @@ impl TaskLog {
     }
 
     /// Starts an attempt, with a line between it and the previous one. Returns the number of bytes written.
-    fn begin_try(&mut self, epoch: u32) -> io::Result<u64> {
+    fn begin_try(&mut self, attempt: Attempt) -> io::Result<u64> {
         let mut taken = 0;
         if self.len > 0 {
             let mut last = [b'\n'];
             self.file.read_exact_at(&mut last, self.len - 1)?;
             let newline = if last == [b'\n'] { "" } else { "\n" };
-            taken = self.write(format!("{newline}--- attempt {epoch} ---\n").as_bytes())?;
+            taken =
+                self.write(format!("{newline}--- attempt {} ---\n", attempt.epoch).as_bytes())?;
         }
-        self.tries.push(Try { epoch, start: self.len, before: 0 });
+        self.tries.push(Try { attempt, start: self.len, before: 0 });
         self.save_tries()?;
         Ok(taken)
     }
@@ -221,7 +241,8 @@ impl TaskLog {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         for one in &self.tries {
-            writeln!(file, "{} {} {}", one.epoch, one.start, one.before)?;
+            let Attempt { epoch, incarnation } = one.attempt;
+            writeln!(file, "{epoch} {} {} {incarnation}", one.start, one.before)?;
         }
         std::fs::rename(&new, &self.tries_path)?;
         self.unsaved = false;
@@ -240,7 +261,8 @@ fn read_tries(path: &Path) -> io::Result<Vec<Try>> {
         let epoch = numbers.next()?.parse().ok()?;
         let start = numbers.next()?.parse().ok()?;
         let before = numbers.next().map_or(Ok(0), str::parse).ok()?;
-        Some(Try { epoch, start, before })
+        let incarnation = numbers.next().map_or(Ok(0), str::parse).ok()?;
+        Some(Try { attempt: Attempt { epoch, incarnation }, start, before })
     };
     Ok(text.lines().filter_map(parse).collect())
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use super::*;
 
 fn key(job: i64, epoch: u32, task: u32) -> TaskKey {
-    TaskKey { job: JobId(job), epoch, task }
+    TaskKey { job: JobId(job), epoch, incarnation: 0, task }
 }
 
 fn store() -> (tempfile::TempDir, LogStore) {
@@ -38,6 +38,24 @@ async fn tries_follow_each_other_and_an_old_one_is_refused() {
     assert!(matches!(again.append(key(1, 2, 0), 0, b"!").await, Err(LogError::Stale)));
     assert_eq!(again.append(key(1, 3, 0), 0, b"three\nmore\n").await.unwrap(), 11);
     assert_eq!(text(&again, 1, 0).await, "one\n--- attempt 3 ---\nthree\nmore\n");
+}
+
+#[tokio::test]
+async fn a_restored_backup_repeats_attempts_but_not_their_output() {
+    let (dir, logs) = store();
+    logs.append(key(1, 1, 0), 0, b"first\n").await.unwrap();
+    logs.append(key(1, 2, 0), 0, b"lost\n").await.unwrap();
+    logs.append(key(2, 1, 0), 0, b"of another user\n").await.unwrap();
+    // The backup was made after job 1 began its first attempt and before job 2 existed.
+    let restored = LogStore::new(dir.path().join("logs"));
+    assert_eq!(restored.set_aside_after(JobId(1)).unwrap(), 1);
+    let again = TaskKey { incarnation: 7, ..key(1, 2, 0) };
+    assert_eq!(restored.append(again, 0, b"second\n").await.unwrap(), 7);
+    assert!(matches!(restored.append(key(1, 2, 0), 5, b"!").await, Err(LogError::Stale)));
+    let expected = "first\n--- attempt 2 ---\nlost\n--- attempt 2 ---\nsecond\n";
+    assert_eq!(text(&restored, 1, 0).await, expected);
+    assert_eq!(text(&restored, 2, 0).await, "");
+    assert_eq!(restored.set_aside_after(JobId(1)).unwrap(), 0);
 }
 
 #[tokio::test]

@@ -25,6 +25,8 @@ use super::{
 #[async_trait]
 pub(super) trait Backend: Send + Sync + 'static {
     const DIALECT: Dialect;
+    /// No other server can take over the database while this one runs.
+    const EXCLUSIVE: bool;
     type Database: sqlx::Database<Connection = Self::Connection>;
     type Connection: Driver<Database = Self::Database>;
 
@@ -252,6 +254,10 @@ impl<B: Backend> Store for Database<B> {
     ) -> Result<Option<IdempotencyRow>, StoreError> {
         let sql = read::idempotency(B::DIALECT, user, key);
         Ok(self.rows("look up a key", sql, read::idempotency_row).await?.pop())
+    }
+
+    fn is_exclusive(&self) -> bool {
+        B::EXCLUSIVE
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

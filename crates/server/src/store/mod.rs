@@ -215,6 +215,8 @@ pub trait Store: Send + Sync + 'static {
         user: UserId,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, StoreError>;
+    /// Returns true if no other server can take over the database while this one runs.
+    fn is_exclusive(&self) -> bool;
     async fn ping(&self) -> Result<(), StoreError>;
     /// Finishes open statements and closes the database.
     async fn close(&self);

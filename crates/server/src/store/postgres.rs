@@ -202,6 +202,7 @@ struct Server {
 #[async_trait]
 impl Backend for Server {
     const DIALECT: Dialect = Dialect::Postgres;
+    const EXCLUSIVE: bool = false;
     type Database = Postgres;
     type Connection = PgConnection;
 

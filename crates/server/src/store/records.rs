@@ -202,6 +202,8 @@ pub struct JobState {
     pub sealed: Option<String>,
     /// Current attempt, from 1; 0 before the first placement.
     pub epoch: u32,
+    /// Server start that began the attempt; see [`agentaflow_api::link::TaskKey`].
+    pub incarnation: u32,
     /// Tasks of the current attempt; kept after the end of the job.
     pub tasks: Vec<TaskAssignment>,
     /// Attempts after the job's own failures.

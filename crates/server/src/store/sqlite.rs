@@ -82,6 +82,7 @@ struct SqliteFile {
 #[async_trait]
 impl Backend for SqliteFile {
     const DIALECT: Dialect = Dialect::Sqlite;
+    const EXCLUSIVE: bool = true;
     type Database = Sqlite;
     type Connection = SqliteConnection;
 

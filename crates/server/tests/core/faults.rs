@@ -9,18 +9,22 @@ use agentaflow_api::billing::{LedgerEntry, UsageRow};
 use agentaflow_api::event::Event;
 use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::JobStatus;
+use agentaflow_api::node::Heartbeat;
+use agentaflow_server::core::NodeRef;
 use agentaflow_server::store::{
     Change, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded, Store,
     StoreError, UsageBy,
 };
 
-use crate::rig::{Rig, ended, running, spec};
+use crate::rig::{INTERVAL, Rig, ended, running, spec};
 
 /// Fails writes on demand, like a full disk, and blocks writes while a test holds the pause.
 struct Faulty {
     inner: Arc<dyn Store>,
     full: Arc<AtomicBool>,
     pause: Arc<tokio::sync::Mutex<()>>,
+    /// Another server could take over the database, as with PostgreSQL.
+    shared: bool,
 }
 
 #[async_trait]
@@ -33,6 +37,9 @@ impl Store for Faulty {
         self.inner.commit(changes).await
     }
     async fn load(&self, month: &str) -> Result<Loaded, StoreError> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(StoreError::Failed { what: "load", source: "the disk is full".into() });
+        }
         self.inner.load(month).await
     }
     async fn job(&self, id: JobId) -> Result<Option<JobRow>, StoreError> {
@@ -60,6 +67,9 @@ impl Store for Faulty {
     ) -> Result<Option<IdempotencyRow>, StoreError> {
         self.inner.idempotency(user, key).await
     }
+    fn is_exclusive(&self) -> bool {
+        !self.shared
+    }
     async fn ping(&self) -> Result<(), StoreError> {
         self.inner.ping().await
     }
@@ -73,7 +83,11 @@ async fn a_full_disk_fails_requests_and_loses_no_change() {
     let full = Arc::new(AtomicBool::new(false));
     let flag = full.clone();
     let pause = Arc::default();
-    let rig = Rig::with(|_| {}, move |inner| Arc::new(Faulty { inner, full: flag, pause })).await;
+    let rig = Rig::with(
+        |_| {},
+        move |inner| Arc::new(Faulty { inner, full: flag, pause, shared: false }),
+    )
+    .await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
     let key = worker.assignment().await.key;
@@ -113,11 +127,48 @@ async fn a_full_disk_fails_requests_and_loses_no_change() {
 }
 
 #[tokio::test]
+async fn heartbeats_are_answered_without_the_store_if_no_other_server_can_take_it_over() {
+    for shared in [false, true] {
+        let full = Arc::new(AtomicBool::new(false));
+        let (flag, pause) = (full.clone(), Arc::default());
+        let wrap =
+            move |inner| Arc::new(Faulty { inner, full: flag, pause, shared }) as Arc<dyn Store>;
+        let rig = Rig::with(|_| {}, wrap).await;
+        let mut worker = rig.worker("a", 1).await;
+        let id = rig.submit(spec(1)).await;
+        let key = worker.assignment().await.key;
+        worker.report(key, running()).await;
+        full.store(true, Ordering::SeqCst);
+        assert_eq!(rig.try_submit(spec(1)).await.unwrap_err().status, 503);
+        let node = NodeRef::Number(worker.node);
+        let beat = || rig.core.heartbeat(&node, Heartbeat::default());
+        assert_eq!(beat().map_err(|error| error.status).err(), shared.then_some(503));
+        if shared {
+            continue;
+        }
+        // Longer than the lease: the node is not lost, since its heartbeats were answered.
+        worker.beating(tokio::time::sleep(INTERVAL * 8)).await;
+        full.store(false, Ordering::SeqCst);
+        let ended = worker.beating(async {
+            while rig.core.ready().await.is_err() {
+                tokio::time::sleep(INTERVAL).await;
+            }
+            worker.report(key, ended(0, 5)).await
+        });
+        assert!(ended.await, "the task is still assigned");
+        assert_eq!(rig.job(id).await.attempt, 1);
+    }
+}
+
+#[tokio::test]
 async fn a_repeated_end_is_acknowledged_only_once_durable() {
     let (full, pause) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Mutex::new(())));
     let (flag, gate) = (full.clone(), pause.clone());
-    let rig =
-        Rig::with(|_| {}, move |inner| Arc::new(Faulty { inner, full: flag, pause: gate })).await;
+    let rig = Rig::with(
+        |_| {},
+        move |inner| Arc::new(Faulty { inner, full: flag, pause: gate, shared: false }),
+    )
+    .await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
     let key = worker.assignment().await.key;

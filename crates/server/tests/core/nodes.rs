@@ -1,5 +1,7 @@
 //! Life cycle of nodes.
 
+use std::time::Duration;
+
 use agentaflow_api::end::EndReason;
 use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::EventKind;
@@ -13,7 +15,7 @@ use agentaflow_api::pending::{PendingCode, PendingReason, Shortfall};
 use agentaflow_api::units::Cores;
 use agentaflow_server::core::NodeRef;
 
-use crate::rig::{Rig, ended, registration, running, spec, stopped};
+use crate::rig::{INTERVAL, Rig, ended, registration, running, spec, stopped};
 
 #[tokio::test]
 async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
@@ -43,6 +45,74 @@ async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
 }
 
 #[tokio::test]
+async fn a_node_is_silent_after_three_intervals_and_lost_after_its_lease() {
+    let rig = Rig::with(|settings| settings.lease = Duration::from_secs(2), |store| store).await;
+    let mut first = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = first.assignment().await.key;
+    first.report(key, running()).await;
+    let second = rig.worker("b", 1).await;
+    let renewed = rig.core.heartbeat(&NodeRef::Number(first.node), Heartbeat::default()).unwrap();
+    assert_eq!(renewed.lease_ms, Some(2_000));
+    second.beating(tokio::time::sleep(INTERVAL * 10)).await;
+    let node = rig.core.node(&NodeRef::Number(first.node)).unwrap();
+    assert_eq!((node.status, node.lease_ms), (NodeStatus::Inactive, None));
+    let job = rig.job(id).await;
+    assert_eq!((job.status, job.attempt), (JobStatus::Running, 1));
+    let moved = second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
+    assert_eq!(moved.assigned_node_id, Some(second.node));
+}
+
+#[tokio::test]
+async fn a_server_with_a_shorter_lease_waits_for_the_leases_of_the_earlier_one() {
+    let mut rig =
+        Rig::with(|settings| settings.lease = Duration::from_secs(3), |store| store).await;
+    let mut first = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = first.assignment().await.key;
+    first.report(key, running()).await;
+    rig.restart().await;
+    let second = rig.worker("b", 1).await;
+    second.beating(tokio::time::sleep(Duration::from_secs(2))).await;
+    assert_eq!(rig.job(id).await.attempt, 1);
+    second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
+}
+
+#[tokio::test]
+async fn a_task_that_its_agent_does_not_confirm_is_requeued() {
+    let timeout = Duration::from_millis(300);
+    let rig = Rig::with(|settings| settings.confirmation_timeout = timeout, |store| store).await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let lost = worker.assignment().await.key;
+    worker.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
+    assert!(rig.kinds(id).await.contains(&EventKind::Refused));
+    assert!(!worker.report(lost, running()).await, "the first attempt is over");
+}
+
+#[tokio::test]
+async fn a_restored_backup_repeats_numbers_but_no_task() {
+    let mut rig = Rig::new().await;
+    rig.core.stop().await;
+    let database = rig.dir.path().join("agentaflow.db");
+    let backup = std::fs::read(&database).unwrap();
+    rig.restart().await;
+    let mut worker = rig.worker("a", 1).await;
+    rig.submit(spec(1)).await;
+    let first = worker.assignment().await.key;
+    rig.core.stop().await;
+    std::fs::write(&database, backup).unwrap();
+    rig.restart().await;
+    let mut worker = rig.worker("a", 1).await;
+    rig.submit(spec(1)).await;
+    let second = worker.assignment().await.key;
+    assert_eq!((first.job, first.epoch, first.task), (second.job, second.epoch, second.task));
+    assert_ne!(first, second);
+    assert!(!worker.report(first, ended(0, 1)).await, "the task of the lost history is unknown");
+    assert!(worker.report(second, ended(0, 1)).await);
+}
+
+#[tokio::test]
 async fn a_job_fails_after_too_many_lost_nodes() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
@@ -69,7 +139,7 @@ async fn a_job_with_on_node_lost_wait_is_not_requeued() {
                 if node.status == NodeStatus::Inactive {
                     break;
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
         .await;
@@ -110,7 +180,7 @@ async fn a_node_without_an_agent_gets_no_job() {
     assert_eq!(node.status, NodeStatus::Pending);
     rig.core.heartbeat(&NodeRef::Name(node.node_id), Heartbeat::default()).unwrap();
     let id = rig.submit(spec(1)).await;
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(rig.job(id).await.status, JobStatus::Pending);
     assert!(rig.core.available_nodes(0, 0).is_empty());
 }
@@ -154,7 +224,7 @@ async fn registering_again_rotates_the_key_and_ends_the_older_stream() {
     let rig = Rig::new().await;
     let mut first = rig.worker("a", 1).await;
     let _second = rig.worker("a", 1).await;
-    let end = tokio::time::timeout(std::time::Duration::from_secs(2), first.stream.recv()).await;
+    let end = tokio::time::timeout(Duration::from_secs(2), first.stream.recv()).await;
     assert!(end.unwrap().is_none());
     assert_eq!(rig.core.nodes().len(), 1);
     assert_eq!(
@@ -176,7 +246,7 @@ async fn a_job_with_on_node_lost_wait_can_be_cancelled() {
         if rig.kinds(id).await.contains(&EventKind::NodeLost) {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(rig.job(id).await.status, JobStatus::Running);
     rig.core.cancel(&rig.ana, id).await.unwrap();
@@ -212,7 +282,7 @@ async fn tasks_that_fail_after_a_lost_node_do_not_fail_the_gang() {
     first.beat();
     second.beat();
     // The first node dies; the second notices before the server does.
-    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(second.report(two, ended(1, 5)).await);
     let job =
         second.beating(async { rig.until(id, |job| job.status == JobStatus::Pending).await }).await;

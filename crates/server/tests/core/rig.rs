@@ -168,6 +168,8 @@ async fn start(
     wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>,
 ) -> Core {
     let mut settings = Settings::new("127.0.0.1:0".parse().unwrap(), dir.path().to_owned());
+    // Two heartbeat intervals.
+    settings.lease = Duration::ZERO;
     change(&mut settings);
     let store = wrap(open_sqlite(dir.path()).await.unwrap());
     let secrets = Arc::new(Keyring::load(&dir.path().join("secret-key")).unwrap());

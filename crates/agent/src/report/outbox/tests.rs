@@ -8,7 +8,7 @@ use agentaflow_api::units::Stamp;
 use super::*;
 
 fn key(job: i64) -> TaskKey {
-    TaskKey { job: JobId(job), epoch: 1, task: 0 }
+    TaskKey { job: JobId(job), epoch: 1, incarnation: 0, task: 0 }
 }
 
 fn summary(batch: &ReportBatch) -> Vec<String> {

@@ -71,11 +71,11 @@ async fn respond(request: Request, requests: Requests) -> Response {
     }
 }
 
-/// Runtime with a lease of two intervals.
-fn docker(temp: &TempDir, interval: Duration) -> (Docker, Launch, Requests) {
+/// Runtime with a lease.
+fn docker(temp: &TempDir, lease: Duration) -> (Docker, Launch, Requests) {
     let settings = DockerSettings::new(temp.path().to_owned());
     let (client, requests) = fake_docker(&temp.path().join("docker.sock"));
-    let lease = Some(Lease::new(interval, None));
+    let lease = Some(Lease::new(lease, None));
     let docker = Docker { client, settings, agent: "me".into(), lease, tasks: Mutex::default() };
     let mut launch = launch();
     launch.dir = docker.folder(launch.assignment.key);

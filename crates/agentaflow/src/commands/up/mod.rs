@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{TAKEN_OVER, database};
-use super::standalone::{self, SimArgs, termination_signal};
+use super::standalone::{self, LeaseArgs, SimArgs, termination_signal};
 use crate::amount;
 use crate::context::{self, Contexts, LOCAL, Target};
 use crate::logging;
@@ -63,6 +63,8 @@ pub(crate) struct Args {
     /// Heartbeat interval of the agent
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = amount::positive_duration)]
     heartbeat: Duration,
+    #[command(flatten)]
+    lease: LeaseArgs,
     /// Open the dashboard in a browser
     #[arg(long)]
     open: bool,
@@ -124,6 +126,7 @@ fn settings(args: &Args, gpus: &Gpus) -> Result<Settings> {
     let mut settings = Settings::new(args.listen, standalone::data_dir(args.data_dir.as_ref())?);
     settings.database = database(args.database.as_deref())?;
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
+    settings.lease = args.lease.lease;
     settings.notice = gpus.notice();
     // One machine has one user: no need to protect users from each other.
     settings.rate = (10_000, 40_000);

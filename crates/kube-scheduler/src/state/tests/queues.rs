@@ -73,7 +73,8 @@ fn a_guarantee_is_reclaimed_from_the_youngest_borrowers() {
         harness.settle();
     }
     let actions = harness.take_actions();
-    let evicted: Vec<&String> = actions.iter().filter(|action| action.starts_with("evict")).collect();
+    let evicted: Vec<&String> =
+        actions.iter().filter(|action| action.starts_with("evict")).collect();
     assert_eq!(evicted, ["evict borrows-2", "evict borrows-3"]);
     assert_eq!([harness.node_of("own-0"), harness.node_of("own-1")], [Some("n"); 2]);
     assert_eq!(harness.reason("own-2").as_deref(), Some("NoRoom"), "no more than the guarantee");

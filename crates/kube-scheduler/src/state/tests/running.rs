@@ -130,7 +130,8 @@ fn an_eviction_that_is_always_refused_is_tried_seldom() {
         harness.settle();
         harness.pass(30_000);
     }
-    let evictions = harness.take_actions().into_iter().filter(|action| action == "evict low").count();
+    let evictions =
+        harness.take_actions().into_iter().filter(|action| action == "evict low").count();
     assert!((3..=8).contains(&evictions), "{evictions}");
     assert_eq!(harness.node_of("high"), None);
     harness.server.guarded.clear();

@@ -30,7 +30,8 @@ fn bound_pods_keep_their_gpus() {
         (Kind::Pod, pod("b", 1)),
     ]);
     harness.settle();
-    let binds = harness.take_actions().into_iter().filter(|action| action.starts_with("bind")).count();
+    let binds =
+        harness.take_actions().into_iter().filter(|action| action.starts_with("bind")).count();
     assert_eq!(binds, 1);
     harness.end("ours", "Succeeded");
     harness.end("theirs", "Succeeded");

@@ -3,12 +3,23 @@
 use agentaflow_api::job::{JobStatus, TaskState};
 use agentaflow_api::units::Stamp;
 
-use crate::store::{JobState, TaskAssignment};
+use agentaflow_api::link::TaskKey;
+
+use crate::store::{JobRow, JobState, TaskAssignment};
+
+impl JobRow {
+    /// Key of a task of the current attempt.
+    pub(crate) fn task_key(&self, task: u32) -> TaskKey {
+        let JobState { epoch, incarnation, .. } = self.state;
+        TaskKey { job: self.id, epoch, incarnation, task }
+    }
+}
 
 impl JobState {
     /// Starts the next attempt with these tasks.
-    pub(crate) fn begin_attempt(&mut self, tasks: Vec<TaskAssignment>) {
+    pub(crate) fn begin_attempt(&mut self, tasks: Vec<TaskAssignment>, incarnation: u32) {
         self.epoch += 1;
+        self.incarnation = incarnation;
         self.status = JobStatus::Scheduled;
         self.scheduled_at = Some(Stamp::now());
         self.tasks = tasks;

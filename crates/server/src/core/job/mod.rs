@@ -103,7 +103,7 @@ impl JobTable {
     pub(crate) fn new(rows: Vec<JobRow>, last_id: JobId) -> Self {
         let mut table = Self { last_id, ..Self::default() };
         for row in rows {
-            let bytes = spec_bytes(&row);
+            let bytes = job_bytes(&row);
             table.index(row, bytes);
         }
         table
@@ -152,8 +152,12 @@ impl JobTable {
 
     /// Task of the current attempt, if it is assigned to this node.
     pub(crate) fn task_on(&self, key: TaskKey, node: NodeId) -> Option<&TaskAssignment> {
-        let job = self.get(key.job).filter(|job| job.state.epoch == key.epoch)?;
+        let job = self.get(key.job).filter(|job| job.task_key(key.task) == key)?;
         job.state.tasks.iter().find(|task| task.task == key.task && task.node == node)
+    }
+
+    pub(crate) fn last_id(&self) -> JobId {
+        self.last_id
     }
 
     /// Id of the next job. An id that is not used is taken again.
@@ -290,9 +294,10 @@ impl JobTable {
     }
 }
 
-/// Size of a job's spec as JSON, the measure of its memory.
-pub(crate) fn spec_bytes(row: &JobRow) -> usize {
-    serde_json::to_vec(&row.spec).map_or(0, |json| json.len())
+/// Size of a job's spec as JSON and of its sealed secrets, the measure of its memory.
+pub(crate) fn job_bytes(row: &JobRow) -> usize {
+    let spec = serde_json::to_vec(&row.spec).map_or(0, |json| json.len());
+    spec + row.state.sealed.as_ref().map_or(0, String::len)
 }
 
 #[cfg(test)]
@@ -352,7 +357,7 @@ mod tests {
         };
         table.update(JobId(1), |state| state.tasks = vec![task]);
         assert_eq!(table.running_cost(ANA).at(Stamp(3000)).0, 2000);
-        let key = TaskKey { job: JobId(1), epoch: 0, task: 0 };
+        let key = TaskKey { job: JobId(1), epoch: 0, incarnation: 0, task: 0 };
         table.update_task(key, |task| task.state = TaskState::Ended);
         assert_eq!(table.running_cost(ANA), RunningCost::default());
     }

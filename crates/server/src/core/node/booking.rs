@@ -1,5 +1,7 @@
 //! Tasks on a node and the resources that they hold.
 
+use std::time::Instant;
+
 use agentaflow_api::ids::JobId;
 
 use crate::core::job::workload::DEFAULT_GRACE;
@@ -13,8 +15,10 @@ pub(crate) struct TaskRef {
 }
 
 /// Resources of a node that a task holds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct TaskBooking {
+    /// Time of the assignment, or of the start of the server.
+    pub(super) since: Instant,
     pub(super) gpus: Vec<GpuBooking>,
     pub(super) cpu_milli: u64,
     /// MiB.
@@ -39,6 +43,7 @@ impl TaskBooking {
             memory: grant.memory,
         };
         Self {
+            since: Instant::now(),
             gpus: task.grants.iter().map(gpu).collect(),
             cpu_milli: job.spec.cpu_cores_required.unwrap_or_default().0,
             memory: job.spec.memory_required.unwrap_or(0),

@@ -11,10 +11,12 @@ use agentaflow_engine::{Event, ForeignUse, GpuId};
 use super::DEFAULT_INTERVAL;
 use super::booking::{TaskBooking, TaskRef};
 use super::description::{KUBERNETES, closed_gpus, describe};
+use super::lease::LeaseTerms;
 use super::report::{EngineReport, GpuReadings, ReportedNode, RestoredNode};
 use crate::store::{HeartbeatRow, NodeRow};
 
-/// A node is lost after this many missed heartbeats, plus the time that its jobs may take to stop.
+/// A node is silent after this many missed heartbeats: it gets no new work. It is lost once its lease has expired and its jobs
+/// have had their time to stop.
 const MISSED_HEARTBEATS: u32 = 3;
 /// Delay with which a guardian may notice that a lease expired.
 const GUARDIAN_SLACK: Duration = Duration::from_secs(1);
@@ -23,6 +25,7 @@ const GUARDIAN_SLACK: Duration = Duration::from_secs(1);
 pub(crate) struct LiveNode {
     pub(super) row: NodeRow,
     liveness: Liveness,
+    lease: LeaseTerms,
     pub(super) stream: Option<AgentId>,
     /// The push endpoint answered the last probe.
     push_answers: bool,
@@ -75,7 +78,7 @@ pub(crate) enum Contact {
 }
 
 impl LiveNode {
-    pub(super) fn new(row: NodeRow) -> Self {
+    pub(super) fn new(row: NodeRow, lease: LeaseTerms) -> Self {
         let liveness = Liveness {
             last_contact: Instant::now(),
             heard: false,
@@ -87,6 +90,7 @@ impl LiveNode {
         Self {
             row,
             liveness,
+            lease,
             stream: None,
             push_answers: false,
             evacuating: false,
@@ -172,12 +176,18 @@ impl LiveNode {
         self.liveness.last_heartbeat
     }
 
-    /// Returns true if the node has been silent until its guardian has stopped all leased jobs: three intervals and the
-    /// longest grace of its jobs.
+    /// Length of the lease that a heartbeat renews now.
+    pub(crate) fn lease_length(&self) -> Duration {
+        self.lease.length(self.liveness.interval)
+    }
+
+    /// Returns true if the node has been silent until its guardian has stopped all leased jobs: the lease, an interval as
+    /// margin, and the longest grace of its jobs.
     pub(crate) fn lease_expired(&self) -> bool {
         let grace = self.tasks.values().map(|task| task.stop_grace).max().unwrap_or(0);
-        let patience = self.alive_for() + Duration::from_secs(grace.into()) + GUARDIAN_SLACK;
-        self.liveness.last_contact.elapsed() > patience
+        let interval = self.liveness.interval;
+        let margin = interval + Duration::from_secs(grace.into()) + GUARDIAN_SLACK;
+        Instant::now() > self.lease.end(self.liveness.last_contact, interval) + margin
     }
 
     /// Returns true if the node is silent and must be declared lost.
@@ -224,6 +234,16 @@ impl LiveNode {
         let mut jobs: Vec<JobId> = self.tasks.keys().map(|task| task.job).collect();
         jobs.dedup();
         jobs
+    }
+
+    /// Tasks that were assigned at least `age` ago.
+    pub(crate) fn tasks_older_than(&self, age: Duration) -> impl Iterator<Item = TaskRef> {
+        self.tasks.iter().filter(move |(_, task)| task.since.elapsed() >= age).map(|(key, _)| *key)
+    }
+
+    /// Returns true if the agent of the node receives messages now.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.stream.is_some() && self.is_alive()
     }
 
     pub(crate) fn add_task(&mut self, task: TaskRef, booking: TaskBooking) {

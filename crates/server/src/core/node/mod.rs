@@ -2,6 +2,7 @@
 
 mod booking;
 mod description;
+mod lease;
 mod live;
 mod report;
 mod view;
@@ -20,6 +21,7 @@ use crate::store::{AgentRow, HeartbeatRow, NodeRow};
 
 pub(crate) use booking::{TaskBooking, TaskRef};
 pub(crate) use description::{closed_gpus, engine_node, gpu_id, instances, price};
+pub(crate) use lease::LeaseTerms;
 pub(crate) use live::{Contact, LiveNode};
 pub(crate) use view::NodeView;
 
@@ -38,6 +40,7 @@ pub(crate) struct NodeTable {
     agents: BTreeMap<AgentId, AgentRow>,
     last_node: NodeId,
     last_agent: AgentId,
+    lease: LeaseTerms,
     /// Nodes whose view changed since the last publication; removed nodes included.
     stale: BTreeSet<NodeId>,
 }
@@ -48,9 +51,10 @@ impl NodeTable {
         agents: Vec<AgentRow>,
         last_node: NodeId,
         last_agent: AgentId,
+        lease: LeaseTerms,
     ) -> Self {
         let agents = agents.into_iter().map(|agent| (agent.id, agent)).collect();
-        let mut table = Self { agents, last_node, last_agent, ..Self::default() };
+        let mut table = Self { agents, last_node, last_agent, lease, ..Self::default() };
         for row in nodes {
             table.insert(row);
         }
@@ -69,6 +73,10 @@ impl NodeTable {
         for id in ids {
             self.apply_interval(id);
         }
+    }
+
+    pub(crate) fn lease(&self) -> LeaseTerms {
+        self.lease
     }
 
     pub(crate) fn get(&self, id: NodeId) -> Option<&LiveNode> {
@@ -126,7 +134,7 @@ impl NodeTable {
         match self.nodes.get_mut(&id) {
             Some(node) => node.set_row(row),
             None => {
-                self.nodes.insert(id, LiveNode::new(row));
+                self.nodes.insert(id, LiveNode::new(row, self.lease));
             }
         }
     }

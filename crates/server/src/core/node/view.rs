@@ -92,6 +92,7 @@ impl LiveNode {
             cordoned: row.cordoned,
             draining: row.draining,
             reachable: self.is_reachable(),
+            lease_ms: None,
             api_key: None,
             spec: spec.clone(),
         };
