@@ -46,6 +46,27 @@ pub(crate) fn mib(text: &str) -> Result<u64, String> {
     parse_mib(text).map_err(|error| error.to_string())
 }
 
+/// A limit that `none` switches off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit<T>(pub(crate) Option<T>);
+
+/// Parses an age, or `none`.
+pub(crate) fn age_limit(text: &str) -> Result<Limit<Duration>, String> {
+    limit(text, positive_duration)
+}
+
+/// Parses a size, or `none`, as bytes.
+pub(crate) fn size_limit(text: &str) -> Result<Limit<u64>, String> {
+    limit(text, |text| mib(text).map(|mib| mib << 20))
+}
+
+fn limit<T>(text: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Limit<T>, String> {
+    if text == "none" {
+        return Ok(Limit(None));
+    }
+    parse(text).map(|value| Limit(Some(value))).map_err(|error| format!("{error}, or none"))
+}
+
 /// Parses a number of CPU cores: `4`, `0.5`.
 pub(crate) fn cores(text: &str) -> Result<Cores, String> {
     thousandths(text, "cores").map(Cores)
@@ -158,6 +179,9 @@ mod tests {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
         assert!(positive_duration("0s").is_err());
+        assert_eq!(age_limit("2d"), Ok(Limit(Some(Duration::from_hours(48)))));
+        assert_eq!(size_limit("none"), Ok(Limit(None)));
+        assert_eq!(size_limit("1GiB"), Ok(Limit(Some(1 << 30))));
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod directory;
 pub mod http;
 pub mod logs;
 pub mod push;
+pub mod retention;
 pub mod secrets;
 pub mod serve;
 pub mod settings;

@@ -14,6 +14,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use agentaflow_api::ids::JobId;
 use agentaflow_api::link::TaskKey;
@@ -41,6 +42,15 @@ pub struct Piece {
     pub bytes: Vec<u8>,
     /// Current length of the log.
     pub len: u64,
+}
+
+/// Logs of one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobLogs {
+    pub job: JobId,
+    pub bytes: u64,
+    /// Time of the last write.
+    pub written: Stamp,
 }
 
 /// Maximum output of a job; the rest is dropped, and a line in the log records it.
@@ -149,6 +159,17 @@ impl LogStore {
         }
     }
 
+    /// Logs of all jobs.
+    pub async fn list(&self) -> io::Result<Vec<JobLogs>> {
+        let dir = self.dir.clone();
+        tokio::task::spawn_blocking(move || list(&dir)).await.map_err(io::Error::other)?
+    }
+
+    /// Bytes that are missing for the space that logs leave free on the disk.
+    pub fn missing_space(&self) -> u64 {
+        self.disk.missing(&self.dir)
+    }
+
     /// Deletes the logs of a job.
     pub async fn delete(&self, job: JobId) -> Result<(), LogError> {
         let folder = folder(&self.dir, job);
@@ -191,6 +212,30 @@ fn folder(dir: &Path, job: JobId) -> PathBuf {
 
 fn log_path(dir: &Path, job: JobId, task: u32) -> PathBuf {
     folder(dir, job).join(format!("{task}.log"))
+}
+
+fn list(dir: &Path) -> io::Result<Vec<JobLogs>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let job = entry.file_name().to_str().and_then(|name| name.parse::<JobId>().ok());
+        let Some(job) = job else { continue };
+        let mut logs = JobLogs { job, bytes: 0, written: Stamp(0) };
+        for file in std::fs::read_dir(entry.path())? {
+            // A file may be deleted meanwhile.
+            let Ok(found) = file?.metadata() else { continue };
+            let written = found.modified()?.duration_since(SystemTime::UNIX_EPOCH);
+            let written = written.map_or(0, |since| since.as_millis() as i64);
+            logs.bytes += found.len();
+            logs.written = logs.written.max(Stamp(written));
+        }
+        all.push(logs);
+    }
+    Ok(all)
 }
 
 /// Length of the log of each task.

@@ -21,6 +21,7 @@ use crate::core::Core;
 use crate::http::{App, service};
 use crate::logs::LogStore;
 use crate::push;
+use crate::retention;
 use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
 use crate::store::{self, StoreError};
@@ -118,8 +119,10 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     set_aside_unknown_logs(&logs, &core);
     let site = Site { listen: addr, public_hosts: settings.public_hosts.clone() };
     let auth = Auth::new(jwt, settings.rate);
+    let keep = settings.retention;
     let app = App::new(core.clone(), logs.clone(), auth, settings, site);
     let stopping = app.stopping.clone();
+    tokio::spawn(retention::run(core.clone(), logs.clone(), keep, stopping.clone()));
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
     let server = tokio::spawn(connections::serve(listener, service(app), stopping.clone()));
     Ok(Running {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
+use crate::retention::Retention;
+
 /// Settings of a server, from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -32,6 +34,8 @@ pub struct Settings {
     pub public_hosts: Vec<String>,
     /// Requests a second for each account, and the burst.
     pub rate: (u32, u32),
+    /// Limits of stored data.
+    pub retention: Retention,
     /// Notice in the state of the server, for example about simulated GPUs.
     pub notice: Option<String>,
 }
@@ -56,6 +60,7 @@ impl Settings {
             push_allow: Vec::new(),
             public_hosts: Vec::new(),
             rate: (500, 2000),
+            retention: Retention::default(),
             notice: None,
         }
     }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use agentaflow_api::Dollars;
 use agentaflow_engine::{MicroDollars, Span, Strategy};
+use agentaflow_server::retention::Retention;
 use agentaflow_server::serve;
 use agentaflow_server::settings::Settings;
 use anyhow::{Result, anyhow};
 
 use super::standalone::{self, LeaseArgs, termination_signal};
-use crate::amount;
+use crate::amount::{self, Limit};
 use crate::context::variable;
 use crate::failure::usage;
 use crate::logging::LogArgs;
@@ -60,9 +61,27 @@ pub(crate) struct Args {
     #[command(flatten)]
     lease: LeaseArgs,
     #[command(flatten)]
+    retention: RetentionArgs,
+    #[command(flatten)]
     billing: BillingArgs,
     #[command(flatten)]
     log: LogArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct RetentionArgs {
+    /// Delete ended jobs, their events and logs after this time; `none` keeps them. The ledger is always kept
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = amount::age_limit, help_heading = "Retention")]
+    keep_jobs: Limit<Duration>,
+    /// Delete logs of ended jobs after this time
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = amount::age_limit, help_heading = "Retention")]
+    keep_logs: Limit<Duration>,
+    /// Maximum size of all logs; the account with the most logs loses its oldest ones first
+    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = amount::size_limit, help_heading = "Retention")]
+    log_storage: Limit<u64>,
+    /// Maximum size of the jobs, events and logs of one account; beyond it, old logs are deleted and new jobs rejected
+    #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = amount::size_limit, help_heading = "Retention")]
+    account_storage: Limit<u64>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -109,6 +128,12 @@ fn settings(args: &Args) -> Result<Settings> {
     settings.public_hosts.clone_from(&args.public_host);
     settings.rate = (args.rate, args.rate.saturating_mul(4));
     settings.lease = args.lease.lease;
+    settings.retention = Retention {
+        jobs: args.retention.keep_jobs.0,
+        logs: args.retention.keep_logs.0,
+        log_bytes: args.retention.log_storage.0,
+        account_bytes: args.retention.account_storage.0,
+    };
     settings.budget_grace = Span(args.billing.budget_grace.as_millis() as u64);
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
     let price = &mut settings.default_price;

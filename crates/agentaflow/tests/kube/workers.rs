@@ -74,7 +74,14 @@ impl Fleet {
         let port = free_port();
         let data = share.file("data");
         let mut command = Command::new(PROGRAM);
-        command.args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"]);
+        command.args([
+            "server",
+            "--lease",
+            "1ms",
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+            "--data-dir",
+        ]);
         let server = Program::start(with_path(command, &data), &share.file("server.log"));
         wait_for("the server listens", async || TcpStream::connect(("127.0.0.1", port)).map(drop))
             .await;

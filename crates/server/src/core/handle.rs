@@ -1,6 +1,6 @@
 //! Interface of the core to the rest of the server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -276,6 +276,38 @@ impl Core {
 
     pub fn strategy(&self) -> &'static str {
         self.inner.lock().engine.scheduler().policy().strategy.name()
+    }
+
+    /// Jobs that have not ended.
+    pub fn live_jobs(&self) -> BTreeSet<JobId> {
+        self.inner.lock().jobs.iter().map(|job| job.id).collect()
+    }
+
+    /// Deletes ended jobs and their events.
+    pub(crate) async fn forget_jobs(&self, jobs: Vec<JobId>) -> Result<(), ApiError> {
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        self.change(|state| {
+            state.journal.write(Change::JobsGone(jobs));
+            Ok(())
+        })
+        .await
+    }
+
+    /// Deletes events of nodes from before this time.
+    pub(crate) async fn forget_events(&self, at: Stamp) -> Result<(), ApiError> {
+        self.change(|state| {
+            let last = state.journal.last_event();
+            state.journal.write(Change::EventsBefore { at, last });
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sets the accounts that may not submit jobs, because their data exceeds their storage.
+    pub(crate) fn set_full_accounts(&self, users: BTreeSet<UserId>) {
+        self.inner.lock().full_accounts = users;
     }
 
     /// Highest number of a job.

@@ -57,6 +57,11 @@ pub(crate) struct EventSubject {
 }
 
 impl Journal {
+    /// Highest number of an event.
+    pub(crate) fn last_event(&self) -> EventSeq {
+        self.last_event
+    }
+
     pub(crate) fn new(last_event: EventSeq) -> Self {
         Self { batch: Batch::default(), last_event, writing_since: None, closed: None }
     }

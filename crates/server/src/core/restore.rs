@@ -62,6 +62,7 @@ impl State {
             restore_engine(&jobs, &mut nodes, &queues, policy, memory.unwrap_or_default(), clock);
         let mut state = Self {
             incarnation: before.map_or_else(incarnation, |before| before.incarnation),
+            full_accounts: before.map(|before| before.full_accounts.clone()).unwrap_or_default(),
             ids: Ids(last),
             ledger: Ledger::new(loaded.accounts, last.ledger),
             journal: Journal::new(last.event),

@@ -3,10 +3,11 @@
 //! Each part has private fields and keeps its own invariants. The operations over several parts are in `submit.rs`,
 //! `stop.rs`, `place.rs`, `task_updates.rs`, `finish.rs`, `liveness.rs`, `registration.rs`, `admin.rs` and `budgets.rs`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use agentaflow_api::event::EventKind;
-use agentaflow_api::ids::{JobId, NodeId};
+use agentaflow_api::ids::{JobId, NodeId, UserId};
 use agentaflow_engine::Event;
 
 use super::engine_link::EngineLink;
@@ -29,6 +30,8 @@ pub(crate) struct State {
     pub(super) directory: SharedDirectory,
     /// Random number of this start of the server.
     pub(super) incarnation: u32,
+    /// Accounts whose stored data exceeds their storage.
+    pub(super) full_accounts: BTreeSet<UserId>,
     /// Last ids of users and credentials.
     pub(super) ids: Ids,
     pub(super) jobs: JobTable,

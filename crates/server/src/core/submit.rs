@@ -114,6 +114,14 @@ impl State {
 
     /// Bounds the memory that the live jobs of one account use.
     fn check_live_limits(&self, user: UserId, bytes: usize) -> Result<(), ApiError> {
+        if self.full_accounts.contains(&user) {
+            let limit = self.settings.retention.account_bytes.unwrap_or_default() >> 20;
+            let message = format!(
+                "jobs, events and logs of the account exceed its storage of {limit} MiB; wait until old jobs are \
+                 deleted, or ask an admin for a larger `--account-storage`"
+            );
+            return Err(ApiError::too_many(message, 300));
+        }
         let live = self.jobs.live_jobs(user);
         if live.count < MAX_LIVE_JOBS && live.bytes + bytes <= MAX_LIVE_BYTES {
             return Ok(());

@@ -35,6 +35,13 @@ impl Disk {
         self.check(dir, Instant::now())
     }
 
+    /// Bytes that are missing for twice the space that logs leave free; 0 unless the disk is nearly full.
+    pub(super) fn missing(&self, dir: &Path) -> u64 {
+        let Some((free, all)) = (self.look)(dir) else { return 0 };
+        let kept = KEPT_FREE.min(all / 20);
+        if free < kept { 2 * kept - free } else { 0 }
+    }
+
     fn check(&self, dir: &Path, now: Instant) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match *seen {

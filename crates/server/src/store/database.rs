@@ -17,8 +17,8 @@ use super::read::{self, Cause, Cells};
 use super::records::{IdempotencyRow, JobRow};
 use super::sql::{Dialect, Sql};
 use super::{
-    Change, EventFilter, JobFilter, LastIds, LedgerFilter, Loaded, Store, StoreError, UsageBy,
-    write,
+    Change, EndedFilter, EventFilter, JobFilter, LastIds, LedgerFilter, Loaded, Store, StoreError,
+    StoredBytes, UsageBy, write,
 };
 
 /// A database with one connection for writes and a pool for reads.
@@ -224,6 +224,27 @@ impl<B: Backend> Store for Database<B> {
         let sql = read::count_jobs(B::DIALECT, filter);
         let counts = self.rows("count jobs", sql, |row| row.int(0)).await?;
         Ok(counts.first().map_or(0, |count| count.unsigned_abs()))
+    }
+
+    async fn ended_jobs(&self, filter: &EndedFilter) -> Result<Vec<JobRow>, StoreError> {
+        self.rows("list ended jobs", read::ended_jobs(B::DIALECT, filter), read::job_row).await
+    }
+
+    async fn owners(&self, jobs: &[JobId]) -> Result<Vec<(JobId, UserId)>, StoreError> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let owner =
+            |row: &<B::Connection as Driver>::Row| Ok((JobId(row.int(0)?), UserId(row.int(1)?)));
+        self.rows("look up owners", read::owners(B::DIALECT, jobs), owner).await
+    }
+
+    async fn stored_bytes(&self) -> Result<Vec<StoredBytes>, StoreError> {
+        let stored = |row: &<B::Connection as Driver>::Row| {
+            let bytes = row.int(1)?.unsigned_abs();
+            Ok(StoredBytes { user: UserId(row.int(0)?), bytes })
+        };
+        self.rows("measure records", read::stored_bytes(B::DIALECT), stored).await
     }
 
     async fn events(&self, filter: &EventFilter) -> Result<Vec<Event>, StoreError> {

@@ -90,6 +90,13 @@ pub enum Change {
     Idempotency(Box<IdempotencyRow>),
     /// Deletes idempotency keys from before this time.
     IdempotencyBefore(Stamp),
+    /// Deletes ended jobs with their events and idempotency keys. Ledger entries stay.
+    JobsGone(Vec<JobId>),
+    /// Deletes events without a job from before this time. `last` is the highest number of an event.
+    EventsBefore {
+        at: Stamp,
+        last: EventSeq,
+    },
     /// Value by name.
     Meta(&'static str, String),
 }
@@ -140,6 +147,23 @@ pub struct JobFilter {
     pub before: Option<JobId>,
     pub skip: u64,
     pub limit: u64,
+}
+
+/// Filter of a list of ended jobs, oldest first.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedFilter {
+    /// Only created before this time.
+    pub created_before: Stamp,
+    /// Only with a higher number (a cursor).
+    pub after: JobId,
+    pub limit: u64,
+}
+
+/// Bytes that the records of a user occupy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredBytes {
+    pub user: UserId,
+    pub bytes: u64,
 }
 
 /// Filter of a list of events, oldest first.
@@ -202,6 +226,12 @@ pub trait Store: Send + Sync + 'static {
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<JobRow>, StoreError>;
     /// Number of matching jobs, without paging.
     async fn count_jobs(&self, filter: &JobFilter) -> Result<u64, StoreError>;
+    /// Ended jobs, oldest first.
+    async fn ended_jobs(&self, filter: &EndedFilter) -> Result<Vec<JobRow>, StoreError>;
+    /// Owners of these jobs; unknown jobs are left out.
+    async fn owners(&self, jobs: &[JobId]) -> Result<Vec<(JobId, UserId)>, StoreError>;
+    /// Size of the jobs and events of each user.
+    async fn stored_bytes(&self) -> Result<Vec<StoredBytes>, StoreError>;
     /// Events, oldest first.
     async fn events(&self, filter: &EventFilter) -> Result<Vec<Event>, StoreError>;
     /// Ledger entries, newest first.

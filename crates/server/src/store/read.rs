@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::records::{AccountRow, IdempotencyRow, JobRow, NodeRow};
 use super::sql::{Dialect, Sql, Value, like};
-use super::{EventFilter, JobFilter, LedgerFilter, UsageBy};
+use super::{EndedFilter, EventFilter, JobFilter, LedgerFilter, UsageBy};
 
 /// Cause of a failed read.
 pub(super) type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -74,6 +74,38 @@ pub(super) fn count_jobs(dialect: Dialect, filter: &JobFilter) -> Sql {
     let mut sql = Sql::new(dialect, "SELECT COUNT(*) FROM jobs");
     job_conditions(&mut sql, filter);
     sql
+}
+
+/// Ended jobs, oldest first.
+pub(super) fn ended_jobs(dialect: Dialect, filter: &EndedFilter) -> Sql {
+    let mut sql = Sql::new(dialect, &format!("SELECT {JOB_COLUMNS} FROM jobs"));
+    sql.and("id > ").bind(filter.after);
+    sql.and("created_at < ").bind(filter.created_before);
+    sql.and("status NOT IN ('pending', 'scheduled', 'running')");
+    sql.push(" ORDER BY id LIMIT ").bind(filter.limit);
+    sql
+}
+
+/// Number and owner of these jobs.
+pub(super) fn owners(dialect: Dialect, jobs: &[JobId]) -> Sql {
+    let mut sql = Sql::new(dialect, "SELECT id, user_id FROM jobs");
+    sql.and("id IN ").bind_row(jobs.iter().map(|id| Value::from(*id)));
+    sql
+}
+
+/// User and bytes.
+pub(super) fn stored_bytes(dialect: Dialect) -> Sql {
+    let length = |column: &str| format!("LENGTH(CAST({column} AS TEXT))");
+    let text = format!(
+        "SELECT user_id, CAST(SUM(bytes) AS BIGINT) FROM ( \
+         SELECT user_id, {} + {} AS bytes FROM jobs UNION ALL \
+         SELECT user_id, LENGTH(message) + {} AS bytes FROM events WHERE user_id IS NOT NULL \
+         ) AS records GROUP BY user_id",
+        length("spec"),
+        length("state"),
+        length("data")
+    );
+    Sql::new(dialect, &text)
 }
 
 fn job_conditions(sql: &mut Sql, filter: &JobFilter) {

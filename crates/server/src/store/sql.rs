@@ -216,11 +216,7 @@ pub(super) fn in_rows<T>(
     values: impl Fn(&T) -> Result<Vec<Value>, serde_json::Error>,
 ) -> Result<Vec<Sql>, serde_json::Error> {
     let mut statements = Vec::new();
-    let mut rest = rows;
-    while !rest.is_empty() {
-        let count = MOST_ROWS.min(1 << rest.len().ilog2());
-        let (now, later) = rest.split_at(count);
-        rest = later;
+    for now in in_powers_of_two(rows) {
         let mut sql = Sql::new(dialect, head);
         for (at, row) in now.iter().enumerate() {
             if at > 0 {
@@ -232,6 +228,17 @@ pub(super) fn in_rows<T>(
         statements.push(sql);
     }
     Ok(statements)
+}
+
+/// Splits rows into parts of known sizes, at most [`MOST_ROWS`] each.
+pub(super) fn in_powers_of_two<T>(rows: &[T]) -> impl Iterator<Item = &[T]> {
+    let mut rest = rows;
+    std::iter::from_fn(move || {
+        let count = MOST_ROWS.min(1 << rest.len().checked_ilog2()?);
+        let (now, later) = rest.split_at(count);
+        rest = later;
+        Some(now)
+    })
 }
 
 /// Pattern for `LIKE … ESCAPE '\'` that matches this text anywhere.

@@ -16,7 +16,7 @@ use super::records::{
     AgentRow, CredentialRow, HeartbeatRow, IdempotencyRow, JobRow, JobState, NodeRow, QueueRow,
     UserRow,
 };
-use super::sql::{Dialect, Sql, Value, in_rows};
+use super::sql::{Dialect, Sql, Value, in_powers_of_two, in_rows};
 use super::{Change, read};
 
 type Made<T> = Result<T, serde_json::Error>;
@@ -84,6 +84,11 @@ impl<'a> Batch<'a> {
             Change::QueueGone(name) => self.remove("queues", "name = ", name),
             Change::Idempotency(row) => self.idempotency(row),
             Change::IdempotencyBefore(at) => self.remove("idempotency", "at < ", *at),
+            Change::JobsGone(jobs) => self.jobs_gone(jobs),
+            Change::EventsBefore { at, last } => {
+                self.remove("events", "job_id IS NULL AND at < ", *at);
+                self.remember_gone("events", *last);
+            }
             Change::Meta(name, value) => {
                 self.put("meta", "name", &["value"], [Value::from(*name), value.into()]);
             }
@@ -125,9 +130,27 @@ impl<'a> Batch<'a> {
         self.rare.push(sql);
     }
 
+    fn jobs_gone(&mut self, jobs: &[JobId]) {
+        for (table, column) in [("jobs", "id"), ("events", "job_id"), ("idempotency", "job_id")] {
+            for some in in_powers_of_two(jobs) {
+                let mut sql = Sql::new(self.dialect, &format!("DELETE FROM {table}"));
+                let ids = some.iter().map(|id| Value::from(*id));
+                sql.and(&format!("{column} IN ")).bind_row(ids);
+                self.rare.push(sql);
+            }
+        }
+        if let Some(last) = jobs.iter().max() {
+            self.remember_gone("jobs", *last);
+        }
+    }
+
     /// Deletes a record and remembers that its id was used.
     fn gone(&mut self, table: &str, id: impl Into<Value> + Copy) {
         self.remove(table, "id = ", id);
+        self.remember_gone(table, id);
+    }
+
+    fn remember_gone(&mut self, table: &str, id: impl Into<Value>) {
         let mut sql = Sql::new(self.dialect, "INSERT INTO gone (name, id) VALUES ");
         sql.bind_row([Value::from(table), id.into()])
             .push(" ON CONFLICT (name) DO UPDATE SET id = excluded.id WHERE gone.id < excluded.id");

@@ -12,8 +12,8 @@ use agentaflow_api::job::JobStatus;
 use agentaflow_api::node::Heartbeat;
 use agentaflow_server::core::NodeRef;
 use agentaflow_server::store::{
-    Change, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded, Store,
-    StoreError, UsageBy,
+    Change, EndedFilter, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded,
+    Store, StoreError, StoredBytes, UsageBy,
 };
 
 use crate::rig::{INTERVAL, Rig, ended, running, spec};
@@ -50,6 +50,15 @@ impl Store for Faulty {
     }
     async fn count_jobs(&self, filter: &JobFilter) -> Result<u64, StoreError> {
         self.inner.count_jobs(filter).await
+    }
+    async fn ended_jobs(&self, filter: &EndedFilter) -> Result<Vec<JobRow>, StoreError> {
+        self.inner.ended_jobs(filter).await
+    }
+    async fn owners(&self, jobs: &[JobId]) -> Result<Vec<(JobId, UserId)>, StoreError> {
+        self.inner.owners(jobs).await
+    }
+    async fn stored_bytes(&self) -> Result<Vec<StoredBytes>, StoreError> {
+        self.inner.stored_bytes().await
     }
     async fn events(&self, filter: &EventFilter) -> Result<Vec<Event>, StoreError> {
         self.inner.events(filter).await

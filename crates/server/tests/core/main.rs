@@ -4,4 +4,5 @@ mod faults;
 mod jobs;
 mod money;
 mod nodes;
+mod retention;
 mod rig;

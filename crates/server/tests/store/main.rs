@@ -10,6 +10,7 @@ mod money;
 mod owner;
 mod place;
 mod records;
+mod retention;
 
 use place::Place;
 
@@ -59,6 +60,8 @@ checks! {
     money::usage_is_summed_up_by_user_queue_node_day_and_job,
     money::sums_are_exact_beyond_64_bits,
     money::accounts_have_a_balance_and_monthly_spending,
+    retention::ended_jobs_are_deleted_with_their_events_and_the_ledger_stays,
+    retention::records_of_each_user_are_measured,
     owner::a_second_server_is_refused_with_a_message,
     owner::everything_is_there_after_opening_again,
     owner::a_closed_store_fails_and_does_not_hang,

@@ -12,6 +12,9 @@ use agentaflow_engine::{
 use super::LiveNode;
 use crate::store::{NodeOverrides, NodeRow};
 
+/// Tasks at once on a node that names no limit. Each live task costs the agent and its guardian memory and processes.
+const MAX_TASKS: u32 = 1_000;
+
 /// Amount of a runtime resource: tasks of a runtime are not limited by count.
 const PLENTY: u64 = 1 << 30;
 /// Foreign use of up to 1/10 of a device only makes the device smaller.
@@ -137,7 +140,9 @@ pub(crate) fn engine_node(
     node.cpu = MilliCpu(spec.cpu_cores.0);
     node.memory = MiB(spec.memory_total);
     node.storage = MiB(spec.storage_total.saturating_mul(1024));
-    node.max_tasks = (spec.max_concurrent_jobs > 0).then_some(spec.max_concurrent_jobs);
+    // Jobs that request no resources are limited by nothing else.
+    let limit = Some(spec.max_concurrent_jobs).filter(|limit| *limit > 0);
+    node.max_tasks = Some(limit.unwrap_or(MAX_TASKS));
     node.device_selection = DeviceSelection::Engine;
     node.whole_gpus_only = runtimes.contains(&KUBERNETES);
     node.price = price(spec);
