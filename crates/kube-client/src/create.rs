@@ -97,8 +97,9 @@ fn explained(error: kube::Error, kind: &str) -> Failure {
 }
 
 fn unknown(types: &TypeMeta) -> Failure {
-    Failure::refused(format!(
+    let message = format!(
         "this cluster does not know {} of {}: check `apiVersion` and `kind`",
         types.kind, types.api_version
-    ))
+    );
+    Failure::Refused { message, fields: vec!["apiVersion".to_owned()] }
 }
