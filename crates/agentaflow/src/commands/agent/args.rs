@@ -69,7 +69,7 @@ pub(crate) struct Args {
         help_heading = "Jobs"
     )]
     pub(super) docker_socket: PathBuf,
-    /// Maximum number of concurrent jobs [default: MAX_CONCURRENT_JOBS, else unlimited]
+    /// Maximum number of concurrent jobs [default: MAX_CONCURRENT_JOBS, else 1000]
     #[arg(long, value_name = "NUMBER", help_heading = "Jobs")]
     pub(super) max_jobs: Option<u32>,
     /// Maximum grace period between SIGTERM and SIGKILL
