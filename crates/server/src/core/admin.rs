@@ -126,7 +126,9 @@ impl State {
         agent.capabilities = update.capabilities.unwrap_or(agent.capabilities);
         agent.updated_at = Stamp::now();
         self.journal.write(Change::Agent(Box::new(agent.clone())));
+        let node = agent.node_id;
         self.nodes.put_agent(agent);
+        self.report_node(node);
     }
 
     /// Creates or replaces a queue; true if it is new.

@@ -82,10 +82,15 @@ impl State {
 
     fn set_gate(&mut self, id: JobId, gate: Option<BudgetShortfall>) {
         let Some(job) = self.jobs.get(id) else { return };
-        if job.state.gate.is_some() == gate.is_some() {
+        if job.state.gate == gate {
             return;
         }
+        let changes_start = job.state.gate.is_some() != gate.is_some();
         self.jobs.update(id, |state| state.gate.clone_from(&gate));
+        // The engine knows no amounts.
+        if !changes_start {
+            return;
+        }
         let gate = gate.map(|short| Gate::Budget(short.owner));
         self.engine.apply(Event::GateChanged { workload: workload_id(id), gate });
     }

@@ -44,4 +44,5 @@ pub use handle::{Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, Stream
 pub use journal::AgentMessage;
 pub use ledger::AccountSummary;
 pub use pending_reasons::PendingReasons;
+pub(crate) use node::{JobAnswer, PushReach};
 pub(crate) use push_agents::PushNode;

@@ -88,6 +88,9 @@ impl State {
         spec.runtime = Some(spec.effective_runtime());
         spec.docker_tag =
             spec.docker_image.is_some().then(|| spec.docker_tag.unwrap_or("latest".into()));
+        if spec.input_data.is_null() {
+            spec.input_data = serde_json::json!({});
+        }
         spec.job_type = Some(spec.job_type.unwrap_or_else(|| "gpu_inference".to_owned()));
         let id = self.jobs.next_id();
         let secret_names = secret_env.keys().cloned().collect();

@@ -12,7 +12,7 @@ use agentaflow_engine::Event;
 use agentaflow_explain::{End, find_cause};
 
 use super::job::workload::workload_id;
-use super::node::TaskRef;
+use super::node::{LiveNode, TaskRef};
 use super::pricing::{self, Allocation};
 use super::state::State;
 use super::stop::requeues;
@@ -239,6 +239,7 @@ impl State {
             ..Ended::default()
         };
         let node = task.node;
+        let exit_code = update.exit_code.filter(|code| *code != 0);
         let update = match status {
             JobStatus::Running => TaskUpdate::Running { started_at: Stamp::now() },
             JobStatus::Completed => {
@@ -246,7 +247,7 @@ impl State {
                 TaskUpdate::Ended(Box::new(ended))
             }
             JobStatus::Failed => {
-                ended.exit_code = Some(1);
+                ended.exit_code = exit_code.or(Some(1));
                 let message = update
                     .error_message
                     .unwrap_or_else(|| "the agent reported a failure without a message".to_owned());
@@ -262,6 +263,7 @@ impl State {
                 return Err(illegal_transition(present, status));
             }
         };
+        self.nodes.update(node, LiveNode::record_sign);
         self.apply_task_update(node, Report { key, update });
         Ok(())
     }
