@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
+use crate::core::WallClock;
+
 /// Settings of a server, from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -28,6 +30,8 @@ pub struct Settings {
     pub rate: (u32, u32),
     /// Notice in the state of the server, for example about simulated GPUs.
     pub notice: Option<String>,
+    /// Source of the time at the start of the server.
+    pub wall_clock: WallClock,
 }
 
 impl Settings {
@@ -49,6 +53,7 @@ impl Settings {
             public_hosts: Vec::new(),
             rate: (500, 2000),
             notice: None,
+            wall_clock: WallClock::default(),
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::original_worker::{INTERVAL, OriginalWorker};
 const LONG_SILENCE: Duration = Duration::from_secs(3 * INTERVAL + 9);
 
 fn submit(cluster: &Cluster, more: Value) -> i64 {
-    let mut job = json!({"docker_image": "busybox", "gpu_memory_required": 1024, "stop_grace_seconds": 0});
+    let mut job =
+        json!({"docker_image": "busybox", "gpu_memory_required": 1024, "stop_grace_seconds": 0});
     job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     cluster.post("/gpu-workers/jobs/", &job).ok()["id"].as_i64().unwrap()
 }
@@ -40,7 +41,10 @@ fn a_worker_that_blocks_while_a_job_runs_keeps_the_job_and_the_result_is_billed(
     assert_eq!(other.submitted(), Vec::<i64>::new(), "the job runs once");
     worker.end_container(0, "epoch 1\ndone\n");
     let job = cluster.wait_for_status(id, "completed");
-    assert_eq!((&job["attempt"], &job["exit_code"], &job["assigned_gpu_id"]), (&json!(1), &json!(0), &json!(0)));
+    assert_eq!(
+        (&job["attempt"], &job["exit_code"], &job["assigned_gpu_id"]),
+        (&json!(1), &json!(0), &json!(0))
+    );
     let seconds = job["duration_seconds"].as_f64().unwrap();
     assert!(seconds >= LONG_SILENCE.as_secs_f64(), "{job:#}");
     // One GPU at $36 an hour, of which the job has 1024 of 24564 MiB: 42 thousandths.
@@ -73,7 +77,10 @@ fn a_restarted_worker_ends_the_jobs_that_it_forgot() {
         } else {
             let job = cluster.wait_for_status(id, "failed");
             assert_eq!(job["end_reason"], "NodeLost", "{job:#}");
-            assert!(job["error_message"].as_str().unwrap().contains("does not know the job"), "{job:#}");
+            assert!(
+                job["error_message"].as_str().unwrap().contains("does not know the job"),
+                "{job:#}"
+            );
             assert!((1.0..8.0).contains(&job["duration_seconds"].as_f64().unwrap()), "{job:#}");
             assert!(job["cost"].as_f64().unwrap() > 0.0, "billed up to the last sign of life");
             assert_eq!(node(&cluster, "one")["current_jobs"], 0, "the slot is free");

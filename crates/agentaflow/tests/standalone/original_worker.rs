@@ -175,9 +175,13 @@ impl Shared {
             let job: Option<i64> = path.strip_prefix("/jobs/").and_then(|id| id.parse().ok());
             let running = self.running.lock().unwrap();
             let (status, answer) = match (method.as_str(), job) {
-                ("POST", _) if !running.is_empty() => (429, json!({"detail": "Maximum concurrent jobs reached"})),
+                ("POST", _) if !running.is_empty() => {
+                    (429, json!({"detail": "Maximum concurrent jobs reached"}))
+                }
                 ("POST", _) => (200, json!({"message": "submitted for execution"})),
-                ("GET", Some(id)) if running.contains(&id) => (200, json!({"job_id": id, "status": "running"})),
+                ("GET", Some(id)) if running.contains(&id) => {
+                    (200, json!({"job_id": id, "status": "running"}))
+                }
                 ("GET", Some(id)) => (200, json!({"job_id": id, "status": "not_found"})),
                 ("DELETE", _) => (404, json!({"detail": "Job not found"})),
                 _ => (200, json!({"status": "healthy"})),

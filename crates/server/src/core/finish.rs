@@ -142,9 +142,10 @@ impl State {
             _ => EventKind::Failed,
         };
         let text = message.clone().unwrap_or_else(|| reason.to_string());
+        let now = self.now();
         let finished = self.jobs.update(id, |state| {
             state.status = status;
-            state.completed_at = Some(Stamp::now());
+            state.completed_at = Some(now);
             state.end_reason = Some(reason);
             state.error_message = message.filter(|_| status != JobStatus::Completed);
             if status == JobStatus::Completed {

@@ -19,8 +19,8 @@ pub(crate) fn show_job(
     username: Option<String>,
     pending: Option<PendingReason>,
     published: &Published,
+    now: Stamp,
 ) -> Job {
-    let now = Stamp::now();
     let running = RunningCost::of_job(&row).at(now);
     let price_per_hour = matches!(row.state.status, JobStatus::Scheduled | JobStatus::Running)
         .then(|| dollars(pricing::hourly_cost(&row)));

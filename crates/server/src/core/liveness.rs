@@ -11,7 +11,8 @@ use crate::store::Change;
 impl State {
     /// Records a heartbeat. Nothing is written for it; [`State::save_heartbeats`] does so at intervals.
     pub(super) fn record_heartbeat(&mut self, id: NodeId, heartbeat: Heartbeat) {
-        let was_lost = self.nodes.update(id, |node| node.record_heartbeat(heartbeat));
+        let now = self.now();
+        let was_lost = self.nodes.update(id, |node| node.record_heartbeat(heartbeat, now));
         if was_lost == Some(true) {
             let name = self.nodes.name(id);
             self.node_event(
@@ -43,7 +44,8 @@ impl State {
     pub(super) fn connect_node(&mut self, id: NodeId, contact: Contact) {
         let is_lost = |state: &Self| state.nodes.get(id).is_some_and(LiveNode::is_lost);
         let was_lost = is_lost(self);
-        self.nodes.update(id, |node| node.connect(contact));
+        let now = self.now();
+        self.nodes.update(id, |node| node.connect(contact, now));
         if was_lost && !is_lost(self) {
             let message = format!("node `{}` accepts connections again", self.nodes.name(id));
             self.node_event(id, EventKind::NodeBack, message);

@@ -55,14 +55,14 @@ impl State {
     }
 
     pub(super) fn push_work(&self, node: NodeId) -> PushWork {
-        let mut work = PushWork::default();
+        let (mut work, now) = (PushWork::default(), self.now());
         let jobs = self.nodes.get(node).map(LiveNode::jobs).unwrap_or_default();
         for job in jobs.into_iter().filter_map(|job| self.jobs.get(job)) {
             if job.state.stopping.is_some() {
                 work.stops.extend(stops(job, None).into_iter().map(|stop| stop.stop));
                 continue;
             }
-            let age = ms_since_placement(job);
+            let age = ms_since_placement(job, now);
             for task in &job.state.tasks {
                 let key = TaskKey { job: job.id, epoch: job.state.epoch, task: task.task };
                 match task.state {
@@ -79,7 +79,8 @@ impl State {
 
     /// Returns true if a push agent that does not know this job has ended it, and not merely accepted it.
     pub(super) fn is_settled(&self, id: JobId) -> bool {
-        self.jobs.get(id).is_none_or(|job| ms_since_placement(job) > SETTLE_MS)
+        let now = self.now();
+        self.jobs.get(id).is_none_or(|job| ms_since_placement(job, now) > SETTLE_MS)
     }
 
     /// Records the answer of a push agent to the question for a task. A task that the agent does not have, because it
@@ -159,10 +160,11 @@ impl State {
     /// Stops jobs of push agents after their timeout. The agents enforce it themselves; one that forgot a job would keep
     /// the job's resources forever.
     pub(super) fn stop_overdue_pushes(&mut self) {
+        let now = self.now();
         let overdue = |job: &&JobRow| {
             let timeout = job.spec.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT_SECONDS);
             let allowed = timeout.saturating_mul(1000).saturating_add(grace_ms(&job.spec));
-            job.state.stopping.is_none() && ms_since_placement(job) > allowed + CONFIRM_MS
+            job.state.stopping.is_none() && ms_since_placement(job, now) > allowed + CONFIRM_MS
         };
         let push = self.nodes.iter().filter(|node| node.is_push() && node.has_tasks());
         let jobs = push.flat_map(LiveNode::jobs).filter_map(|job| self.jobs.get(job));
@@ -196,7 +198,7 @@ fn waits_for_push_node(job: &JobRow) -> bool {
     job.spec.on_node_lost.unwrap_or(OnNodeLost::Wait) == OnNodeLost::Wait
 }
 
-fn ms_since_placement(job: &JobRow) -> u64 {
-    let elapsed = job.state.scheduled_at.map_or(0, |at| Stamp::now().0.saturating_sub(at.0));
+fn ms_since_placement(job: &JobRow, now: Stamp) -> u64 {
+    let elapsed = job.state.scheduled_at.map_or(0, |at| now.0.saturating_sub(at.0));
     elapsed.max(0) as u64
 }

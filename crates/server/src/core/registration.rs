@@ -8,7 +8,7 @@ use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_api::node::{NodeRegistration, NodeSpec, PriceSource};
-use agentaflow_api::units::{Dollars, Secret, Stamp};
+use agentaflow_api::units::{Dollars, Secret};
 use agentaflow_engine::{MicroDollars, Price};
 
 use super::node::{Contact, LiveNode, engine_node};
@@ -71,7 +71,7 @@ impl State {
         } else {
             "gpu_instances"
         };
-        let now = Stamp::now();
+        let now = self.now();
         let old = match known {
             Some(row) => row,
             None => NodeRow {
@@ -142,7 +142,7 @@ impl State {
         self.check_agent_identity(&registration.agent_id, node)?;
         let key = auth::mint(CredentialKind::Agent, &registration.agent_id)?;
         let old = self.nodes.agent_named(&registration.agent_id);
-        let now = Stamp::now();
+        let now = self.now();
         let row = AgentRow {
             id: old.map_or_else(|| self.nodes.next_agent_id(), |old| old.id),
             created_at: old.map_or(now, |old| old.created_at),

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobStatus, TaskState};
+use agentaflow_api::units::Stamp;
 use agentaflow_engine::{
     Gate, GpuAllocation, NodeSnapshot, Policy, Queue, QueueSnapshot, Scheduler, Snapshot,
     TaskSnapshot, Time, Workload, WorkloadPhase, WorkloadSnapshot,
 };
 
-use super::engine_link::{Clock, EngineLink};
+use super::clock::Clock;
+use super::engine_link::EngineLink;
 use super::handle::Ids;
 use super::job::JobTable;
 use super::job::workload::workload;
@@ -22,10 +24,12 @@ use super::state::State;
 use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::Keyring;
 use crate::settings::Settings;
-use crate::store::{JobRow, Loaded, QueueRow, TaskAssignment};
+use crate::store::{Change, JobRow, JobState, Loaded, QueueRow, TaskAssignment};
 
 /// Key of the engine's own memory (cursor, decayed usage) in the store.
 pub(super) const ENGINE_MEMORY: &str = "engine";
+/// Key of the step of the wall clock during the last run, in the store.
+pub(super) const CLOCK_STEP: &str = "clock_step";
 /// Key of the strategy in the store.
 pub(super) const STRATEGY: &str = "strategy";
 
@@ -35,27 +39,29 @@ impl State {
         settings: Arc<Settings>,
         secrets: Arc<Keyring>,
         directory: SharedDirectory,
-        loaded: Loaded,
+        mut loaded: Loaded,
+        clock: Clock,
         before: Option<&Self>,
     ) -> Self {
         let last = loaded.last;
+        let step = if before.is_none() { clock_step(&loaded) } else { 0 };
+        shift_times(&mut loaded, step);
         directory.replace(Directory::new(loaded.users, loaded.credentials));
         let jobs = JobTable::new(loaded.jobs, last.job);
-        let queues = QueueTable::new(loaded.queues);
+        let queues = QueueTable::new(loaded.queues, &directory.read());
         let mut nodes = NodeTable::new(loaded.nodes, loaded.agents, last.node, last.agent);
         nodes.keep_liveness(before.map(|before| &before.nodes));
         book_tasks(&jobs, &mut nodes);
         let mut policy = settings.policy.clone();
         let strategy = loaded.meta.get(STRATEGY).and_then(|name| name.parse().ok());
         policy.strategy = strategy.unwrap_or(policy.strategy);
-        let clock = before.map_or_else(Clock::new, |before| before.engine.clock());
         let memory =
             loaded.meta.get(ENGINE_MEMORY).and_then(|text| serde_json::from_str(text).ok());
         let scheduler =
             restore_engine(&jobs, &mut nodes, &queues, policy, memory.unwrap_or_default(), clock);
         let mut state = Self {
             ids: Ids(last),
-            ledger: Ledger::new(loaded.accounts, last.ledger),
+            ledger: Ledger::new(loaded.accounts, last.ledger, clock.stamp()),
             journal: Journal::new(last.event),
             engine: EngineLink::new(scheduler, clock),
             settings,
@@ -66,8 +72,36 @@ impl State {
             queues,
         };
         state.reseal_secrets();
+        if step != 0 {
+            state.save_shifted_times();
+        }
         state
     }
+
+    /// Writes the times of all live jobs, which moved with the wall clock.
+    fn save_shifted_times(&mut self) {
+        for id in self.jobs.iter().map(|job| job.id).collect::<Vec<_>>() {
+            self.jobs.update(id, |_| ());
+        }
+        self.journal.write(Change::Meta(CLOCK_STEP, "0".to_owned()));
+    }
+}
+
+/// Milliseconds by which the wall clock was set forward during the last run.
+fn clock_step(loaded: &Loaded) -> i64 {
+    loaded.meta.get(CLOCK_STEP).and_then(|step| step.parse().ok()).unwrap_or(0)
+}
+
+/// Moves the times from which live jobs are billed by a step of the wall clock: this run counts from the wall clock as
+/// it is now.
+fn shift_times(loaded: &mut Loaded, step: i64) {
+    let shift = |at: &mut Option<Stamp>| *at = at.map(|at| Stamp(at.0.saturating_add(step)));
+    for JobRow { state, .. } in &mut loaded.jobs {
+        let JobState { scheduled_at, started_at, warned_at, failed_at, tasks, .. } = state;
+        [scheduled_at, started_at, warned_at, failed_at].into_iter().for_each(shift);
+        tasks.iter_mut().for_each(|task| shift(&mut task.started_at));
+    }
+    loaded.nodes.iter_mut().for_each(|node| shift(&mut node.last_heartbeat));
 }
 
 /// Books the live tasks of all jobs on their nodes.

@@ -102,7 +102,7 @@ impl State {
         } else {
             None
         };
-        let now = Stamp::now();
+        let now = self.now();
         Ok(JobRow {
             id,
             user_id: by.user.id,
@@ -149,8 +149,7 @@ impl State {
             ApiError::invalid("queue", format!("Queue `{name}` not found; see GET /queues"))
                 .about(ResourceKind::Queue, Some(name.to_owned()))
         })?;
-        let open = queue.spec.users.is_empty() || queue.spec.users.contains(&by.user.username);
-        if !open && !admin {
+        if !queue.is_open_to(&by.user) && !admin {
             return Err(ApiError::forbidden(format!("queue `{name}` is not open to you")));
         }
         Ok(name.to_owned())

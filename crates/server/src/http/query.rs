@@ -1,12 +1,12 @@
 //! Rejection of query parameters that a call does not have: a mistyped filter must not mean no filter.
 
-use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::Request;
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use utoipa::openapi::RefOr;
 use utoipa::openapi::path::{Operation, ParameterIn};
 
 use super::limits;
@@ -26,9 +26,9 @@ struct PathCalls {
 
 /// Rejects unknown query parameters. The OpenAPI document lists the known ones.
 pub(super) async fn known_parameters(request: Request, next: Next) -> Response {
-    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let query = request.uri().query().unwrap_or_default();
-    if let Some(path) = path.filter(|path| !query.is_empty() && !PROBES.contains(path))
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    if !query.is_empty()
+        && !PROBES.contains(&path)
         && let Err(refusal) = check(path, request.method(), query)
     {
         return refusal.into_response();
@@ -37,7 +37,10 @@ pub(super) async fn known_parameters(request: Request, next: Next) -> Response {
 }
 
 fn check(path: &str, method: &Method, query: &str) -> Result<(), ApiError> {
-    let Some(calls) = calls().get(path) else { return Ok(()) };
+    // A path without a variable segment takes precedence, as in the router.
+    let template = |(template, _): &&(String, PathCalls)| matches(template, path);
+    let exact = calls().iter().find(|(template, _)| template == path);
+    let Some((_, calls)) = exact.or_else(|| calls().iter().find(template)) else { return Ok(()) };
     let known = match *method {
         Method::GET | Method::HEAD => &calls.get,
         Method::POST => &calls.post,
@@ -59,13 +62,23 @@ fn check(path: &str, method: &Method, query: &str) -> Result<(), ApiError> {
     Err(ApiError::invalid(shown, format!("unknown query parameter `{shown}`; {remedy}")))
 }
 
-fn calls() -> &'static BTreeMap<String, PathCalls> {
-    static CALLS: OnceLock<BTreeMap<String, PathCalls>> = OnceLock::new();
+/// Returns true if the segments of a path are those of a template, in which `{…}` is any segment.
+fn matches(template: &str, path: &str) -> bool {
+    let same = |(wanted, given): (&str, &str)| wanted.starts_with('{') || wanted == given;
+    template.split('/').count() == path.split('/').count()
+        && template.split('/').zip(path.split('/')).all(same)
+}
+
+fn calls() -> &'static [(String, PathCalls)] {
+    static CALLS: OnceLock<Vec<(String, PathCalls)>> = OnceLock::new();
     CALLS.get_or_init(|| {
         let names = |operation: &Option<Operation>| {
             let all = operation.as_ref()?.parameters.iter().flatten();
-            let query = all.filter(|parameter| parameter.parameter_in == ParameterIn::Query);
-            Some(query.map(|parameter| parameter.name.clone()).collect())
+            let query = all.filter_map(|parameter| match parameter {
+                RefOr::T(own) if own.parameter_in == ParameterIn::Query => Some(own.name.clone()),
+                _ => None,
+            });
+            Some(query.collect())
         };
         let paths = super::described().paths.paths.into_iter();
         paths

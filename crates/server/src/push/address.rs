@@ -3,7 +3,11 @@
 use url::Url;
 
 /// URL of an endpoint, if the server may call it.
-pub(super) fn permitted_url(endpoint: &str, peer: Option<&str>, allow: &[String]) -> Result<Url, String> {
+pub(super) fn permitted_url(
+    endpoint: &str,
+    peer: Option<&str>,
+    allow: &[String],
+) -> Result<Url, String> {
     let url: Url = endpoint.parse().map_err(|_| format!("`{endpoint}` is not a URL"))?;
     if !matches!(url.scheme(), "http" | "https")
         || !url.username().is_empty()

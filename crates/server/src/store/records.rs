@@ -275,6 +275,8 @@ pub struct TaskAssignment {
 pub struct QueueRow {
     /// Definition; the name is unique.
     pub spec: QueueSpec,
+    /// Users that `spec.users` names.
+    pub members: Vec<UserId>,
     pub created_at: Stamp,
     pub updated_at: Stamp,
 }

@@ -7,10 +7,10 @@ use crate::store::{JobState, TaskAssignment};
 
 impl JobState {
     /// Starts the next attempt with these tasks.
-    pub(crate) fn begin_attempt(&mut self, tasks: Vec<TaskAssignment>) {
+    pub(crate) fn begin_attempt(&mut self, tasks: Vec<TaskAssignment>, now: Stamp) {
         self.epoch += 1;
         self.status = JobStatus::Scheduled;
-        self.scheduled_at = Some(Stamp::now());
+        self.scheduled_at = Some(now);
         self.tasks = tasks;
         self.pending_reason = None;
         self.warned_at = None;

@@ -270,7 +270,7 @@ impl LiveNode {
         self.liveness.lost = true;
     }
 
-    pub(crate) fn connect(&mut self, contact: Contact) {
+    pub(crate) fn connect(&mut self, contact: Contact, now: Stamp) {
         match contact {
             Contact::Stream(agent) => self.stream = Some(agent),
             Contact::StreamClosed => self.stream = None,
@@ -279,7 +279,7 @@ impl LiveNode {
         let contacted = match contact {
             Contact::Stream(_) => true,
             Contact::StreamClosed => false,
-            Contact::Push(reach) => self.record_probe(reach),
+            Contact::Push(reach) => self.record_probe(reach, now),
         };
         if contacted {
             // A connection counts as contact; only heartbeats renew leases.
@@ -291,8 +291,8 @@ impl LiveNode {
     }
 
     /// Records a probe; true if it is a sign of life.
-    fn record_probe(&mut self, reach: PushReach) -> bool {
-        let alive = self.push.record_probe(reach);
+    fn record_probe(&mut self, reach: PushReach, now: Stamp) -> bool {
+        let alive = self.push.record_probe(reach, now);
         // The last sign of life is the end of the bill of a lost job: it must survive a restart of the server.
         self.liveness.saved &= !alive || !self.has_tasks();
         self.liveness.lost &= !alive;
@@ -300,17 +300,17 @@ impl LiveNode {
     }
 
     /// Records a heartbeat; true if the node was lost.
-    pub(crate) fn record_heartbeat(&mut self, heartbeat: Heartbeat) -> bool {
+    pub(crate) fn record_heartbeat(&mut self, heartbeat: Heartbeat, now: Stamp) -> bool {
         let was_lost = self.liveness.lost;
         self.liveness = Liveness {
             last_contact: Instant::now(),
             heard: true,
-            last_heartbeat: Some(Stamp::now()),
+            last_heartbeat: Some(now),
             saved: false,
             lost: false,
             ..self.liveness
         };
-        self.push.record_sign();
+        self.push.record_sign(now);
         // The engine accepts a lost node again when it receives its description.
         if was_lost {
             self.report.resend();

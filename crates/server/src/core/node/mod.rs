@@ -202,8 +202,8 @@ impl NodeTable {
 
     fn apply_agent_settings(&mut self, node: NodeId) {
         let interval = self.agents_of(node).filter_map(interval_ms).max();
-        let interval = interval
-            .map_or(DEFAULT_INTERVAL, |ms| Duration::from_millis(ms.clamp(50, 600_000)));
+        let interval =
+            interval.map_or(DEFAULT_INTERVAL, |ms| Duration::from_millis(ms.clamp(50, 600_000)));
         let lacks = |agent: &AgentRow| agent.capabilities.get(DOCKER) == Some(&false.into());
         let lacks_docker = self.agents_of(node).any(lacks);
         self.update(node, |node| {

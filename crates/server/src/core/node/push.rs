@@ -80,20 +80,20 @@ impl PushLink {
     }
 
     /// Records a probe; true if the node showed a sign of life.
-    pub(super) fn record_probe(&mut self, reach: PushReach) -> bool {
+    pub(super) fn record_probe(&mut self, reach: PushReach, now: Stamp) -> bool {
         self.last_probe = Some(reach);
         let alive = matches!(reach, PushReach::Answers | PushReach::Accepts);
         if alive {
-            self.record_sign();
+            self.record_sign(now);
         } else {
             self.failing_since.get_or_insert_with(Instant::now);
         }
         alive
     }
 
-    pub(super) fn record_sign(&mut self) {
+    pub(super) fn record_sign(&mut self, now: Stamp) {
         self.failing_since = None;
-        self.last_sign = Some(Stamp::now());
+        self.last_sign = Some(now);
     }
 
     /// Time at which the node counts as silent without another sign of life; none while probes succeed.
@@ -118,8 +118,8 @@ impl LiveNode {
     }
 
     /// A report of the agent is a sign of life.
-    pub(crate) fn record_sign(&mut self) {
-        self.push.record_sign();
+    pub(crate) fn record_sign(&mut self, now: Stamp) {
+        self.push.record_sign(now);
     }
 
     /// Last sign of life: a heartbeat, a report or a connection.
@@ -149,8 +149,7 @@ impl LiveNode {
         let last_sign = self.last_sign();
         let doubt = self.push.doubts.entry(task).or_insert(Doubt { last_sign, ..Doubt::default() });
         doubt.denials += 1;
-        let certain =
-            doubt.registered_again || answer == JobAnswer::NotFound && doubt.denials > 1;
+        let certain = doubt.registered_again || answer == JobAnswer::NotFound && doubt.denials > 1;
         certain.then_some(MissingTask { last_sign: doubt.last_sign })
     }
 }
@@ -164,6 +163,7 @@ mod tests {
     use crate::core::node::{Contact, TaskBooking};
     use crate::store::NodeRow;
 
+    const NOW: Stamp = Stamp(1_000);
     const TASK: TaskRef = TaskRef { job: JobId(7), task: 0 };
 
     fn push_node() -> LiveNode {
@@ -171,7 +171,7 @@ mod tests {
             NodeSpec { api_endpoint: Some("http://10.0.0.7:8080".into()), ..NodeSpec::default() };
         let mut node = LiveNode::new(NodeRow { id: NodeId(1), spec, ..NodeRow::default() });
         node.set_interval(Duration::from_millis(1));
-        node.connect(Contact::Push(PushReach::Answers));
+        node.connect(Contact::Push(PushReach::Answers), NOW);
         node.add_task(TASK, TaskBooking::default());
         node
     }
@@ -179,16 +179,16 @@ mod tests {
     #[test]
     fn a_port_that_accepts_connections_keeps_a_silent_node_alive() {
         let mut node = push_node();
-        node.connect(Contact::Push(PushReach::Accepts));
+        node.connect(Contact::Push(PushReach::Accepts), NOW);
         std::thread::sleep(Duration::from_millis(10));
         assert!(node.is_alive() && !node.is_overdue(), "silence is expected");
         assert!(!node.is_reachable(), "a blocked agent gets no work");
         for reach in [PushReach::Refuses, PushReach::Unreachable] {
-            node.connect(Contact::Push(reach));
+            node.connect(Contact::Push(reach), NOW);
             std::thread::sleep(Duration::from_millis(10));
             assert!(!node.is_alive() && node.is_overdue(), "{reach:?}");
         }
-        node.connect(Contact::Push(PushReach::Accepts));
+        node.connect(Contact::Push(PushReach::Accepts), NOW);
         assert!(node.is_alive() && !node.is_overdue(), "it came back in time");
     }
 

@@ -91,7 +91,8 @@ impl<'a> ContainerFailure<'a> {
     fn message(&self) -> String {
         let output = self.output.unwrap_or_default().trim_end();
         let cut = output.ceil_char_boundary(output.len().saturating_sub(MESSAGE_TAIL));
-        let (colon, skipped) = (if output.is_empty() { "" } else { ": " }, if cut > 0 { "…" } else { "" });
+        let (colon, skipped) =
+            (if output.is_empty() { "" } else { ": " }, if cut > 0 { "…" } else { "" });
         format!("{EXITED}{}{colon}{skipped}{}", self.exit_code, &output[cut..])
     }
 }
@@ -112,8 +113,12 @@ mod tests {
     fn the_message_about_a_failure_has_the_exit_code_and_the_output() {
         let message = "Container exited with code 137: epoch 1\nKilled: 9\n";
         let (update, output) = read(json!({"status": "failed", "error_message": message}));
-        assert_eq!((update.exit_code, output.as_deref()), (Some(137), Some("epoch 1\nKilled: 9\n")));
-        let (update, output) = read(json!({"status": "failed", "error_message": "no such image: x"}));
+        assert_eq!(
+            (update.exit_code, output.as_deref()),
+            (Some(137), Some("epoch 1\nKilled: 9\n"))
+        );
+        let (update, output) =
+            read(json!({"status": "failed", "error_message": "no such image: x"}));
         assert_eq!((update.exit_code, output), (None, None));
         assert_eq!(update.error_message.as_deref(), Some("no such image: x"));
     }

@@ -45,6 +45,7 @@ pub(crate) async fn register(
         ));
     }
     check_register(&new)?;
+    free_of_queues(&app, &new)?;
     let hash = app.auth.passwords.hash(&new.password).await?;
     let open = app.settings.open_signup;
     let write = auth::register(new.username, new.email, hash, new.invite.as_ref(), open);
@@ -249,6 +250,14 @@ fn slow_down(app: &App, request: &Request) -> Result<(), ApiError> {
 
 async fn optional(request: Request) -> Result<Refresh, ApiError> {
     object_or_nothing(&body(request, limits::LOGIN).await?)
+}
+
+/// Rejects a sign-up with a name that a queue lists: the name would grant the rights of its intended owner.
+fn free_of_queues(app: &App, new: &Register) -> Result<(), ApiError> {
+    let name = new.username.as_deref().filter(|_| new.invite.is_none());
+    let Some(queue) = name.and_then(|name| app.core.queue_naming(name)) else { return Ok(()) };
+    let detail = format!("the name is reserved: queue `{queue}` lists it; choose another");
+    Err(ApiError::conflict(ErrorCode::NameTaken, detail))
 }
 
 /// Name of the only user with this mail address; the address itself, which is no name, if there is none.
