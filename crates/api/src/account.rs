@@ -111,7 +111,11 @@ pub struct Register {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Login {
+    /// Login name, or use `email`.
+    #[serde(deserialize_with = "lenient::or_default")]
     pub username: String,
+    /// Mail address of the account, instead of `username`.
+    pub email: Option<String>,
     pub password: Secret,
     /// Sets cookies for a browser instead of returning tokens.
     #[serde(deserialize_with = "lenient::or_default")]

@@ -44,7 +44,6 @@ pub struct JobSpec {
     pub job_config: Map<String, Value>,
     /// Input, passed to the job in `JOB_DATA`.
     #[serde(deserialize_with = "lenient::or_default")]
-    #[schema(value_type = Object)]
     pub input_data: Value,
     /// GPU memory in MiB, per GPU.
     #[serde(deserialize_with = "lenient::whole")]
@@ -223,8 +222,8 @@ pub struct Job {
     pub error_message: Option<String>,
     /// Number of the node; of the first task for a gang.
     pub assigned_node_id: Option<NodeId>,
-    /// GPUs, comma-separated.
-    pub assigned_gpu_id: Option<String>,
+    /// GPUs: the index of the only GPU, otherwise indexes or names, comma-separated.
+    pub assigned_gpu_id: Option<AssignedGpus>,
     pub k8s_pod_name: Option<String>,
     pub k8s_job_name: Option<String>,
     /// (additive)
@@ -294,6 +293,22 @@ impl Job {
     }
 }
 
+/// GPUs of a placed job. Existing clients require a number for a single GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum AssignedGpus {
+    /// Index of the only GPU.
+    Index(u32),
+    /// Indexes or names, comma-separated.
+    List(String),
+}
+
+impl From<String> for AssignedGpus {
+    fn from(list: String) -> Self {
+        list.parse().map_or(Self::List(list), Self::Index)
+    }
+}
+
 /// Placement and state of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskPlace {
@@ -350,6 +365,9 @@ pub struct JobStatusUpdate {
     pub resource_usage: Option<ResourceUsage>,
     /// Run time in seconds.
     pub duration_seconds: Option<f64>,
+    /// Exit code of a failed job (additive). Absent, it is read from a message such as
+    /// `Container exited with code 3: …`.
+    pub exit_code: Option<i32>,
 }
 
 /// Resource usage of a job.

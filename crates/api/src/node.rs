@@ -366,6 +366,8 @@ pub struct NodeUpdate {
     /// Maximum number of concurrent jobs; 0 means no limit beyond resources.
     #[serde(deserialize_with = "lenient::small")]
     pub max_concurrent_jobs: Option<u32>,
+    pub hostname: Option<String>,
+    pub ip_address: Option<String>,
     /// US dollars; applies to jobs placed after the change.
     pub price_per_gpu_hour: Option<Dollars>,
     /// US dollars.
@@ -398,8 +400,8 @@ pub struct NodeStats {
     pub max_concurrent_jobs: u32,
     /// Allocated GPU memory in percent.
     pub utilization_percentage: f64,
-    /// Percent per GPU; null without a reading.
-    pub gpu_utilization: Vec<Option<f64>>,
+    /// Percent per GPU; 0 without a reading.
+    pub gpu_utilization: Vec<f64>,
     /// Degrees Celsius per GPU.
     pub temperature: Vec<Option<f64>>,
     /// Watts per GPU.

@@ -46,7 +46,11 @@ wire_enum! {
 #[serde(tag = "code")]
 pub enum PendingReason {
     /// The cluster has no nodes.
-    NoNodes,
+    NoNodes {
+        /// Registered nodes that no agent has connected.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        unreachable: u32,
+    },
     /// No node has room now.
     NoRoom(FitSummary),
     /// No node would have room even when empty.
@@ -137,7 +141,7 @@ impl PendingReason {
     /// Code of the reason. `NoRuntime` is derived: every shortfall is a missing runtime.
     pub fn code(&self) -> PendingCode {
         match self {
-            Self::NoNodes => PendingCode::NoNodes,
+            Self::NoNodes { .. } => PendingCode::NoNodes,
             Self::NoRoom(fit)
             | Self::NeverFits(fit)
             | Self::GangIncomplete { summary: fit, .. }
@@ -159,6 +163,11 @@ impl PendingReason {
             Self::Unknown => PendingCode::Unknown,
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Budget of the owner against the expected cost of a job.
@@ -227,7 +236,7 @@ mod tests {
         let (until, fit) = (Stamp(0), FitSummary::default);
         let (have, need, note) = (None, None, None);
         Some(match code {
-            PendingCode::NoNodes => PendingReason::NoNodes,
+            PendingCode::NoNodes => PendingReason::NoNodes { unreachable: 0 },
             PendingCode::NoRoom => PendingReason::NoRoom(fit()),
             PendingCode::NeverFits => PendingReason::NeverFits(fit()),
             PendingCode::NoRuntime => return None,

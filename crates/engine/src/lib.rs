@@ -60,7 +60,7 @@ pub use model::node::{
     DeviceSelection, ForeignGpu, ForeignUse, Gpu, GpuHealth, MAX_NODE_GPUS, MigMode, Node, Price,
 };
 pub use model::policy::{Policy, Queue, QueueOrder, Quota};
-pub use model::prices::list_price;
+pub use model::prices::{list_memory, list_price};
 pub use model::request::{
     AffinityKind, GpuRequest, MigProfile, NodePreference, Request, TaskAffinity, TokenAccess,
     TopologySpread,

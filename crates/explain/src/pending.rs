@@ -16,7 +16,10 @@ pub const NO_REASON: &str = "Pending; no reason reported yet";
 /// A pending reason in one sentence.
 pub fn reason(reason: &PendingReason, now: Stamp) -> String {
     match reason {
-        PendingReason::NoNodes => "No nodes in the cluster".to_owned(),
+        PendingReason::NoNodes { unreachable: 0 } => "No nodes in the cluster".to_owned(),
+        PendingReason::NoNodes { unreachable } => format!(
+            "0/{unreachable} nodes are reachable: no agent is connected; see `agentaflow get nodes`"
+        ),
         PendingReason::NoRoom(fit) => nodes_fit(fit, ""),
         PendingReason::NeverFits(fit) => nodes_fit(fit, " even when empty"),
         PendingReason::GangIncomplete { needs, fits, fits_when_empty, summary } => {

@@ -40,7 +40,7 @@ pub fn pending_reason(
     name: &dyn Fn(&WorkloadId) -> String,
 ) -> PendingReason {
     match reason {
-        WaitReason::NoNodes => PendingReason::NoNodes,
+        WaitReason::NoNodes => PendingReason::NoNodes { unreachable: 0 },
         WaitReason::NoRoom(fit) => PendingReason::NoRoom(fit_summary(fit)),
         WaitReason::NeverFits(fit) => PendingReason::NeverFits(fit_summary(fit)),
         WaitReason::Gang { needs, fits, fits_when_empty, summary } => {

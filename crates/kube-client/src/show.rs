@@ -41,7 +41,7 @@ impl View {
             spec: workload.spec.0.as_ref().map(|spec| of_spec(spec)).unwrap_or_default(),
             status: of_phase(phase),
             error_message: failure(workload, phase, &ending),
-            assigned_gpu_id: status.assigned_gpu.clone().filter(|_| placed),
+            assigned_gpu_id: status.assigned_gpu.clone().filter(|_| placed).map(Into::into),
             k8s_pod_name: current.values().next().and_then(|pod| pod.metadata.name.clone()),
             scheduled_at: condition(&status.conditions, "Assigned")
                 .filter(|assigned| assigned.status == "True")
@@ -87,7 +87,7 @@ impl View {
             spec: of_pod(spec, pod),
             status: of_phase(phase),
             error_message: ending.message.clone(),
-            assigned_gpu_id: annotation(names::POD_ASSIGNED_GPU).cloned(),
+            assigned_gpu_id: annotation(names::POD_ASSIGNED_GPU).cloned().map(Into::into),
             k8s_pod_name: pod.metadata.name.clone(),
             started_at: pod.status.start_time.as_ref().map(stamp),
             completed_at: ended(pod).filter(|_| over),

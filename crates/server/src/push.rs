@@ -3,10 +3,19 @@
 //! The server calls `POST {api_endpoint}/jobs/` and `DELETE {api_endpoint}/jobs/{id}`; the agent reports with
 //! `POST /gpu-workers/jobs/{id}/status`. A registration names the endpoint. The server only calls the address that the
 //! registration came from, or one that its operator allows: otherwise a registration token could direct it anywhere.
+//!
+//! The original worker answers nothing while a container runs, and knows none of its jobs after a restart. A probe
+//! therefore tells an agent that does not answer from a port that accepts no connections, and the server asks an agent
+//! that answers for its jobs with `GET {api_endpoint}/jobs/{id}`.
+
+mod address;
 
 use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -14,10 +23,16 @@ use url::Url;
 use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::link::{Ended, Message, Report, Stop, TaskKey, TaskUpdate};
 
-use crate::core::{AgentMessage, Core, PushNode};
+use crate::core::{AgentMessage, Core, JobAnswer, PushNode, PushReach};
+use address::{below, permitted_url};
 
 /// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a connection attempt; shorter than that of a call.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A probe of an agent that does not answer stays open for this time. Each probe of a blocked agent takes a place in the
+/// queue of its port, which some systems limit to 128, and a job may take hours.
+const PROBE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Interval of health probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Endpoints without permission that are remembered as reported.
@@ -29,6 +44,9 @@ struct ForbiddenEndpoint {
     node: NodeId,
     endpoint: String,
 }
+
+/// Nodes with a probe under way.
+type Probing = Arc<Mutex<BTreeSet<NodeId>>>;
 
 /// Client of the agent of one node.
 #[derive(Clone)]
@@ -51,10 +69,11 @@ pub async fn run(
     };
     let mut probes = tokio::time::interval(PROBE_INTERVAL);
     let mut reported = BTreeSet::new();
+    let probing = Probing::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = probes.tick() => probe_all(&core, &http, &mut reported),
+            _ = probes.tick() => probe_all(&core, &http, &probing, &mut reported),
             message = messages.recv() => {
                 let Some(message) = message else { return };
                 deliver(&core, &http, message);
@@ -67,6 +86,7 @@ fn http_client() -> Result<reqwest::Client, reqwest::Error> {
     agentaflow_api::client::install_crypto();
     reqwest::Client::builder()
         .timeout(CALL_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
         // A redirect would lead away from the address that was checked.
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
@@ -74,12 +94,23 @@ fn http_client() -> Result<reqwest::Client, reqwest::Error> {
 }
 
 /// Probes every push endpoint. An endpoint without permission is reported once.
-fn probe_all(core: &Core, http: &reqwest::Client, reported: &mut BTreeSet<ForbiddenEndpoint>) {
+fn probe_all(
+    core: &Core,
+    http: &reqwest::Client,
+    probing: &Probing,
+    reported: &mut BTreeSet<ForbiddenEndpoint>,
+) {
+    let nodes_probing = || probing.lock().unwrap_or_else(PoisonError::into_inner);
     for push in core.push_nodes() {
         let node = push.id;
         match PushClient::new(core, http, &push) {
+            Ok(_) if !nodes_probing().insert(node) => {}
             Ok(client) => {
-                tokio::spawn(async move { client.probe().await });
+                let probing = probing.clone();
+                tokio::spawn(async move {
+                    client.probe().await;
+                    probing.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
+                });
             }
             Err(reason) => {
                 let forbidden = ForbiddenEndpoint { node, endpoint: push.endpoint };
@@ -87,7 +118,7 @@ fn probe_all(core: &Core, http: &reqwest::Client, reported: &mut BTreeSet<Forbid
                     tracing::warn!(%node, %reason, "Push endpoint is not permitted");
                     core.record_push_refused(node, &reason);
                 }
-                core.record_probe(node, false);
+                core.record_probe(node, PushReach::Unreachable);
             }
         }
     }
@@ -114,26 +145,62 @@ impl PushClient {
         Ok(Self { core: core.clone(), http: http.clone(), node: push.id, base })
     }
 
-    /// Records if the agent answers, and repeats unconfirmed messages: a call that failed, or that a killed server did
-    /// not make.
+    /// Records if the agent answers, repeats unconfirmed messages (a call that failed, or that a killed server did not
+    /// make), and asks for the jobs that the agent should have.
     async fn probe(&self) {
-        let answers = match below(&self.base, "health") {
-            Some(url) => {
-                let response = self.http.get(url).send().await;
-                response.is_ok_and(|response| response.status().is_success())
-            }
-            None => false,
-        };
-        self.core.record_probe(self.node, answers);
-        if answers {
-            let unconfirmed = self.core.unconfirmed_pushes(self.node);
-            for key in unconfirmed.tasks {
-                self.start(key).await;
-            }
-            for stop in unconfirmed.stops {
-                self.stop(&stop).await;
+        let reach = self.reach().await;
+        self.core.record_probe(self.node, reach);
+        if reach != PushReach::Answers {
+            return;
+        }
+        let work = self.core.push_work(self.node);
+        for key in work.unconfirmed {
+            match self.ask(key.job).await {
+                Some(JobAnswer::Known) => {
+                    self.apply(Report { key, update: TaskUpdate::Accepted }).await;
+                }
+                _ => self.start(key).await,
             }
         }
+        for stop in work.stops {
+            self.stop(&stop).await;
+        }
+        for key in work.confirmed {
+            let Some(answer) = self.ask(key.job).await else { continue };
+            if let Err(error) = self.core.record_job_answer(self.node, key, answer).await {
+                tracing::warn!(%error, node = %self.node, "Cannot record the answer of a push agent");
+            }
+        }
+    }
+
+    async fn reach(&self) -> PushReach {
+        let Some(url) = below(&self.base, "health") else { return PushReach::Unreachable };
+        let mut health = pin!(self.http.get(url).timeout(PROBE_TIMEOUT).send());
+        let response = match tokio::time::timeout(CALL_TIMEOUT, &mut health).await {
+            Ok(response) => response,
+            Err(_) => {
+                // The connection exists: an attempt would have failed by now.
+                self.core.record_probe(self.node, PushReach::Accepts);
+                health.await
+            }
+        };
+        match response {
+            Ok(response) if response.status().is_success() => PushReach::Answers,
+            Ok(_) => PushReach::Accepts,
+            Err(error) => reach_after(&error),
+        }
+    }
+
+    /// Asks the agent for a job; none without an answer.
+    async fn ask(&self, job: JobId) -> Option<JobAnswer> {
+        let url = below(&self.base, &format!("jobs/{job}"))?;
+        let response = self.http.get(url).send().await.ok()?;
+        if response.status().as_u16() == 404 {
+            return Some(JobAnswer::NoSuchPage);
+        }
+        let answer: Value = response.error_for_status().ok()?.json().await.ok()?;
+        let not_found = answer.get("status").and_then(Value::as_str) == Some("not_found");
+        Some(if not_found { JobAnswer::NotFound } else { JobAnswer::Known })
     }
 
     /// Sends a job: 200 accepts it, any other status refuses it. Without a response the job is withdrawn before it is
@@ -175,77 +242,28 @@ impl PushClient {
         }
     }
 
-    /// Deletes a job; true if the agent stopped it or does not know it.
+    /// Deletes a job; true if the agent stopped it or certainly does not have it.
     async fn delete(&self, job: JobId) -> bool {
         let Some(url) = below(&self.base, &format!("jobs/{job}")) else { return false };
-        let response = self.http.delete(url).send().await;
-        response.is_ok_and(|response| {
-            response.status().is_success() || response.status().as_u16() == 404
-        })
+        let Ok(response) = self.http.delete(url).send().await else { return false };
+        // An agent that has just accepted a job does not know it before it starts it.
+        let unknown = response.status().as_u16() == 404 && self.core.is_settled(job);
+        response.status().is_success() || unknown
     }
 }
 
-/// URL of an endpoint, if the server may call it.
-fn permitted_url(endpoint: &str, peer: Option<&str>, allow: &[String]) -> Result<Url, String> {
-    let url: Url = endpoint.parse().map_err(|_| format!("`{endpoint}` is not a URL"))?;
-    if !matches!(url.scheme(), "http" | "https")
-        || !url.username().is_empty()
-        || url.password().is_some()
-    {
-        return Err(format!("`{endpoint}` is not a plain http URL"));
+/// Reach of an agent after a failed request.
+fn reach_after(error: &reqwest::Error) -> PushReach {
+    if !error.is_connect() {
+        return PushReach::Accepts;
     }
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or(80));
-    let listed = allow.iter().any(|allowed| *allowed == host || *allowed == with_port);
-    let same =
-        |peer: &str| match (peer.parse::<std::net::IpAddr>(), host.parse::<std::net::IpAddr>()) {
-            (Ok(peer), Ok(host)) => peer.to_canonical() == host.to_canonical(),
-            _ => false,
-        };
-    if listed || peer.is_some_and(same) {
-        Ok(url)
-    } else {
-        Err(format!(
-            "`{host}` is neither the address that the node registered from nor permitted with --push-allow"
-        ))
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        let io = inner.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused) {
+            return PushReach::Refuses;
+        }
+        cause = inner.source();
     }
-}
-
-fn below(base: &Url, path: &str) -> Option<Url> {
-    let mut base = base.clone();
-    base.set_query(None);
-    base.set_fragment(None);
-    if !base.path().ends_with('/') {
-        base.set_path(&format!("{}/", base.path()));
-    }
-    base.join(path).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn may(endpoint: &str, peer: &str, allow: &[&str]) -> bool {
-        let allow: Vec<String> = allow.iter().map(ToString::to_string).collect();
-        permitted_url(endpoint, Some(peer), &allow).is_ok()
-    }
-
-    #[test]
-    fn only_the_registering_address_and_permitted_ones_are_called() {
-        assert!(may("http://10.0.0.7:8080", "10.0.0.7", &[]));
-        assert!(may("http://[::1]:8080", "::1", &[]));
-        assert!(may("http://127.0.0.1:9000", "::ffff:127.0.0.1", &[]));
-        assert!(!may("http://10.0.0.8:8080", "10.0.0.7", &[]));
-        assert!(!may("http://metadata.internal/", "10.0.0.7", &[]));
-        assert!(may("http://worker-1:8080", "10.0.0.7", &["worker-1"]));
-        assert!(!may("http://worker-1:9090", "10.0.0.7", &["worker-1:8080"]));
-        assert!(!may("file:///etc/passwd", "10.0.0.7", &[]));
-        assert!(!may("http://user:pass@10.0.0.7/", "10.0.0.7", &[]));
-    }
-
-    #[test]
-    fn paths_are_added_below_the_endpoint() {
-        let base: Url = "http://h:1/agent?x=1".parse().unwrap();
-        assert_eq!(below(&base, "jobs/").unwrap().as_str(), "http://h:1/agent/jobs/");
-    }
+    PushReach::Unreachable
 }

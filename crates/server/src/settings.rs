@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
+use crate::core::WallClock;
 use crate::retention::Retention;
 
 /// Settings of a server, from the command line.
@@ -38,6 +39,8 @@ pub struct Settings {
     pub retention: Retention,
     /// Notice in the state of the server, for example about simulated GPUs.
     pub notice: Option<String>,
+    /// Source of the time at the start of the server.
+    pub wall_clock: WallClock,
 }
 
 impl Settings {
@@ -62,6 +65,7 @@ impl Settings {
             rate: (500, 2000),
             retention: Retention::default(),
             notice: None,
+            wall_clock: WallClock::default(),
         }
     }
 }

@@ -103,7 +103,7 @@ async fn sign_up(client: &Client, invite: Secret, password: Secret) -> Result<Se
 
 /// Logs in and creates an API key, which outlives the access token.
 async fn create_key(client: &Client, user: &str, password: Secret) -> Result<Secret> {
-    let login = Login { username: user.to_owned(), password, cookie: false };
+    let login = Login { username: user.to_owned(), password, ..Login::default() };
     let tokens: Tokens = client.post("/auth/login").body(&login).json().await?;
     let client = client.with_token(tokens.access_token);
     let new = ApiKeyCreate {

@@ -25,7 +25,7 @@ async fn a_posted_job_runs_as_a_kubernetes_job_and_is_billed() {
     let pod = job["k8s_pod_name"].as_str().unwrap().to_owned();
     assert!(pod.starts_with(&name), "{pod}");
     // A fraction of a GPU is a whole device for the device plugin.
-    assert_eq!(job["assigned_gpu_id"], json!("0"));
+    assert_eq!(job["assigned_gpu_id"], json!(0));
     assert_eq!(fleet.node()["gpu_memory_available"], json!(81_920));
 
     let made = fleet.share.api::<Job>().get(&name).await.unwrap();

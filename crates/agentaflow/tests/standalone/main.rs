@@ -9,6 +9,8 @@ mod harness;
 mod http;
 mod image;
 mod losses;
+mod original;
+mod original_worker;
 mod postgres;
 mod procs;
 mod push;

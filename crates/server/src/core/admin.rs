@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use agentaflow_api::agent::AgentUpdate;
 use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::EventKind;
-use agentaflow_api::ids::{AgentId, NodeId};
+use agentaflow_api::ids::{AgentId, NodeId, UserId};
 use agentaflow_api::node::{GpuInstance, NodeSpec, NodeStatus, NodeUpdate};
 use agentaflow_api::queue::QueueSpec;
-use agentaflow_api::units::Stamp;
 use agentaflow_engine::{Event, GpuHealth, QueueId, Strategy};
 
 use super::node::{INTERVAL, closed_gpus, gpu_id, instances};
@@ -28,6 +27,7 @@ impl State {
             let message = "only `maintenance` (no new work) and `active` can be set";
             return Err(ApiError::invalid("status", message));
         }
+        let now = self.now();
         let after = self.nodes.update(id, |node| {
             node.change_row(|row| {
                 match status {
@@ -43,7 +43,7 @@ impl State {
                 row.overrides.draining_gpus = closed.draining;
                 row.overrides.merge(update);
                 row.overrides.apply(&mut row.spec, &mut row.price_source);
-                row.updated_at = Stamp::now();
+                row.updated_at = now;
             })
         });
         let Some(after) = after else { return Ok(()) };
@@ -105,6 +105,13 @@ impl State {
             EventKind::NodeRemoved,
             format!("node `{}` was deleted", self.nodes.name(id)),
         );
+        let pinned = self.jobs.iter().filter(|job| job.pinned.as_deref() == Some(&*node_id));
+        for job in pinned.map(|job| job.id).collect::<Vec<_>>() {
+            let name = self.nodes.name(id);
+            let message =
+                format!("node `{name}` ({node_id}), which the job is pinned to, was deleted");
+            self.job_event(job, EventKind::Warning, message);
+        }
         if is_known {
             self.engine.apply(Event::NodeRemoved(node_id.into()));
         }
@@ -124,15 +131,17 @@ impl State {
         agent.config.remove(INTERVAL);
         agent.config.extend(interval.map(|interval| (INTERVAL.to_owned(), interval)));
         agent.capabilities = update.capabilities.unwrap_or(agent.capabilities);
-        agent.updated_at = Stamp::now();
+        agent.updated_at = self.now();
         self.journal.write(Change::Agent(Box::new(agent.clone())));
+        let node = agent.node_id;
         self.nodes.put_agent(agent);
+        self.report_node(node);
     }
 
     /// Creates or replaces a queue; true if it is new.
     pub(super) fn put_queue(
         &mut self,
-        spec: QueueSpec,
+        mut spec: QueueSpec,
         must_be_new: bool,
     ) -> Result<bool, ApiError> {
         let name = spec.name.clone();
@@ -149,15 +158,31 @@ impl State {
         if let Some(parent) = parent.filter(|parent| self.queues.get(parent).is_none()) {
             return Err(ApiError::invalid("parent", format!("queue `{parent}` not found")));
         }
-        let created_at = old.map_or_else(Stamp::now, |old| old.created_at);
+        let members = self.queue_members(&mut spec)?;
+        let created_at = old.map_or_else(|| self.now(), |old| old.created_at);
         let is_new = old.is_none();
         self.engine
             .try_apply(Event::QueueUpdated(Box::new(engine_queue(&spec))))
             .map_err(|rejected| ApiError::invalid("queue", rejected.to_string()))?;
-        let row = QueueRow { spec, created_at, updated_at: Stamp::now() };
+        let row = QueueRow { spec, members, created_at, updated_at: self.now() };
         self.journal.write(Change::Queue(Box::new(row.clone())));
         self.queues.put(row);
         Ok(is_new)
+    }
+
+    /// Users that a queue names. Their names are written as the users have them.
+    fn queue_members(&self, spec: &mut QueueSpec) -> Result<Vec<UserId>, ApiError> {
+        let directory = self.directory.read();
+        let mut members = Vec::new();
+        for name in &mut spec.users {
+            let Some(user) = directory.user_named(name) else {
+                let message = format!("user `{name}` not found; create the user first");
+                return Err(ApiError::invalid("users", message));
+            };
+            name.clone_from(&user.username);
+            members.push(user.id);
+        }
+        Ok(members)
     }
 
     /// Deletes a queue without jobs and child queues.

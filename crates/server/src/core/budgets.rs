@@ -53,11 +53,11 @@ impl State {
     }
 
     fn check_budget(&mut self, user: &UserRow, price: Price) -> Vec<GateChange> {
-        let Some(MicroUsd(mut left)) = self.ledger.remaining(user) else { return Vec::new() };
-        let now = Stamp::now();
+        let now = self.now();
+        let Some(MicroUsd(mut left)) = self.ledger.remaining(user, now) else { return Vec::new() };
         let is_pending = |job: &&JobRow| job.state.status == JobStatus::Pending;
         for job in self.jobs.of_user(user.id).filter(|job| !is_pending(job)) {
-            left = left.saturating_sub(reserved_cost(job, now).0);
+            left = left.saturating_sub(self.reserved_cost(job, now).0);
         }
         let mut gates = Vec::new();
         for job in self.jobs.of_user(user.id).filter(is_pending) {
@@ -65,8 +65,9 @@ impl State {
                 continue;
             };
             let requested = pricing::expected(&view.workload.request, view.workload.tasks);
-            let cost = pricing::cost(requested, price, expected_ms(job)).0;
-            let covered = cost <= left;
+            let cost = pricing::cost(requested, price, self.budgeted_ms(job)).0;
+            // A prepaid account starts nothing on credit, not even jobs that cost nothing.
+            let covered = cost <= left && (left > 0 || !user.prepaid);
             if covered {
                 left -= cost;
             }
@@ -80,21 +81,40 @@ impl State {
         gates
     }
 
+    /// Run time that a budget must cover: the expected one, at least the grace for which a job may run after its budget
+    /// is exhausted.
+    fn budgeted_ms(&self, job: &JobRow) -> u64 {
+        expected_ms(job).max(self.settings.budget_grace.0)
+    }
+
+    /// Expected cost of a placed job that is not billed yet.
+    fn reserved_cost(&self, job: &JobRow, now: Stamp) -> MicroUsd {
+        let live = job.state.tasks.iter().filter(|task| task.state != TaskState::Ended);
+        let expected = pricing::tasks_cost(job, live, self.budgeted_ms(job));
+        expected.max(RunningCost::of_job(job).at(now))
+    }
+
     fn set_gate(&mut self, id: JobId, gate: Option<BudgetShortfall>) {
         let Some(job) = self.jobs.get(id) else { return };
-        if job.state.gate.is_some() == gate.is_some() {
+        if job.state.gate == gate {
             return;
         }
+        let changes_start = job.state.gate.is_some() != gate.is_some();
         self.jobs.update(id, |state| state.gate.clone_from(&gate));
+        // The engine knows no amounts.
+        if !changes_start {
+            return;
+        }
         let gate = gate.map(|short| Gate::Budget(short.owner));
         self.engine.apply(Event::GateChanged { workload: workload_id(id), gate });
     }
 
     /// Warns owners whose running jobs exceed their budget, and stops the jobs after the grace period.
     pub(super) fn enforce_budgets(&mut self) {
+        let now = self.now();
         for user in self.users_with_budget() {
-            let running = self.jobs.running_cost(user.id).at(Stamp::now());
-            let exceeded = self.ledger.remaining(&user).is_some_and(|left| running > left);
+            let running = self.jobs.running_cost(user.id).at(now);
+            let exceeded = self.ledger.remaining(&user, now).is_some_and(|left| running > left);
             let is_running = |job: &&JobRow| job.state.status == JobStatus::Running;
             let jobs = self.jobs.of_user(user.id).filter(is_running).map(|job| job.id);
             for job in jobs.collect::<Vec<_>>() {
@@ -104,7 +124,7 @@ impl State {
     }
 
     fn warn_or_stop(&mut self, id: JobId, exceeded: bool) {
-        let grace = self.settings.budget_grace;
+        let (grace, now) = (self.settings.budget_grace, self.now());
         let Some(state) = self.jobs.get(id).map(|job| &job.state) else { return };
         match (exceeded, state.warned_at) {
             (false, None) => {}
@@ -113,14 +133,14 @@ impl State {
                 self.job_event(id, EventKind::BudgetRestored, "Budget restored; job resumes");
             }
             (true, None) => {
-                self.jobs.update(id, |state| state.warned_at = Some(Stamp::now()));
+                self.jobs.update(id, |state| state.warned_at = Some(now));
                 let delay = agentaflow_explain::span(grace);
                 let message =
                     format!("the budget of the owner is exhausted; the job is stopped in {delay}");
                 self.job_event(id, EventKind::BudgetWarning, message);
             }
             (true, Some(since)) => {
-                let elapsed = Stamp::now().0.saturating_sub(since.0);
+                let elapsed = now.0.saturating_sub(since.0);
                 if elapsed >= grace.0 as i64 && state.stopping.is_none_or(requeues) {
                     let message = "the job is stopped: the budget of the owner is exhausted";
                     self.job_event(id, EventKind::BudgetExceeded, message);
@@ -143,7 +163,8 @@ impl State {
         if amount.0 == 0 {
             return Err(ApiError::invalid("amount", "the amount must not be 0"));
         }
-        let entry = self.ledger.book_credit(user, amount, note);
+        let now = self.now();
+        let entry = self.ledger.book_credit(user, amount, note, now);
         self.journal.write(Change::Ledger(Box::new(entry)));
         Ok(())
     }
@@ -151,11 +172,4 @@ impl State {
 
 fn has_budget(user: &UserRow) -> bool {
     user.prepaid || user.spending_limit.is_some() && user.role != Role::Viewer
-}
-
-/// Expected cost of a placed job that is not billed yet.
-fn reserved_cost(job: &JobRow, now: Stamp) -> MicroUsd {
-    let live = job.state.tasks.iter().filter(|task| task.state != TaskState::Ended);
-    let expected = pricing::tasks_cost(job, live, expected_ms(job));
-    expected.max(RunningCost::of_job(job).at(now))
 }

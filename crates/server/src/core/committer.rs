@@ -14,12 +14,13 @@ use agentaflow_api::link::Message;
 use agentaflow_api::units::Stamp;
 use agentaflow_backoff::BackoffPolicy;
 
+use super::clock::Clock;
 use super::journal::{AgentMessage, Batch};
 use super::node::{Contact, LiveNode};
 use super::outbox::Outboxes;
 use super::pending_reasons::ReasonCache;
 use super::published::Published;
-use super::restore::{ENGINE_MEMORY, LEASE};
+use super::restore::{CLOCK_STEP, ENGINE_MEMORY, LEASE};
 use super::state::State;
 use super::stop::stops;
 use crate::api_error::ApiError;
@@ -35,6 +36,8 @@ const BUDGET_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which heartbeats and the engine's own memory are saved.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
+/// Steps of the wall clock below this size are not saved.
+const LEAST_STEP_MS: u64 = 1_000;
 /// Lifetime of idempotency keys.
 pub(super) const KEY_LIFE: Duration = Duration::from_hours(24);
 
@@ -62,6 +65,7 @@ pub(super) struct Inner {
     pub(super) fatal: CancellationToken,
     pub(super) settings: Arc<Settings>,
     pub(super) secrets: Arc<Keyring>,
+    pub(super) clock: Clock,
     pub(super) reasons: ReasonCache,
     /// The store has a longer lease than the settings.
     pub(super) lease_to_save: AtomicBool,
@@ -98,6 +102,8 @@ struct Chores {
     budgets: Periodic,
     save: Periodic,
     prune: Periodic,
+    /// Step of the wall clock that the store has, in milliseconds.
+    saved_step: i64,
 }
 
 /// A batch with its writes.
@@ -118,11 +124,12 @@ impl Inner {
             budgets: Periodic::new(BUDGET_INTERVAL),
             save: Periodic::new(SAVE_INTERVAL),
             prune: Periodic::new(PRUNE_INTERVAL),
+            saved_step: 0,
         };
         loop {
             let stopping = self.stop.is_cancelled();
             if stopping {
-                self.close_journal();
+                self.close_journal(&mut chores);
             }
             while let Some(transaction) = self.next_transaction(&mut chores) {
                 self.commit(transaction).await;
@@ -180,6 +187,7 @@ impl Inner {
         if chores.save.is_due() {
             self.save_shorter_lease(state);
             state.save_heartbeats();
+            self.save_clock_step(state, chores);
             state.jobs.keys_mut().expire();
             if !state.engine.scheduler().is_empty() {
                 save_engine_memory(state);
@@ -200,11 +208,21 @@ impl Inner {
         }
     }
 
+    /// Saves a step of the wall clock: the next run of the server counts from the wall clock.
+    fn save_clock_step(&self, state: &mut State, chores: &mut Chores) {
+        let step = self.clock.step(&self.settings.wall_clock);
+        if step.abs_diff(chores.saved_step) >= LEAST_STEP_MS {
+            chores.saved_step = step;
+            state.journal.write(Change::Meta(CLOCK_STEP, step.to_string()));
+        }
+    }
+
     /// Saves the state that is only in memory, and accepts no more changes.
-    fn close_journal(&self) {
+    fn close_journal(&self, chores: &mut Chores) {
         let mut state = self.lock();
         if state.journal.is_open() {
             state.save_heartbeats();
+            self.save_clock_step(&mut state, chores);
             save_engine_memory(&mut state);
             state.journal.close(STOPPING);
         }
@@ -271,7 +289,7 @@ impl Inner {
     async fn load_again(&self) -> Option<Loaded> {
         let mut backoff = RELOAD.start();
         loop {
-            match self.store.load(&Stamp::now().month()).await {
+            match self.store.load(&self.clock.stamp().month()).await {
                 Ok(loaded) => return Some(loaded),
                 Err(StoreError::Fenced) => return None,
                 Err(error) => tracing::error!(error = %chain(&error), "Cannot read the store"),
@@ -287,6 +305,7 @@ impl Inner {
             self.secrets.clone(),
             self.directory.clone(),
             loaded,
+            self.clock,
             Some(&state),
         );
         for node in fresh.nodes.ids() {

@@ -1,9 +1,10 @@
 //! The scheduling engine, its clock, and the time of its next pass.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use agentaflow_api::units::Stamp;
-use agentaflow_engine::{Decision, Event, Rejected, Scheduler, Span, Time};
+use agentaflow_engine::{Decision, Event, Rejected, Scheduler, Time};
+
+use super::clock::Clock;
 
 /// Owner of the engine. Every event passes through [`EngineLink::apply`] or [`EngineLink::try_apply`], so that a pass
 /// follows.
@@ -93,28 +94,5 @@ impl EngineLink {
     /// State of the engine that no record holds, as JSON: round-robin cursor and decayed queue usage.
     pub(crate) fn memory(&self) -> String {
         serde_json::to_string(&self.scheduler.usage_history()).unwrap_or_default()
-    }
-}
-
-/// Engine time: starts at the wall clock and then follows the monotonic clock, so that it never jumps.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    base: u64,
-    start: Instant,
-}
-
-impl Clock {
-    pub(crate) fn new() -> Self {
-        Self { base: Stamp::now().0.max(0) as u64, start: Instant::now() }
-    }
-
-    pub(crate) fn now(&self) -> Time {
-        Time(self.base + self.start.elapsed().as_millis() as u64)
-    }
-
-    /// Wall-clock time of a future engine time.
-    pub(crate) fn stamp(&self, at: Time) -> Stamp {
-        let Span(ahead) = at.since(self.now());
-        Stamp(Stamp::now().0.saturating_add(ahead as i64))
     }
 }

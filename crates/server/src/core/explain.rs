@@ -3,14 +3,15 @@
 use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
 use agentaflow_api::ids::{JobId, MicroUsd};
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_api::pending::{BudgetShortfall, PendingReason};
-use agentaflow_api::units::{Dollars, Stamp};
+use agentaflow_api::pending::{BudgetShortfall, PendingCode, PendingReason};
+use agentaflow_api::units::Dollars;
 use agentaflow_engine::{
     Alternative, Eta, Gate, Placement, Request, Shortfall, Time, WaitReason, WhatIf, Workload,
     WorkloadId, WorkloadState, WorkloadView,
 };
 use agentaflow_explain::wire::Clock;
 
+use super::clock::stamp_of;
 use super::job::workload::{expected_ms, job_of, workload_id};
 use super::node::LiveNode;
 use super::pricing::{self, HOUR_MS};
@@ -25,8 +26,8 @@ impl State {
         let now = self.engine.now();
         let message = self.engine.scheduler().explain(now, &workload_id(id))?;
         let view = self.engine.scheduler().workload(&workload_id(id))?;
-        let mut explanation =
-            self.explain_pending(message.reason.as_ref(), message.eta, job.state.gate.as_ref());
+        let context = self.pending_context(job);
+        let mut explanation = self.explain_pending(message.reason.as_ref(), message.eta, &context);
         explanation.job_id = Some(id);
         explanation.status = job.state.status;
         explanation.position = message.position;
@@ -41,26 +42,36 @@ impl State {
         Some(explanation)
     }
 
+    /// Facts for the pending reason of a job.
+    pub(super) fn pending_context<'a>(&self, job: &'a JobRow) -> PendingContext<'a> {
+        let pinned = job.pinned.as_deref();
+        PendingContext {
+            gate: job.state.gate.as_ref(),
+            nodes: self.nodes.len(),
+            missing_node: pinned.filter(|name| self.nodes.named(name).is_none()),
+        }
+    }
+
     /// Pending reason and expected start.
     fn explain_pending(
         &self,
         reason: Option<&WaitReason>,
         eta: Eta,
-        gate: Option<&BudgetShortfall>,
+        context: &PendingContext<'_>,
     ) -> Explanation {
         let now = self.engine.now();
-        let pending_reason = reason.map(|reason| pending_reason(reason, now, gate));
+        let pending_reason = reason.map(|reason| pending_reason(reason, now, context));
         let text = pending_reason
             .as_ref()
-            .map(|reason| agentaflow_explain::pending::reason(reason, Stamp::now()));
+            .map(|reason| agentaflow_explain::pending::reason(reason, stamp_of(now)));
         let eta_text = agentaflow_explain::eta(eta, now);
         Explanation {
             eta_text: if text.is_some() { eta_text.clone() } else { String::new() },
             summary: text.unwrap_or(eta_text),
             pending_reason,
             eta: match eta {
-                Eta::Now => Some(Stamp::now()),
-                Eta::At(at) => Some(self.engine.clock().stamp(at)),
+                Eta::Now => Some(stamp_of(now)),
+                Eta::At(at) => Some(stamp_of(at)),
                 Eta::Unknown => None,
             },
             ..Explanation::default()
@@ -130,7 +141,8 @@ impl State {
         let seen: WhatIf = scheduler
             .what_if(now, workload)
             .map_err(|rejected| ApiError::invalid("job", rejected.to_string()))?;
-        let mut explanation = self.explain_pending(seen.reason.as_ref(), seen.eta, None);
+        let context = self.pending_context(job);
+        let mut explanation = self.explain_pending(seen.reason.as_ref(), seen.eta, &context);
         explanation.waiting = scheduler.pending_count() as u32;
         add_alternatives(&mut explanation, &seen.alternatives);
         explanation.closest =
@@ -171,16 +183,34 @@ fn node_names(tasks: &[PlannedTask]) -> String {
     names.join(", ")
 }
 
+/// Facts of the server that the engine does not know.
+#[derive(Debug)]
+pub(super) struct PendingContext<'a> {
+    pub(super) gate: Option<&'a BudgetShortfall>,
+    /// Number of registered nodes. The engine knows only those that were reachable once.
+    pub(super) nodes: usize,
+    /// Node that the job is pinned to, if the node was deleted.
+    pub(super) missing_node: Option<&'a str>,
+}
+
 /// Pending reason of a job, with other jobs named by number.
 pub(super) fn pending_reason(
     reason: &WaitReason,
     now: Time,
-    gate: Option<&BudgetShortfall>,
+    context: &PendingContext<'_>,
 ) -> PendingReason {
-    if let (WaitReason::Gated(Gate::Budget(_)), Some(short)) = (reason, gate) {
+    if let (WaitReason::Gated(Gate::Budget(_)), Some(short)) = (reason, context.gate) {
         return PendingReason::BudgetExceeded(short.clone());
     }
-    let clock = Clock { now, wall: Stamp::now() };
+    if let Some(node) = context.missing_node {
+        let note =
+            format!("Pinned to node {node}, which was deleted; cancel the job and submit it again");
+        return PendingReason::Reported { reason: PendingCode::NeverFits, note };
+    }
+    if *reason == WaitReason::NoNodes {
+        return PendingReason::NoNodes { unreachable: context.nodes as u32 };
+    }
+    let clock = Clock { now, wall: stamp_of(now) };
     agentaflow_explain::wire::pending_reason(reason, &clock, &job_handle)
 }
 

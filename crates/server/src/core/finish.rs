@@ -142,9 +142,10 @@ impl State {
             _ => EventKind::Failed,
         };
         let text = message.clone().unwrap_or_else(|| reason.to_string());
+        let now = self.now();
         let finished = self.jobs.update(id, |state| {
             state.status = status;
-            state.completed_at = Some(Stamp::now());
+            state.completed_at = Some(now);
             state.end_reason = Some(reason);
             state.error_message = message.filter(|_| status != JobStatus::Completed);
             if status == JobStatus::Completed {
@@ -265,8 +266,8 @@ impl State {
         for id_of_node in nodes {
             let node = self.nodes.get(id_of_node);
             if node.is_none_or(LiveNode::is_lost) {
-                let last_heartbeat = node.and_then(LiveNode::last_heartbeat);
-                self.end_tasks_on_lost_node(id, id_of_node, last_heartbeat);
+                let last_sign = node.and_then(LiveNode::last_sign);
+                self.end_tasks_on_lost_node(id, id_of_node, last_sign);
             }
         }
     }

@@ -15,6 +15,7 @@ use agentaflow_api::link::Framed;
 use agentaflow_api::queue::{Queue, QueueSpec};
 use agentaflow_api::units::Stamp;
 
+use super::clock::Clock;
 use super::committer::Inner;
 use super::journal::AgentMessage;
 use super::ledger::AccountSummary;
@@ -96,11 +97,12 @@ impl Core {
         store: Arc<dyn Store>,
         secrets: Arc<Keyring>,
     ) -> Result<(Self, mpsc::UnboundedReceiver<AgentMessage>), StoreError> {
-        let loaded = store.load(&Stamp::now().month()).await?;
+        let clock = Clock::start(&settings.wall_clock);
+        let loaded = store.load(&clock.stamp().month()).await?;
         save_longer_lease(&*store, &settings, &loaded.meta).await?;
         let directory = SharedDirectory::default();
         let mut state =
-            State::load(settings.clone(), secrets.clone(), directory.clone(), loaded, None);
+            State::load(settings.clone(), secrets.clone(), directory.clone(), loaded, clock, None);
         let lease = state.nodes.lease();
         let lease_to_save = AtomicBool::new(lease.earlier_leases_valid(Instant::now()));
         let published = Published::default();
@@ -120,6 +122,7 @@ impl Core {
             fatal: CancellationToken::new(),
             settings,
             secrets,
+            clock,
             reasons: ReasonCache::default(),
             lease_to_save,
         });
@@ -162,6 +165,11 @@ impl Core {
         self.inner.stop.cancel();
         self.inner.wake.notify_one();
         let _ = tokio::time::timeout(Duration::from_secs(3), self.inner.done.cancelled()).await;
+    }
+
+    /// Time of the server. It never jumps.
+    pub fn now(&self) -> Stamp {
+        self.inner.clock.stamp()
     }
 
     /// The store, for reading.
@@ -215,7 +223,7 @@ impl Core {
 
     /// Balance and spending of a user, running tasks included.
     pub fn account(&self, user: UserId) -> AccountSummary {
-        self.inner.published.account(user)
+        self.inner.published.account(user, self.now())
     }
 
     /// All queues, the root queue first, then by name.
@@ -236,6 +244,11 @@ impl Core {
         let name = queue.name.clone();
         let is_new = self.change(|state| state.put_queue(queue, must_be_new)).await?;
         Ok((self.queue(&name).unwrap_or_default(), is_new))
+    }
+
+    /// Queue that names this user.
+    pub fn queue_naming(&self, username: &str) -> Option<String> {
+        self.inner.lock().queues.naming(username).map(str::to_owned)
     }
 
     /// Deletes a queue without jobs and child queues.

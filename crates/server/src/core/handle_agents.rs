@@ -15,8 +15,8 @@ use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, TaskKey};
 
 use super::handle::{Core, StreamItem, Worker};
 use super::job_view::show_agent;
-use super::node::Contact;
-use super::push_agents::{PushNode, Unconfirmed};
+use super::node::{Contact, JobAnswer, PushReach};
+use super::push_agents::{PushNode, PushWork};
 use super::state::State;
 use super::task_updates::illegal_transition;
 use crate::api_error::ApiError;
@@ -92,6 +92,22 @@ impl Core {
             })
             .await?;
         Ok(self.show_job(self.row_or_stored(job, row).await?))
+    }
+
+    /// Task of a live job whose output a worker may report.
+    pub async fn reported_task(
+        &self,
+        job: JobId,
+        from: &Worker,
+    ) -> Result<Option<TaskKey>, ApiError> {
+        let live = self.inner.lock().jobs.get_unsaved(job).cloned();
+        let row = self.row_or_stored(job, live).await?;
+        let node = self.reporting_node(&row, from)?;
+        if row.state.status.is_final() || row.state.status == JobStatus::Pending {
+            return Ok(None);
+        }
+        let task = row.state.tasks.iter().find(|task| node.is_none_or(|node| task.node == node));
+        Ok(task.map(|task| row.task_key(task.task)))
     }
 
     /// Node for which a worker reports the status of a job. A registration token suffices for a push node, whose agent
@@ -228,8 +244,8 @@ impl Core {
     }
 
     /// Records the result of a probe of a push endpoint.
-    pub(crate) fn record_probe(&self, node: NodeId, answers: bool) {
-        self.inner.lock().connect_node(node, Contact::Push { answers });
+    pub(crate) fn record_probe(&self, node: NodeId, reach: PushReach) {
+        self.inner.lock().connect_node(node, Contact::Push(reach));
         self.inner.wake.notify_one();
     }
 
@@ -240,9 +256,28 @@ impl Core {
         self.inner.wake.notify_one();
     }
 
-    /// Tasks and stops that a push agent has not confirmed.
-    pub(crate) fn unconfirmed_pushes(&self, node: NodeId) -> Unconfirmed {
-        self.inner.lock().unconfirmed_pushes(node)
+    /// Tasks and stops of a push agent that need a call.
+    pub(crate) fn push_work(&self, node: NodeId) -> PushWork {
+        self.inner.lock().push_work(node)
+    }
+
+    /// Returns true if a push agent that does not know this job has ended it.
+    pub(crate) fn is_settled(&self, job: JobId) -> bool {
+        self.inner.lock().is_settled(job)
+    }
+
+    /// Records the answer of a push agent to the question for a task.
+    pub(crate) async fn record_job_answer(
+        &self,
+        node: NodeId,
+        key: TaskKey,
+        answer: JobAnswer,
+    ) -> Result<(), ApiError> {
+        self.change(|state| {
+            state.record_job_answer(node, key, answer);
+            Ok(())
+        })
+        .await
     }
 
     /// Applies an update of a task on a push node that the server itself observed.

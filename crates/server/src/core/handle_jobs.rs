@@ -91,7 +91,7 @@ impl Core {
         let owner = row.user_id;
         let username = self
             .directory(|directory| directory.users.get(&owner).map(|user| user.username.clone()));
-        show_job(row, username, pending, &self.inner.published)
+        show_job(row, username, pending, &self.inner.published, self.now())
     }
 
     /// Cancels a job. The caller checks the permission.
@@ -131,7 +131,7 @@ impl Core {
         spec.runtime = Some(spec.effective_runtime());
         let sealed =
             (job.docker_password.is_some() || !job.secret_env.is_empty()).then(String::new);
-        let now = Stamp::now();
+        let now = state.now();
         let row = JobRow {
             user_id: by.user.id,
             queue,

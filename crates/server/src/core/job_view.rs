@@ -19,8 +19,8 @@ pub(crate) fn show_job(
     username: Option<String>,
     pending: Option<PendingReason>,
     published: &Published,
+    now: Stamp,
 ) -> Job {
-    let now = Stamp::now();
     let running = RunningCost::of_job(&row).at(now);
     let price_per_hour = matches!(row.state.status, JobStatus::Scheduled | JobStatus::Running)
         .then(|| dollars(pricing::hourly_cost(&row)));
@@ -47,7 +47,7 @@ pub(crate) fn show_job(
         user_id,
         status: state.status,
         assigned_node_id: first.map(|task| task.node),
-        assigned_gpu_id: (placed && !gpus.is_empty()).then(|| gpus.join(",")),
+        assigned_gpu_id: (placed && !gpus.is_empty()).then(|| gpus.join(",").into()),
         k8s_pod_name: kubernetes.map(|object| object.pod_name.clone()),
         k8s_job_name: kubernetes.map(|object| object.job_name.clone()),
         k8s_namespace: kubernetes.map(|object| object.namespace.clone()),

@@ -48,8 +48,8 @@ pub struct AccountSummary {
 }
 
 impl Ledger {
-    pub(crate) fn new(rows: Vec<AccountRow>, last_entry: LedgerEntryId) -> Self {
-        let month = Stamp::now().month();
+    pub(crate) fn new(rows: Vec<AccountRow>, last_entry: LedgerEntryId, now: Stamp) -> Self {
+        let month = now.month();
         let account = |row: AccountRow| {
             let AccountRow { user, balance, spent } = row;
             (user, Account { balance, spent, month: month.clone() })
@@ -78,8 +78,8 @@ impl Ledger {
         user: UserId,
         amount: MicroUsd,
         note: Option<String>,
+        at: Stamp,
     ) -> LedgerEntry {
-        let at = Stamp::now();
         let account = self.account(user, at);
         account.balance = MicroUsd(account.balance.0.saturating_add(amount.0));
         let negated = MicroUsd(amount.0.saturating_neg());
@@ -109,8 +109,8 @@ impl Ledger {
     }
 
     /// Amount that a user may still spend; none without a limit. Running tasks are not subtracted.
-    pub(crate) fn remaining(&mut self, user: &UserRow) -> Option<MicroUsd> {
-        self.account(user.id, Stamp::now()).remaining(user.spending_limit, user.prepaid)
+    pub(crate) fn remaining(&mut self, user: &UserRow, now: Stamp) -> Option<MicroUsd> {
+        self.account(user.id, now).remaining(user.spending_limit, user.prepaid)
     }
 
     pub(crate) fn view(&self, user: UserId, running: RunningCost) -> AccountView {

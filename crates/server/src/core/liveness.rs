@@ -13,7 +13,8 @@ use crate::store::Change;
 impl State {
     /// Records a heartbeat. Nothing is written for it; [`State::save_heartbeats`] does so at intervals.
     pub(super) fn record_heartbeat(&mut self, id: NodeId, heartbeat: Heartbeat) {
-        let was_lost = self.nodes.update(id, |node| node.record_heartbeat(heartbeat));
+        let now = self.now();
+        let was_lost = self.nodes.update(id, |node| node.record_heartbeat(heartbeat, now));
         if was_lost == Some(true) {
             let name = self.nodes.name(id);
             self.node_event(
@@ -43,14 +44,32 @@ impl State {
 
     /// Records that a node's stream or push endpoint became reachable or unreachable.
     pub(super) fn connect_node(&mut self, id: NodeId, contact: Contact) {
-        self.nodes.update(id, |node| node.connect(contact));
+        let is_lost = |state: &Self| state.nodes.get(id).is_some_and(LiveNode::is_lost);
+        let was_lost = is_lost(self);
+        let now = self.now();
+        self.nodes.update(id, |node| node.connect(contact, now));
+        if was_lost && !is_lost(self) {
+            let message = format!("node `{}` accepts connections again", self.nodes.name(id));
+            self.node_event(id, EventKind::NodeBack, message);
+        }
         self.report_node(id);
     }
 
     /// Declares overdue nodes lost, and closes silent ones for new work.
     pub(super) fn find_lost_nodes(&mut self) {
         for id in self.nodes_that(LiveNode::is_overdue) {
-            self.declare_lost(id);
+            if self.nodes.get(id).is_some_and(LiveNode::is_push) {
+                self.declare_push_node_lost(id);
+            } else {
+                self.declare_lost(id);
+            }
+        }
+        // A host that did not answer may return without the process of its agent.
+        let abandoned = |node: &LiveNode| {
+            node.is_push() && node.is_lost() && node.has_no_process() && node.has_tasks()
+        };
+        for id in self.nodes_that(abandoned) {
+            self.end_jobs_of_lost_worker(id);
         }
         for id in self.nodes_that(LiveNode::is_open_but_silent) {
             self.report_node(id);

@@ -12,6 +12,7 @@
 mod admin;
 mod assignment;
 mod budgets;
+mod clock;
 mod committer;
 mod engine_link;
 mod explain;
@@ -40,8 +41,10 @@ mod stop;
 mod submit;
 mod task_updates;
 
+pub use clock::WallClock;
 pub use handle::{Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, StreamItem, Worker};
 pub use journal::AgentMessage;
 pub use ledger::AccountSummary;
+pub(crate) use node::{JobAnswer, PushReach};
 pub use pending_reasons::PendingReasons;
 pub(crate) use push_agents::PushNode;

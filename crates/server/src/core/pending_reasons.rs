@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use agentaflow_api::pending::PendingReason;
 use agentaflow_engine::{Time, WaitReasons};
 
-use super::explain::pending_reason;
+use super::explain::{PendingContext, pending_reason};
 use super::handle::Core;
 use super::job::workload::workload_id;
 use crate::store::JobRow;
@@ -49,7 +49,14 @@ impl Core {
         let copy = list.0.get_or_insert_with(|| self.engine_copy());
         let mut reasons = copy.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         let reason = reasons.of(&workload_id(row.id))?;
-        Some(pending_reason(&reason, copy.now, row.state.gate.as_ref()))
+        let published = &self.inner.published;
+        let is_gone = |name: &&str| !published.has_node_named(name);
+        let context = PendingContext {
+            gate: row.state.gate.as_ref(),
+            nodes: published.node_count(),
+            missing_node: row.pinned.as_deref().filter(is_gone),
+        };
+        Some(pending_reason(&reason, copy.now, &context))
     }
 
     fn engine_copy(&self) -> EngineCopy {

@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::link::{Message, StopCause};
-use agentaflow_api::units::Stamp;
 use agentaflow_engine::{
     Decision, Event, Fault, OnFault, Placement, Time, Victim, WaitReason, WorkloadId,
 };
 
+use super::clock::stamp_of;
 use super::explain::{job_name, pending_reason};
 use super::job::workload::{grace_ms, job_of};
 use super::journal::EventSubject;
@@ -79,12 +79,12 @@ impl State {
     fn record_pending(&mut self, workload: &WorkloadId, reason: &WaitReason, now: Time) {
         let Some(id) = job_of(workload) else { return };
         let Some(job) = self.jobs.get(id) else { return };
-        let reason = pending_reason(reason, now, job.state.gate.as_ref());
+        let reason = pending_reason(reason, now, &self.pending_context(job));
         if job.state.pending_reason.as_ref() == Some(&reason) {
             return;
         }
         let user = Some(job.user_id);
-        let text = agentaflow_explain::pending::reason(&reason, Stamp::now());
+        let text = agentaflow_explain::pending::reason(&reason, stamp_of(now));
         let data: Map<String, Value> =
             [("reason".to_owned(), json!(reason.code()))].into_iter().collect();
         self.jobs.update(id, |state| state.pending_reason = Some(reason));
@@ -99,8 +99,8 @@ impl State {
             self.engine.apply(Event::Requeued(workload.clone()));
             return;
         };
-        let incarnation = self.incarnation;
-        self.jobs.update(id, |state| state.begin_attempt(tasks, incarnation));
+        let (incarnation, now) = (self.incarnation, self.now());
+        self.jobs.update(id, |state| state.begin_attempt(tasks, incarnation, now));
         self.announce_placement(id);
         let Some(job) = self.jobs.get(id).cloned() else { return };
         for task in &job.state.tasks {

@@ -116,6 +116,14 @@ impl Published {
         views.iter().map(|view| view.shown()).collect()
     }
 
+    pub(crate) fn node_count(&self) -> usize {
+        read(&self.nodes).by_id.len()
+    }
+
+    pub(crate) fn has_node_named(&self, name: &str) -> bool {
+        read(&self.nodes).by_name.contains_key(name)
+    }
+
     pub(crate) fn node_view(&self, id: NodeId) -> Option<Arc<NodeView>> {
         read(&self.nodes).by_id.get(&id).cloned()
     }
@@ -140,9 +148,9 @@ impl Published {
     }
 
     /// Account of a user as of now; zero for a user without bookings.
-    pub(crate) fn account(&self, user: UserId) -> AccountSummary {
+    pub(crate) fn account(&self, user: UserId, now: Stamp) -> AccountSummary {
         let account = read(&self.accounts).get(&user).cloned();
-        account.map_or_else(AccountSummary::default, |account| account.summary(Stamp::now()))
+        account.map_or_else(AccountSummary::default, |account| account.summary(now))
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use agentaflow_engine::{MiB, MilliCpu, Queue, Quota};
 
-use crate::store::QueueRow;
+use crate::directory::Directory;
+use crate::store::{QueueRow, UserRow};
 
 /// Queue above all other queues; the store has no record of it.
 pub(crate) const ROOT: &str = "root";
@@ -19,8 +20,16 @@ pub(crate) struct QueueTable {
 }
 
 impl QueueTable {
-    pub(crate) fn new(rows: Vec<QueueRow>) -> Self {
-        let named = |row: QueueRow| (row.spec.name.clone(), Arc::new(row));
+    /// Queues of the store. Records of earlier versions have names of users only.
+    pub(crate) fn new(rows: Vec<QueueRow>, directory: &Directory) -> Self {
+        let named = |mut row: QueueRow| {
+            if row.members.is_empty() {
+                let users = row.spec.users.iter();
+                let known = users.filter_map(|name| directory.user_named(name));
+                row.members = known.map(|user| user.id).collect();
+            }
+            (row.spec.name.clone(), Arc::new(row))
+        };
         Self { rows: rows.into_iter().map(named).collect(), stale: true }
     }
 
@@ -30,6 +39,15 @@ impl QueueTable {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &QueueRow> {
         self.rows.values().map(|row| &**row)
+    }
+
+    /// Queue that names a user who does not exist yet.
+    pub(crate) fn naming(&self, username: &str) -> Option<&str> {
+        let username = username.to_lowercase();
+        let names_it = |row: &&Arc<QueueRow>| {
+            row.spec.users.iter().any(|listed| listed.to_lowercase() == username)
+        };
+        self.rows.values().find(names_it).map(|row| row.spec.name.as_str())
     }
 
     pub(crate) fn put(&mut self, row: QueueRow) {
@@ -44,6 +62,13 @@ impl QueueTable {
 
     pub(crate) fn take_stale(&mut self) -> bool {
         std::mem::take(&mut self.stale)
+    }
+}
+
+impl QueueRow {
+    /// Returns true if the queue is open to the user.
+    pub(crate) fn is_open_to(&self, user: &UserRow) -> bool {
+        self.spec.users.is_empty() || self.members.contains(&user.id)
     }
 }
 

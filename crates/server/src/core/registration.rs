@@ -8,7 +8,7 @@ use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_api::node::{NodeRegistration, NodeSpec, PriceSource};
-use agentaflow_api::units::{Dollars, Secret, Stamp};
+use agentaflow_api::units::{Dollars, Secret};
 use agentaflow_engine::{MicroDollars, Price};
 
 use super::node::{Contact, LiveNode, engine_node};
@@ -71,7 +71,7 @@ impl State {
         } else {
             "gpu_instances"
         };
-        let now = Stamp::now();
+        let now = self.now();
         let old = match known {
             Some(row) => row,
             None => NodeRow {
@@ -142,7 +142,7 @@ impl State {
         self.check_agent_identity(&registration.agent_id, node)?;
         let key = auth::mint(CredentialKind::Agent, &registration.agent_id)?;
         let old = self.nodes.agent_named(&registration.agent_id);
-        let now = Stamp::now();
+        let now = self.now();
         let row = AgentRow {
             id: old.map_or_else(|| self.nodes.next_agent_id(), |old| old.id),
             created_at: old.map_or(now, |old| old.created_at),
@@ -165,6 +165,7 @@ impl State {
         self.journal.write(Change::Agent(Box::new(row.clone())));
         self.nodes.put_agent(row);
         self.connect_node(node, Contact::StreamClosed);
+        self.nodes.update(node, LiveNode::doubt_tasks);
         let message = format!("the agent of node `{}` registered", self.nodes.name(node));
         self.node_event(node, EventKind::AgentRegistered, message);
         Ok(Registered { id, key })
@@ -219,6 +220,13 @@ fn complete_spec(given: NodeRegistration, fallback: Price) -> CompletedSpec {
         first.gpu_type.clone().or_else(|| first.gpu_name.clone())
     });
     let known = model.as_deref().and_then(agentaflow_engine::list_price);
+    let gpu_count = if listed > 0 { listed } else { given.gpu_count.unwrap_or(0) };
+    let typical = || {
+        let each = model.as_deref().and_then(agentaflow_engine::list_memory)?;
+        Some(each.0 * u64::from(gpu_count))
+    };
+    let memory = if listed > 0 { memory } else { typical().unwrap_or(0) };
+    let memory = given.gpu_memory_total.filter(|total| *total > 0).unwrap_or(memory);
     let price_source = match (given.price_per_gpu_hour, known) {
         (Some(_), _) => PriceSource::Node,
         (None, Some(_)) => PriceSource::Catalogue,
@@ -232,9 +240,9 @@ fn complete_spec(given: NodeRegistration, fallback: Price) -> CompletedSpec {
         region: given.region,
         zone: given.zone,
         cluster_name: given.cluster_name.unwrap_or_else(|| "default".to_owned()),
-        gpu_count: if listed > 0 { listed } else { given.gpu_count.unwrap_or(0) },
+        gpu_count,
         gpu_type: model,
-        gpu_memory_total: given.gpu_memory_total.unwrap_or(memory),
+        gpu_memory_total: memory,
         gpu_driver_version: given.gpu_driver_version,
         gpu_cuda_version: given.gpu_cuda_version,
         cpu_cores: given.cpu_cores.unwrap_or_default(),

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobStatus, TaskState};
+use agentaflow_api::units::Stamp;
 use agentaflow_engine::{
     Gate, GpuAllocation, NodeSnapshot, Policy, Queue, QueueSnapshot, Scheduler, Snapshot,
     TaskSnapshot, Time, Workload, WorkloadPhase, WorkloadSnapshot,
 };
 
-use super::engine_link::{Clock, EngineLink};
+use super::clock::Clock;
+use super::engine_link::EngineLink;
 use super::handle::Ids;
 use super::job::JobTable;
 use super::job::workload::workload;
@@ -23,12 +25,14 @@ use super::state::State;
 use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::Keyring;
 use crate::settings::Settings;
-use crate::store::{JobRow, Loaded, QueueRow, TaskAssignment};
+use crate::store::{Change, JobRow, JobState, Loaded, QueueRow, TaskAssignment};
 
 /// Key of the engine's own memory (cursor, decayed usage) in the store.
 pub(super) const ENGINE_MEMORY: &str = "engine";
 /// Key of the longest lease that may be valid, in milliseconds, in the store.
 pub(super) const LEASE: &str = "lease_ms";
+/// Key of the step of the wall clock during the last run, in the store.
+pub(super) const CLOCK_STEP: &str = "clock_step";
 /// Key of the strategy in the store.
 pub(super) const STRATEGY: &str = "strategy";
 
@@ -38,13 +42,16 @@ impl State {
         settings: Arc<Settings>,
         secrets: Arc<Keyring>,
         directory: SharedDirectory,
-        loaded: Loaded,
+        mut loaded: Loaded,
+        clock: Clock,
         before: Option<&Self>,
     ) -> Self {
         let last = loaded.last;
+        let step = if before.is_none() { clock_step(&loaded) } else { 0 };
+        shift_times(&mut loaded, step);
         directory.replace(Directory::new(loaded.users, loaded.credentials));
         let jobs = JobTable::new(loaded.jobs, last.job);
-        let queues = QueueTable::new(loaded.queues);
+        let queues = QueueTable::new(loaded.queues, &directory.read());
         let lease = match before {
             Some(before) => before.nodes.lease(),
             None => lease_terms(&settings, &loaded.meta),
@@ -55,7 +62,6 @@ impl State {
         let mut policy = settings.policy.clone();
         let strategy = loaded.meta.get(STRATEGY).and_then(|name| name.parse().ok());
         policy.strategy = strategy.unwrap_or(policy.strategy);
-        let clock = before.map_or_else(Clock::new, |before| before.engine.clock());
         let memory =
             loaded.meta.get(ENGINE_MEMORY).and_then(|text| serde_json::from_str(text).ok());
         let scheduler =
@@ -64,7 +70,7 @@ impl State {
             incarnation: before.map_or_else(incarnation, |before| before.incarnation),
             full_accounts: before.map(|before| before.full_accounts.clone()).unwrap_or_default(),
             ids: Ids(last),
-            ledger: Ledger::new(loaded.accounts, last.ledger),
+            ledger: Ledger::new(loaded.accounts, last.ledger, clock.stamp()),
             journal: Journal::new(last.event),
             engine: EngineLink::new(scheduler, clock),
             settings,
@@ -75,8 +81,36 @@ impl State {
             queues,
         };
         state.reseal_secrets();
+        if step != 0 {
+            state.save_shifted_times();
+        }
         state
     }
+
+    /// Writes the times of all live jobs, which moved with the wall clock.
+    fn save_shifted_times(&mut self) {
+        for id in self.jobs.iter().map(|job| job.id).collect::<Vec<_>>() {
+            self.jobs.update(id, |_| ());
+        }
+        self.journal.write(Change::Meta(CLOCK_STEP, "0".to_owned()));
+    }
+}
+
+/// Milliseconds by which the wall clock was set forward during the last run.
+fn clock_step(loaded: &Loaded) -> i64 {
+    loaded.meta.get(CLOCK_STEP).and_then(|step| step.parse().ok()).unwrap_or(0)
+}
+
+/// Moves the times from which live jobs are billed by a step of the wall clock: this run counts from the wall clock as
+/// it is now.
+fn shift_times(loaded: &mut Loaded, step: i64) {
+    let shift = |at: &mut Option<Stamp>| *at = at.map(|at| Stamp(at.0.saturating_add(step)));
+    for JobRow { state, .. } in &mut loaded.jobs {
+        let JobState { scheduled_at, started_at, warned_at, failed_at, tasks, .. } = state;
+        [scheduled_at, started_at, warned_at, failed_at].into_iter().for_each(shift);
+        tasks.iter_mut().for_each(|task| shift(&mut task.started_at));
+    }
+    loaded.nodes.iter_mut().for_each(|node| shift(&mut node.last_heartbeat));
 }
 
 fn lease_terms(settings: &Settings, meta: &BTreeMap<String, String>) -> LeaseTerms {
@@ -86,7 +120,7 @@ fn lease_terms(settings: &Settings, meta: &BTreeMap<String, String>) -> LeaseTer
 
 /// A random number. Without randomness the time is as good: two starts are never in the same millisecond.
 fn incarnation() -> u32 {
-    getrandom::u32().unwrap_or_else(|_| agentaflow_api::units::Stamp::now().0 as u32)
+    getrandom::u32().unwrap_or_else(|_| Stamp::now().0 as u32)
 }
 
 /// Books the live tasks of all jobs on their nodes.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, NodeId, UserId};
+use agentaflow_api::units::Stamp;
 use agentaflow_engine::Event;
 
 use super::engine_link::EngineLink;
@@ -43,6 +44,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Time of the server. It never jumps; see `clock.rs`.
+    pub(super) fn now(&self) -> Stamp {
+        self.engine.clock().stamp()
+    }
+
     /// Records an event about a job and its owner.
     pub(super) fn job_event(&mut self, job: JobId, kind: EventKind, message: impl Into<String>) {
         let user = self.jobs.get_unsaved(job).map(|row| row.user_id);

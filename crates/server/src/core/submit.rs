@@ -88,6 +88,9 @@ impl State {
         spec.runtime = Some(spec.effective_runtime());
         spec.docker_tag =
             spec.docker_image.is_some().then(|| spec.docker_tag.unwrap_or("latest".into()));
+        if spec.input_data.is_null() {
+            spec.input_data = serde_json::json!({});
+        }
         spec.job_type = Some(spec.job_type.unwrap_or_else(|| "gpu_inference".to_owned()));
         let id = self.jobs.next_id();
         let secret_names = secret_env.keys().cloned().collect();
@@ -99,7 +102,7 @@ impl State {
         } else {
             None
         };
-        let now = Stamp::now();
+        let now = self.now();
         Ok(JobRow {
             id,
             user_id: by.user.id,
@@ -154,8 +157,7 @@ impl State {
             ApiError::invalid("queue", format!("Queue `{name}` not found; see GET /queues"))
                 .about(ResourceKind::Queue, Some(name.to_owned()))
         })?;
-        let open = queue.spec.users.is_empty() || queue.spec.users.contains(&by.user.username);
-        if !open && !admin {
+        if !queue.is_open_to(&by.user) && !admin {
             return Err(ApiError::forbidden(format!("queue `{name}` is not open to you")));
         }
         Ok(name.to_owned())

@@ -67,7 +67,7 @@ impl State {
         let runs = reached == TaskState::Running;
         let first = runs && job.state.status == JobStatus::Scheduled;
         // Times are of the server's clock, so that clocks of agents do not mix.
-        let now = Stamp::now();
+        let now = self.now();
         self.jobs.update_task(key, |task| {
             task.state = reached;
             if runs {
@@ -110,9 +110,10 @@ impl State {
         let stopped = ended.stopped.is_some();
         self.end_task(key, TaskEnd { ran_ms, exit_code: ended.exit_code, stopped });
         let outcome = Outcome::of(ended);
+        let now = self.now();
         self.jobs.update(key.job, |state| {
             if ran && state.started_at.is_none() {
-                state.started_at = Some(Stamp(Stamp::now().0.saturating_sub(ran_ms as i64)));
+                state.started_at = Some(Stamp(now.0.saturating_sub(ran_ms as i64)));
             }
             add_usage(&mut state.usage, &ended.usage);
             if ended.output_data.is_some() {
@@ -130,7 +131,7 @@ impl State {
                 Outcome::Failure { reason, cause, message } => {
                     state.end_reason = Some(reason);
                     state.end_cause = cause;
-                    state.failed_at = Some(Stamp::now());
+                    state.failed_at = Some(now);
                     state.error_message = Some(message);
                     state.exit_code = ended.exit_code;
                 }
@@ -143,9 +144,9 @@ impl State {
     /// is billed since its start.
     fn billed_ms(&self, key: TaskKey, ended: &Ended) -> Option<u64> {
         let job = self.jobs.get(key.job)?;
-        let elapsed = |since: Option<Stamp>| {
-            since.map_or(0, |at| Stamp::now().0.saturating_sub(at.0).max(0) as u64)
-        };
+        let now = self.now();
+        let elapsed =
+            |since: Option<Stamp>| since.map_or(0, |at| now.0.saturating_sub(at.0).max(0) as u64);
         let task = job.state.tasks.iter().find(|task| task.task == key.task)?;
         let unknown = ended.ran_ms == 0 && ended.exit_code.is_none();
         let reported = if unknown { elapsed(task.started_at) } else { ended.ran_ms };
@@ -185,7 +186,7 @@ impl State {
         let allocation = Allocation::of_task(job, task);
         let cost = pricing::cost(allocation, task.price, end.ran_ms);
         let usage = LedgerEntry {
-            at: Stamp::now(),
+            at: self.now(),
             user_id: job.user_id,
             job_id: Some(key.job),
             attempt: Some(key.epoch),
@@ -230,7 +231,8 @@ impl State {
             ));
         };
         let key = job.task_key(task.task);
-        let ran = task.started_at.map_or(0, |at| Stamp::now().0.saturating_sub(at.0).max(0) as u64);
+        let now = self.now();
+        let ran = task.started_at.map_or(0, |at| now.0.saturating_sub(at.0).max(0) as u64);
         let text = update.duration_seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
         let mut ended = Ended {
             ran_ms: text.map_or(ran, |seconds| (seconds * 1000.0) as u64),
@@ -239,14 +241,15 @@ impl State {
             ..Ended::default()
         };
         let node = task.node;
+        let exit_code = update.exit_code.filter(|code| *code != 0);
         let update = match status {
-            JobStatus::Running => TaskUpdate::Running { started_at: Stamp::now() },
+            JobStatus::Running => TaskUpdate::Running { started_at: now },
             JobStatus::Completed => {
                 ended.exit_code = Some(0);
                 TaskUpdate::Ended(Box::new(ended))
             }
             JobStatus::Failed => {
-                ended.exit_code = Some(1);
+                ended.exit_code = exit_code.or(Some(1));
                 let message = update
                     .error_message
                     .unwrap_or_else(|| "the agent reported a failure without a message".to_owned());
@@ -262,6 +265,7 @@ impl State {
                 return Err(illegal_transition(present, status));
             }
         };
+        self.nodes.update(node, |node| node.record_sign(now));
         self.apply_task_update(node, Report { key, update });
         Ok(())
     }

@@ -14,6 +14,8 @@ pub(crate) const DEPTH: usize = 64;
 pub(crate) const PAGE_BYTES: usize = 16 << 20;
 /// Bytes of an agent's report, which carries logs.
 pub(crate) const REPORT: usize = 8 << 20;
+/// Bytes of a status call, which carries the whole output of a job.
+pub(crate) const STATUS: usize = 64 << 20;
 /// Time for the transfer of a body.
 pub(crate) const BODY_TIME: std::time::Duration = std::time::Duration::from_mins(1);
 /// Default entries of a page.

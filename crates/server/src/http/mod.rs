@@ -13,10 +13,12 @@ mod limits;
 mod openapi;
 mod pages;
 mod params;
+mod query;
 mod read;
 mod routes;
 mod start_page;
 mod streams;
+mod unique_keys;
 
 use agentaflow_api::error::ErrorCode;
 use axum::Router;
@@ -50,6 +52,7 @@ pub fn service(app: App) -> NormalizePath<Router> {
         .fallback(system::nowhere)
         .method_not_allowed_fallback(system::wrong_method)
         .with_state(app)
+        .layer(from_fn(query::known_parameters))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(finish));
     NormalizePath::trim_trailing_slash(router)
@@ -119,6 +122,7 @@ fn other_routes() -> OpenApiRouter<App> {
         .routes(routes!(system::strategy, system::set_strategy))
         .routes(routes!(system::rotate_secret_key))
         .routes(routes!(system::healthz))
+        .routes(routes!(system::health))
         .routes(routes!(system::readyz))
         .routes(routes!(system::version))
 }

@@ -17,8 +17,9 @@ use agentaflow_api::error::ErrorBody;
 
 const ABOUT: &str = "GPU servers register, users submit jobs, the scheduler places them, agents run them. A trailing \
     slash in a path is ignored. Every error response is `{\"detail\", \"code\", \"details\"}` with status 400, 401, \
-    403, 404, 409, 422 or 429 (503 while the server is unavailable); programs decide on `code` and `details`. \
-    In requests `null` means absent, `24576.0` is an integer, and unknown fields are ignored.";
+    403, 404, 405, 409, 413, 422 or 429 (503 while the server is unavailable); programs decide on `code` and `details`. \
+    In requests `null` means absent, `24576.0` is an integer, and unknown fields of worker \
+    calls are ignored. Unknown or empty query parameters and repeated keys of a JSON object are rejected.";
 
 const TAGS: [(&str, &str); 11] = [
     ("jobs", "Submit, inspect and stop jobs."),

@@ -14,6 +14,7 @@ use agentaflow_api::error::ErrorCode;
 use agentaflow_api::units::Stamp;
 
 use super::limits;
+use super::unique_keys::UniqueKeys;
 use crate::api_error::ApiError;
 
 /// Raw body within its size limit.
@@ -131,7 +132,7 @@ pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, ApiError> {
     }
     let text = std::str::from_utf8(bytes)
         .map_err(|_| ApiError::malformed("the body is not valid UTF-8"))?;
-    let value: Value = serde_json::from_str(text).map_err(|error| {
+    let UniqueKeys(value) = serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let message = error.to_string();
         if message.starts_with("recursion limit") {
@@ -179,7 +180,7 @@ pub(crate) fn shape<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     })
 }
 
-/// Query parameters. Unknown parameters are ignored; empty ones count as absent.
+/// Query parameters. `query.rs` rejects unknown ones before; only a flag may be empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueryParams(BTreeMap<String, String>);
 
@@ -195,19 +196,28 @@ impl QueryParams {
     /// Parses a query string; the last of repeated parameters counts.
     pub(crate) fn read(text: &str) -> Self {
         let pairs = url::form_urlencoded::parse(text.as_bytes());
-        Self(pairs.into_owned().filter(|(_, value)| !value.is_empty()).collect())
+        Self(pairs.into_owned().collect())
+    }
+
+    fn value(&self, name: &str) -> Result<Option<&String>, ApiError> {
+        let value = self.0.get(name);
+        if value.is_some_and(String::is_empty) {
+            let detail = format!("`{name}` is empty; write a value or leave `{name}` out");
+            return Err(ApiError::invalid(name, detail));
+        }
+        Ok(value)
     }
 
     /// Optional text.
     pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
-        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let Some(value) = self.value(name)? else { return Ok(None) };
         super::check::plain(name, value, limits::QUERY_TEXT)?;
         Ok(Some(value))
     }
 
     /// Optional whole number; `4096.0` is valid.
     pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let Some(value) = self.value(name)? else { return Ok(None) };
         let float = || {
             let value: f64 = value.parse().ok()?;
             let whole = value.fract() == 0.0 && (0.0..9e15).contains(&value);
@@ -221,7 +231,7 @@ impl QueryParams {
 
     /// Optional decimal number of at least 0, in thousandths.
     pub(crate) fn milli(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let Some(value) = self.value(name)? else { return Ok(None) };
         let number = value.parse().ok().filter(|value| (0.0..=1e9).contains(value));
         let number = number.map(|value: f64| (value * 1000.0).round() as u64);
         number.map(Some).ok_or_else(|| {
@@ -241,7 +251,7 @@ impl QueryParams {
 
     /// Optional time (`2026-11-15T06:43:29Z`) or start of a day in UTC (`2026-11-15`).
     pub(crate) fn moment(&self, name: &str) -> Result<Option<Stamp>, ApiError> {
-        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let Some(value) = self.value(name)? else { return Ok(None) };
         let day =
             || value.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
         let at = value.parse::<jiff::Timestamp>().ok().or_else(|| Some(day()?.timestamp()));
@@ -304,16 +314,16 @@ impl Segments {
 fn too_large(most: usize) -> ApiError {
     let size =
         if most < 1 << 20 { format!("{} KiB", most >> 10) } else { format!("{} MiB", most >> 20) };
-    ApiError::new(400, ErrorCode::TooLarge, format!("the body is larger than {size}"))
+    ApiError::new(413, ErrorCode::TooLarge, format!("the body is larger than {size}"))
         .limit(most as u64)
 }
 
-/// Message for a serde error, without the value, which may be a misplaced secret.
+/// Message for a serde error. A value is repeated only if it is a number: a text may be a misplaced secret.
 fn wrong_shape(field: &str, message: &str) -> ApiError {
     let name = if field.is_empty() { "the body".to_owned() } else { format!("`{field}`") };
     let detail = if let Some((_, expected)) = message.split_once(", expected ") {
         let found = message.split([':', ',']).nth(1).unwrap_or_default().trim();
-        format!("{name} must be {}{}", article(expected), found_kind(found))
+        format!("{name} must be {}{}", article(expected), found_value(found))
     } else if let Some(missing) = message.strip_prefix("missing field ") {
         format!("{missing} is missing in {name}")
     } else {
@@ -335,11 +345,18 @@ fn article(expected: &str) -> String {
     }
 }
 
+/// The number that was found, or the kind of another value.
+fn found_value(found: &str) -> String {
+    let number = found.strip_prefix("integer ").or_else(|| found.strip_prefix("floating point "));
+    number.map_or_else(
+        || found_kind(found).to_owned(),
+        |number| format!("; it is {}", number.trim_matches('`')),
+    )
+}
+
 fn found_kind(found: &str) -> &'static str {
     let kinds = [
         ("string", "; it is a text"),
-        ("integer", "; it is another number"),
-        ("floating", "; it is another number"),
         ("map", "; it is an object"),
         ("sequence", "; it is a list"),
         ("boolean", "; it is true or false"),

@@ -23,6 +23,9 @@ use super::read::{Cause, Cells};
 use super::sql::{Dialect, Sql};
 use super::{Store, StoreError};
 
+/// Beginning of the name of a server in the database.
+const APPLICATION: &str = "agentaflow";
+
 const STEPS: [&str; 1] = [include_str!("../../migrations/postgres/0001_start.sql")];
 
 /// Timeout of a connection attempt or check.
@@ -43,8 +46,9 @@ pub async fn open_postgres(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     let options = options(url).map_err(open)?;
     let guard = Arc::new(Guard { options: options.clone(), state: Mutex::default() });
     if !guard.take_soon().await.map_err(open)? {
+        let holder = holder(&options).await.unwrap_or_default();
         return Err(StoreError::InUse(format!(
-            "another agentaflow server uses {name}; stop it or choose another --database"
+            "another agentaflow server{holder} uses {name}; stop it or choose another --database"
         )));
     }
     let mut writer = connect(&options).await.map_err(open)?;
@@ -75,12 +79,39 @@ fn options(url: &str) -> Result<PgConnectOptions, Cause> {
         return Err("the address of a database begins with postgres://".into());
     }
     let options = PgConnectOptions::from_str(url)?
-        .application_name("agentaflow")
+        .application_name(&application_name())
         .statement_cache_capacity(256)
         // A lost connection of this server blocks the next one only for this time.
         .options([("idle_in_transaction_session_timeout", "30s"), ("lock_timeout", "20s")])
         .disable_statement_logging();
     Ok(options)
+}
+
+/// Name of this server in the database, by which a second server tells its user who holds the lock. PostgreSQL cuts it
+/// at 63 bytes.
+fn application_name() -> String {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    let host = &host[..host.floor_char_boundary(36)];
+    format!("{APPLICATION} host {host}, pid {}", std::process::id())
+}
+
+/// Session that holds the lock: host and process of its server, and its start.
+const HOLDER: &str = "SELECT application_name, coalesce(host(client_addr), ''), \
+                      to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') \
+                      FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND granted \
+                      AND classid = 1095124556::OID AND objid = (hashtext(coalesce(current_schema(), ''))::BIGINT \
+                      & 4294967295)::OID AND database = (SELECT oid FROM pg_database WHERE datname = \
+                      current_database())";
+
+/// Description of the server that holds the lock: ` (host …, pid …, since …)`; empty if it cannot be read.
+async fn holder(options: &PgConnectOptions) -> Result<String, Cause> {
+    let mut connection = connect(options).await?;
+    let row = one(connection.fetch(plain(HOLDER)).await?)?;
+    let (name, address, since) = (row.text(0)?, row.text(1)?, row.text(2)?);
+    let server = name.strip_prefix(APPLICATION).map_or("", str::trim);
+    let server = if server.is_empty() { format!("host {address}") } else { server.to_owned() };
+    Ok(format!(" ({server}, since {since})"))
 }
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Cause> {

@@ -113,6 +113,8 @@ pub struct NodeRow {
 #[allow(missing_docs, reason = "the names are those of the node's description")]
 pub struct NodeOverrides {
     pub max_concurrent_jobs: Option<u32>,
+    pub hostname: Option<String>,
+    pub ip_address: Option<String>,
     pub price_per_gpu_hour: Option<Dollars>,
     pub price_per_cpu_hour: Option<Dollars>,
     pub price_per_memory_gb_hour: Option<Dollars>,
@@ -132,6 +134,8 @@ impl NodeOverrides {
         self.price_per_cpu_hour = update.price_per_cpu_hour.or(self.price_per_cpu_hour);
         self.price_per_memory_gb_hour =
             update.price_per_memory_gb_hour.or(self.price_per_memory_gb_hour);
+        self.hostname = update.hostname.or_else(|| self.hostname.take());
+        self.ip_address = update.ip_address.or_else(|| self.ip_address.take());
         self.region = update.region.or_else(|| self.region.take());
         self.zone = update.zone.or_else(|| self.zone.take());
         self.labels = update.labels.or_else(|| self.labels.take());
@@ -149,6 +153,8 @@ impl NodeOverrides {
         spec.price_per_cpu_hour = set.price_per_cpu_hour.unwrap_or(spec.price_per_cpu_hour);
         spec.price_per_memory_gb_hour =
             set.price_per_memory_gb_hour.unwrap_or(spec.price_per_memory_gb_hour);
+        spec.hostname = set.hostname.or_else(|| spec.hostname.take());
+        spec.ip_address = set.ip_address.or_else(|| spec.ip_address.take());
         spec.region = set.region.or_else(|| spec.region.take());
         spec.zone = set.zone.or_else(|| spec.zone.take());
         spec.labels = set.labels.unwrap_or_else(|| std::mem::take(&mut spec.labels));
@@ -271,6 +277,8 @@ pub struct TaskAssignment {
 pub struct QueueRow {
     /// Definition; the name is unique.
     pub spec: QueueSpec,
+    /// Users that `spec.users` names.
+    pub members: Vec<UserId>,
     pub created_at: Stamp,
     pub updated_at: Stamp,
 }

@@ -1,5 +1,6 @@
 //! The core on a real store, with agents that the test simulates.
 
+mod clock;
 mod faults;
 mod jobs;
 mod money;

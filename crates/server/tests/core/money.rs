@@ -138,3 +138,46 @@ async fn a_running_job_over_budget_is_warned_about_then_stopped() {
     let job = rig.job(id).await;
     assert_eq!((job.status, job.end_reason), (JobStatus::Failed, Some(EndReason::BudgetExceeded)));
 }
+
+#[tokio::test]
+async fn a_job_that_expects_to_run_for_no_time_is_budgeted_with_the_grace() {
+    let rig = Rig::with(|settings| settings.budget_grace = Span(60_000), |store| store).await;
+    let mut worker = rig.worker("a", 1).await;
+    // A minute of one GPU costs 60 thousandths of a dollar.
+    rig.limit(Some(59 * SECOND), false).await;
+    let id = rig.submit(JobSpec { estimated_duration_seconds: Some(0), ..spec(1) }).await;
+    let reason = rig.core.explain(id).await.unwrap().pending_reason;
+    let Some(PendingReason::BudgetExceeded(short)) = reason else { panic!("{reason:?}") };
+    assert_eq!((short.left, short.cost), (Dollars(59 * SECOND), Dollars(60 * SECOND)));
+    rig.limit(Some(60 * SECOND), false).await;
+    assert_eq!(worker.assignment().await.key.job, id);
+}
+
+#[tokio::test]
+async fn an_explanation_has_the_numbers_of_the_present_limit() {
+    let rig = Rig::new().await;
+    rig.worker("a", 1).await;
+    for limit in [2_000_000, 1_000_000] {
+        rig.limit(Some(limit), false).await;
+        let id = rig.submit(spec(1)).await;
+        for job in 1..=id.0 {
+            let reason = rig.core.explain(agentaflow_api::ids::JobId(job)).await.unwrap();
+            let Some(PendingReason::BudgetExceeded(short)) = reason.pending_reason else {
+                panic!("{reason:?}")
+            };
+            assert_eq!(short.left, Dollars(limit), "job {job}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_prepaid_user_without_a_balance_starts_no_job_that_costs_nothing() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    rig.limit(None, true).await;
+    let id = rig.submit(spec(0)).await;
+    let code = rig.core.explain(id).await.unwrap().pending_reason.map(|reason| reason.code());
+    assert_eq!(code, Some(PendingCode::BudgetExceeded));
+    rig.core.credit(rig.ana.user.id, MicroUsd(1), None).await.unwrap();
+    assert_eq!(worker.assignment().await.key.job, id);
+}

@@ -73,8 +73,12 @@ impl Rig {
 
     /// Stops the core and starts another on the same data.
     pub(crate) async fn restart(&mut self) {
+        self.restart_with(|_| {}).await;
+    }
+
+    pub(crate) async fn restart_with(&mut self, change: impl FnOnce(&mut Settings)) {
         self.core.stop().await;
-        self.core = start(&self.dir, |_| {}, |store| store).await;
+        self.core = start(&self.dir, change, |store| store).await;
     }
 
     /// Changes the user's account.

@@ -38,14 +38,55 @@ async fn what_is_not_a_json_object_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn any_content_type_is_read_as_json_and_the_last_of_two_fields_counts() {
+async fn any_content_type_is_read_as_json() {
     let site = Site::new().await;
     for kind in ["application/json", "text/plain", "application/x-www-form-urlencoded", "nonsense"]
     {
         let request = site.request("POST", "/gpu-workers/jobs").bearer_auth(site.admin());
-        let body = "{\"docker_image\": \"a\", \"docker_image\": \"b\"}";
+        let body = "{\"docker_image\": \"b\"}";
         let job = send(request.header("content-type", kind).body(body)).await.expect(201);
         assert_eq!(job["docker_image"], "b", "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_appears_twice_is_refused() {
+    let site = Site::new().await;
+    for body in [
+        r#"{"docker_image": "a", "docker_image": "b"}"#,
+        r#"{"docker_image": "a", "env": {"A": "1", "A": "2"}}"#,
+    ] {
+        let request = site.request("POST", "/gpu-workers/jobs").bearer_auth(site.admin());
+        let detail = send(request.body(body)).await.refused(400)["detail"].clone();
+        assert!(detail.as_str().unwrap().contains("appears twice"), "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_or_empty_query_parameter_is_refused_by_its_name() {
+    let site = Site::new().await;
+    for (path, name) in [
+        ("/gpu-workers/jobs?stauts=failed", "stauts"),
+        ("/gpu-workers/jobs/?limit=", "limit"),
+        ("/gpu-workers/nodes?status=", "status"),
+        ("/queues?skip=0&nme=x", "nme"),
+        ("/auth/me?x", "x"),
+    ] {
+        let refusal = site.get(site.admin(), path).await.refused(422);
+        assert_eq!(refusal["details"]["field"], name, "{refusal}");
+    }
+    for path in ["/gpu-workers/jobs?status=failed&limit=5", "/healthz?verbose"] {
+        site.get(site.admin(), path).await.expect(200);
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_number_is_repeated() {
+    let site = Site::new().await;
+    for (value, shown) in [(json!(-3), "it is -3"), (json!(1.5), "it is 1.5")] {
+        let job = json!({"docker_image": "x", "gpu_count": value});
+        let refusal = site.post(site.admin(), "/gpu-workers/jobs", job).await.refused(422);
+        assert!(refusal["detail"].as_str().unwrap().contains(shown), "{refusal}");
     }
 }
 
@@ -54,11 +95,11 @@ async fn a_body_that_is_too_large_is_refused_whether_or_not_it_says_so() {
     let site = Site::new().await;
     let large = json!({"docker_image": "x", "input_data": "x".repeat(1 << 20)}).to_string();
     let request = || site.request("POST", "/gpu-workers/jobs").bearer_auth(site.admin());
-    assert_eq!(send(request().body(large.clone())).await.refused(400)["code"], "too_large");
+    assert_eq!(send(request().body(large.clone())).await.refused(413)["code"], "too_large");
     let pieces: Vec<Result<Vec<u8>, std::io::Error>> =
         large.as_bytes().chunks(1 << 16).map(|piece| Ok(piece.to_vec())).collect();
     let stream = reqwest::Body::wrap_stream(futures_util::stream::iter(pieces));
-    assert_eq!(send(request().body(stream)).await.refused(400)["code"], "too_large");
+    assert_eq!(send(request().body(stream)).await.refused(413)["code"], "too_large");
 }
 
 #[tokio::test]

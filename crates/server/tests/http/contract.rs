@@ -127,7 +127,7 @@ async fn an_unknown_path_leads_to_the_docs_and_a_wrong_method_says_which_are_rig
     let reply = site.call(site.admin(), "DELETE", "/gpu-workers/jobs/", Value::Null).await;
     let allow = reply.headers["allow"].to_str().unwrap().to_owned();
     assert!(allow.contains("GET") && allow.contains("POST"), "{allow}");
-    assert_eq!(reply.refused(400)["code"], "method_not_allowed");
+    assert_eq!(reply.refused(405)["code"], "method_not_allowed");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::shots::{Shot, shot};
 use crate::site::{Reply, Site, send};
 
-const REFUSALS: [u16; 7] = [400, 401, 403, 404, 409, 422, 429];
+const REFUSALS: [u16; 9] = [400, 401, 403, 404, 405, 409, 413, 422, 429];
 
 /// The same cases in every run; `PROPTEST_CASES` and `PROPTEST_RNG_SEED` select other ones.
 fn cases(usual: u32) -> Config {

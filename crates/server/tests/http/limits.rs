@@ -76,7 +76,7 @@ async fn strangers_may_send_little() {
     let text = |size: usize| "x".repeat(size);
     for path in ["/auth/login", "/auth/register", "/auth/refresh", "/auth/logout"] {
         let body = json!({"username": "ada", "password": text(17 << 10)});
-        let refusal = site.post("", path, body).await.refused(400);
+        let refusal = site.post("", path, body).await.refused(413);
         assert_eq!(refusal["code"], "too_large", "{path}");
         assert_eq!(refusal["details"]["limit"], 16 << 10, "{path}");
     }
@@ -86,7 +86,7 @@ async fn strangers_may_send_little() {
             "registration_token": site.registration()})
     };
     let register = "/gpu-workers/nodes/register";
-    let refusal = site.post("", register, node(65 << 10)).await.refused(400);
+    let refusal = site.post("", register, node(65 << 10)).await.refused(413);
     assert_eq!(refusal["details"]["limit"], 64 << 10);
     site.post("", register, node(60 << 10)).await.expect(200);
     site.post(site.registration(), register, node(65 << 10)).await.expect(200);

@@ -135,7 +135,7 @@ pub(crate) fn state(status: JobStatus) -> JobState {
         completed_at: Some(NOW),
         ran_ms: 12_345,
         cost: MicroUsd(67),
-        pending_reason: Some(PendingReason::NoNodes),
+        pending_reason: Some(PendingReason::NoNodes { unreachable: 1 }),
         warned_at: Some(NOW),
         updated_at: NOW,
         ..JobState::default()
@@ -173,6 +173,7 @@ fn task() -> TaskAssignment {
 pub(crate) fn queue(name: &str) -> QueueRow {
     let limit = QuotaSpec { gpus: Some(GpuAmount(8000)), ..QuotaSpec::default() };
     QueueRow {
+        members: vec![UserId(1)],
         spec: QueueSpec { name: name.to_owned(), limit, ..QueueSpec::default() },
         created_at: NOW,
         updated_at: NOW,

@@ -182,8 +182,10 @@ mod tests {
             eta_text: "starts in about 5m".to_owned(),
             ..Explanation::default()
         };
-        let fresh =
-            Explanation { pending_reason: Some(PendingReason::NoNodes), ..explanation.clone() };
+        let fresh = Explanation {
+            pending_reason: Some(PendingReason::NoNodes { unreachable: 0 }),
+            ..explanation.clone()
+        };
         let bare = Explanation::default();
         let head = "pending, position 2 of 7, starts in about 5m";
         let table = [

@@ -17,11 +17,16 @@ impl JobRow {
 
 impl JobState {
     /// Starts the next attempt with these tasks.
-    pub(crate) fn begin_attempt(&mut self, tasks: Vec<TaskAssignment>, incarnation: u32) {
+    pub(crate) fn begin_attempt(
+        &mut self,
+        tasks: Vec<TaskAssignment>,
+        incarnation: u32,
+        now: Stamp,
+    ) {
         self.epoch += 1;
         self.incarnation = incarnation;
         self.status = JobStatus::Scheduled;
-        self.scheduled_at = Some(Stamp::now());
+        self.scheduled_at = Some(now);
         self.tasks = tasks;
         self.pending_reason = None;
         self.warned_at = None;

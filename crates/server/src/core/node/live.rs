@@ -12,6 +12,7 @@ use super::DEFAULT_INTERVAL;
 use super::booking::{TaskBooking, TaskRef};
 use super::description::{KUBERNETES, closed_gpus, describe};
 use super::lease::LeaseTerms;
+use super::push::{PushLink, PushReach};
 use super::report::{EngineReport, GpuReadings, ReportedNode, RestoredNode};
 use crate::store::{HeartbeatRow, NodeRow};
 
@@ -27,8 +28,7 @@ pub(crate) struct LiveNode {
     liveness: Liveness,
     lease: LeaseTerms,
     pub(super) stream: Option<AgentId>,
-    /// The push endpoint answered the last probe.
-    push_answers: bool,
+    pub(super) push: PushLink,
     /// The server stops and moves all jobs off the node.
     evacuating: bool,
     /// Live tasks on the node.
@@ -71,10 +71,8 @@ pub(crate) enum Contact {
     /// This agent opened a stream or polls.
     Stream(AgentId),
     StreamClosed,
-    /// The push endpoint answers, or does not.
-    Push {
-        answers: bool,
-    },
+    /// A probe of the push endpoint.
+    Push(PushReach),
 }
 
 impl LiveNode {
@@ -92,7 +90,7 @@ impl LiveNode {
             liveness,
             lease,
             stream: None,
-            push_answers: false,
+            push: PushLink::default(),
             evacuating: false,
             tasks: BTreeMap::new(),
             readings: Vec::new(),
@@ -105,7 +103,7 @@ impl LiveNode {
     pub(super) fn keep_liveness(&mut self, old: &Self) {
         self.liveness = Liveness { lost: false, ..old.liveness };
         self.stream = old.stream;
-        self.push_answers = old.push_answers;
+        self.push = old.push.clone();
         self.evacuating = old.evacuating;
         self.readings.clone_from(&old.readings);
         self.reported_free = old.reported_free;
@@ -136,18 +134,27 @@ impl LiveNode {
             return false;
         }
         self.row.spec.api_endpoint = Some(endpoint);
-        self.push_answers = false;
+        self.push.clear_probes();
         true
     }
 
     /// Returns true if work can reach the node.
     pub(crate) fn is_reachable(&self) -> bool {
-        self.stream.is_some() || self.push_answers
+        self.stream.is_some() || self.push.answers()
     }
 
-    /// Returns true if the last contact is at most three intervals old.
+    /// Returns true if the last contact is at most three intervals old. A push node is alive while its port accepts
+    /// connections.
     pub(crate) fn is_alive(&self) -> bool {
-        self.liveness.heard && self.liveness.last_contact.elapsed() < self.alive_for()
+        self.liveness.heard && self.silent_at().is_none_or(|at| Instant::now() < at)
+    }
+
+    /// Time at which the node counts as silent without another contact; none if time alone does not silence it.
+    fn silent_at(&self) -> Option<Instant> {
+        if self.is_push() {
+            return self.push.silent_at(self.alive_for());
+        }
+        Some(self.liveness.last_contact + self.alive_for())
     }
 
     fn alive_for(&self) -> Duration {
@@ -156,7 +163,7 @@ impl LiveNode {
 
     /// Time at which [`LiveNode::is_alive`] becomes false without another contact; none if it is false now.
     pub(super) fn alive_until(&self) -> Option<Instant> {
-        self.is_alive().then(|| self.liveness.last_contact + self.alive_for())
+        self.silent_at().filter(|_| self.is_alive())
     }
 
     pub(crate) fn was_heard(&self) -> bool {
@@ -193,7 +200,12 @@ impl LiveNode {
     /// Returns true if the node is silent and must be declared lost.
     pub(crate) fn is_overdue(&self) -> bool {
         let relevant = self.report.is_made() || self.has_tasks();
-        relevant && !self.liveness.lost && self.lease_expired()
+        let silent = if self.is_push() {
+            self.silent_at().is_some_and(|at| at <= Instant::now())
+        } else {
+            self.lease_expired()
+        };
+        relevant && !self.liveness.lost && silent
     }
 
     /// Returns true if the engine still places work on the node although the node is silent.
@@ -204,7 +216,7 @@ impl LiveNode {
     /// Runtimes that the node offers to jobs.
     pub(crate) fn runtimes(&self) -> Vec<&str> {
         if self.is_push() {
-            return vec!["push"];
+            return if self.push.lacks_docker() { Vec::new() } else { vec!["push"] };
         }
         self.row.spec.runtimes.iter().map(String::as_str).collect()
     }
@@ -222,7 +234,7 @@ impl LiveNode {
 
     /// Returns true if this agent is connected.
     pub(crate) fn is_connected(&self, agent: AgentId) -> bool {
-        self.stream == Some(agent) || self.push_answers
+        self.stream == Some(agent) || self.push.answers()
     }
 
     pub(crate) fn has_tasks(&self) -> bool {
@@ -252,6 +264,7 @@ impl LiveNode {
 
     pub(crate) fn remove_task(&mut self, task: TaskRef) {
         self.tasks.remove(&task);
+        self.push.forget_task(task);
     }
 
     /// Booked MiB of GPU memory by GPU index.
@@ -277,13 +290,18 @@ impl LiveNode {
         self.liveness.lost = true;
     }
 
-    pub(crate) fn connect(&mut self, contact: Contact) {
+    pub(crate) fn connect(&mut self, contact: Contact, now: Stamp) {
         match contact {
             Contact::Stream(agent) => self.stream = Some(agent),
             Contact::StreamClosed => self.stream = None,
-            Contact::Push { answers } => self.push_answers = answers,
+            Contact::Push(_) => {}
         }
-        if matches!(contact, Contact::Stream(_) | Contact::Push { answers: true }) {
+        let contacted = match contact {
+            Contact::Stream(_) => true,
+            Contact::StreamClosed => false,
+            Contact::Push(reach) => self.record_probe(reach, now),
+        };
+        if contacted {
             // A connection counts as contact; only heartbeats renew leases.
             self.liveness.heard = true;
             if !self.liveness.lost {
@@ -292,17 +310,27 @@ impl LiveNode {
         }
     }
 
+    /// Records a probe; true if it is a sign of life.
+    fn record_probe(&mut self, reach: PushReach, now: Stamp) -> bool {
+        let alive = self.push.record_probe(reach, now);
+        // The last sign of life is the end of the bill of a lost job: it must survive a restart of the server.
+        self.liveness.saved &= !alive || !self.has_tasks();
+        self.liveness.lost &= !alive;
+        alive
+    }
+
     /// Records a heartbeat; true if the node was lost.
-    pub(crate) fn record_heartbeat(&mut self, heartbeat: Heartbeat) -> bool {
+    pub(crate) fn record_heartbeat(&mut self, heartbeat: Heartbeat, now: Stamp) -> bool {
         let was_lost = self.liveness.lost;
         self.liveness = Liveness {
             last_contact: Instant::now(),
             heard: true,
-            last_heartbeat: Some(Stamp::now()),
+            last_heartbeat: Some(now),
             saved: false,
             lost: false,
             ..self.liveness
         };
+        self.push.record_sign(now);
         // The engine accepts a lost node again when it receives its description.
         if was_lost {
             self.report.resend();
@@ -324,8 +352,8 @@ impl LiveNode {
             return None;
         }
         self.liveness.saved = true;
-        self.row.last_heartbeat = self.liveness.last_heartbeat;
-        self.liveness.last_heartbeat.map(|at| HeartbeatRow { node: self.row.id, at })
+        self.row.last_heartbeat = self.last_sign();
+        self.row.last_heartbeat.map(|at| HeartbeatRow { node: self.row.id, at })
     }
 
     /// Records the description with which the engine is restored: cordoned until work can reach the node.

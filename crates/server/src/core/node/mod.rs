@@ -4,6 +4,7 @@ mod booking;
 mod description;
 mod lease;
 mod live;
+mod push;
 mod report;
 mod view;
 
@@ -23,10 +24,15 @@ pub(crate) use booking::{TaskBooking, TaskRef};
 pub(crate) use description::{closed_gpus, engine_node, gpu_id, instances, price};
 pub(crate) use lease::LeaseTerms;
 pub(crate) use live::{Contact, LiveNode};
+pub(crate) use push::{JobAnswer, PushReach};
 pub(crate) use view::NodeView;
 
 /// Setting of an agent: its heartbeat interval in milliseconds.
 pub(crate) const INTERVAL: &str = "heartbeat_interval_ms";
+/// The same setting of agents of the documented worker protocol, in seconds.
+const INTERVAL_SECONDS: &str = "heartbeat_interval";
+/// Capability of agents of the documented worker protocol: `false` means that the agent starts no containers.
+const DOCKER: &str = "docker";
 /// Heartbeat interval of an agent that does not name one.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -71,7 +77,7 @@ impl NodeTable {
         }
         let ids: Vec<NodeId> = self.ids();
         for id in ids {
-            self.apply_interval(id);
+            self.apply_agent_settings(id);
         }
     }
 
@@ -190,26 +196,28 @@ impl NodeTable {
         AgentId(self.last_agent.0 + 1)
     }
 
-    /// Adds or replaces an agent, and applies its heartbeat interval.
+    /// Adds or replaces an agent, and applies its heartbeat interval and capabilities.
     pub(crate) fn put_agent(&mut self, agent: AgentRow) {
         let node = agent.node_id;
         self.last_agent = self.last_agent.max(agent.id);
         self.agents.insert(agent.id, agent);
-        self.apply_interval(node);
+        self.apply_agent_settings(node);
     }
 
     pub(crate) fn remove_agent(&mut self, id: AgentId) {
         self.agents.remove(&id);
     }
 
-    fn apply_interval(&mut self, node: NodeId) {
-        let intervals = self
-            .agents_of(node)
-            .filter_map(|agent| agent.config.get(INTERVAL).and_then(serde_json::Value::as_u64));
-        let interval = intervals
-            .max()
-            .map_or(DEFAULT_INTERVAL, |ms| Duration::from_millis(ms.clamp(50, 600_000)));
-        self.update(node, |node| node.set_interval(interval));
+    fn apply_agent_settings(&mut self, node: NodeId) {
+        let interval = self.agents_of(node).filter_map(interval_ms).max();
+        let interval =
+            interval.map_or(DEFAULT_INTERVAL, |ms| Duration::from_millis(ms.clamp(50, 600_000)));
+        let lacks = |agent: &AgentRow| agent.capabilities.get(DOCKER) == Some(&false.into());
+        let lacks_docker = self.agents_of(node).any(lacks);
+        self.update(node, |node| {
+            node.set_interval(interval);
+            node.set_lacks_docker(lacks_docker);
+        });
     }
 
     /// Highest price of any node, so that an estimate is never too low; `default` without nodes.
@@ -237,4 +245,13 @@ impl NodeTable {
     pub(crate) fn take_stale(&mut self) -> BTreeSet<NodeId> {
         std::mem::take(&mut self.stale)
     }
+}
+
+/// Heartbeat interval that an agent names.
+fn interval_ms(agent: &AgentRow) -> Option<u64> {
+    let seconds = || {
+        let seconds = agent.config.get(INTERVAL_SECONDS)?.as_f64()?;
+        (seconds > 0.0).then_some((seconds * 1000.0) as u64)
+    };
+    agent.config.get(INTERVAL).and_then(serde_json::Value::as_u64).or_else(seconds)
 }

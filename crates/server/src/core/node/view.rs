@@ -96,6 +96,8 @@ impl LiveNode {
             api_key: None,
             spec: spec.clone(),
         };
+        // Existing clients require a text.
+        node.spec.k8s_namespace.get_or_insert_with(|| "default".to_owned());
         if !self.readings.is_empty() {
             node.spec.gpu_instances = self.gpus_with_readings();
         }

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agentaflow_api::ids::JobId;
-use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime, Volume};
+use agentaflow_api::job::{JobCreate, JobSpec, Runtime, Volume};
 use agentaflow_api::job_runtime::FieldNeed;
 
 use super::{Checked, anything, at_most, few, lines, name, object, plain, plain_option, refuse};
@@ -355,40 +354,6 @@ fn together(job: &JobCreate) -> Checked {
         return refuse("command", "`command` is missing: a process needs something to run");
     }
     Ok(())
-}
-
-/// Validates a status that a worker reports.
-pub fn check_status_update(job: JobId, update: &JobStatusUpdate) -> Checked {
-    if update.job_id.is_some_and(|id| id as i64 != job.0) {
-        return refuse("job_id", "`job_id` in the body is another job than the one in the path");
-    }
-    let Some(status) = update.status else {
-        return refuse(
-            "status",
-            "`status` is missing: `running`, `completed`, `failed` or `cancelled`",
-        );
-    };
-    if matches!(status, JobStatus::Pending | JobStatus::Scheduled) {
-        return refuse(
-            "status",
-            "a worker can report `running`, `completed`, `failed` or `cancelled`",
-        );
-    }
-    if let Some(text) = &update.error_message {
-        lines("error_message", text, 64 << 10)?;
-    }
-    if update
-        .duration_seconds
-        .is_some_and(|seconds| !(0.0..=limits::SECONDS as f64).contains(&seconds))
-    {
-        return refuse("duration_seconds", "`duration_seconds` must be a number of 0 or more");
-    }
-    if let Some(usage) = &update.resource_usage {
-        at_most("resource_usage.gpu_memory", usage.gpu_memory, limits::SIZE)?;
-        at_most("resource_usage.memory", usage.memory, limits::SIZE)?;
-        at_most("resource_usage.storage", usage.storage, limits::SIZE)?;
-    }
-    update.output_data.as_ref().map_or(Ok(()), |data| anything("output_data", data))
 }
 
 /// Validates an idempotency key: 1 to 255 visible ASCII characters.

@@ -6,6 +6,7 @@ mod job;
 mod node;
 mod queue;
 mod report;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -17,10 +18,11 @@ use crate::api_error::ApiError;
 pub use account::{
     check_key, check_register, check_user, check_user_update, password as check_password,
 };
-pub use job::{check_job, check_status_update, idempotency_key};
+pub use job::{check_job, idempotency_key};
 pub use node::{check_agent, check_agent_update, check_heartbeat, check_node, check_node_update};
 pub use queue::check_queue;
 pub use report::sanitize_report;
+pub use status::{check_status_update, take_output};
 
 type Checked = Result<(), ApiError>;
 

@@ -205,6 +205,8 @@ pub fn check_node_update(update: &NodeUpdate) -> Checked {
     price("price_per_gpu_hour", update.price_per_gpu_hour)?;
     price("price_per_cpu_hour", update.price_per_cpu_hour)?;
     price("price_per_memory_gb_hour", update.price_per_memory_gb_hour)?;
+    plain_option("hostname", update.hostname.as_ref(), limits::NAME)?;
+    plain_option("ip_address", update.ip_address.as_ref(), limits::NAME)?;
     plain_option("region", update.region.as_ref(), limits::NAME)?;
     plain_option("zone", update.zone.as_ref(), limits::NAME)?;
     update.labels.as_ref().map_or(Ok(()), labels)?;

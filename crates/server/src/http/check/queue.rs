@@ -21,8 +21,35 @@ pub fn check_queue(queue: &QueueSpec) -> Checked {
     at_most("max_priority", queue.max_priority, 10)?;
     quota("guaranteed", &queue.guaranteed)?;
     quota("limit", &queue.limit)?;
+    guarantee_within_limit(&queue.guaranteed, &queue.limit)?;
     few("users", queue.users.len(), limits::MEMBERS)?;
     queue.users.iter().try_for_each(|user| name("users", user, 64))
+}
+
+/// Rejects a guarantee that the limit of the same queue would never permit.
+fn guarantee_within_limit(guaranteed: &QuotaSpec, limit: &QuotaSpec) -> Checked {
+    fn check<T: PartialOrd + std::fmt::Display>(
+        part: &str,
+        guaranteed: Option<T>,
+        limit: Option<T>,
+    ) -> Checked {
+        match (guaranteed, limit) {
+            (Some(guaranteed), Some(limit)) if guaranteed > limit => refuse(
+                &format!("guaranteed.{part}"),
+                format!(
+                    "`guaranteed.{part}` is {guaranteed}, above `limit.{part}` of {limit}; lower it or raise the limit"
+                ),
+            ),
+            _ => Ok(()),
+        }
+    }
+    check("cpu_cores", guaranteed.cpu_cores, limit.cpu_cores)?;
+    check("memory", guaranteed.memory, limit.memory)?;
+    check("gpus", guaranteed.gpus, limit.gpus)?;
+    guaranteed.gpu_types.iter().try_for_each(|(model, amount)| {
+        let part = format!("gpu_types.{model}");
+        check(&part, Some(*amount), limit.gpu_types.get(model).copied())
+    })
 }
 
 fn quota(field: &str, quota: &QuotaSpec) -> Checked {

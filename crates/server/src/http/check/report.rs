@@ -41,18 +41,28 @@ fn mend_end(ended: &mut Ended) {
         mend_text(&mut failure.detail);
     }
     if let Some(output) = &mut ended.output_data {
-        let size = serde_json::to_vec(output).map_or(usize::MAX, |text| text.len());
-        if size > limits::BODY {
-            *output = json!({"dropped": "the output was larger than 1 MiB"});
-        } else if deeper_than(output, limits::DEPTH) {
-            *output = json!({"dropped": "the output was nested deeper than 64 levels"});
-        }
-        mend_value(output);
+        mend_output(output);
     }
+}
+
+/// Repairs the output data of a job for storage.
+pub(super) fn mend_output(output: &mut Value) {
+    let size = serde_json::to_vec(output).map_or(usize::MAX, |text| text.len());
+    if size > limits::BODY {
+        *output = json!({"dropped": "the output was larger than 1 MiB"});
+    } else if deeper_than(output, limits::DEPTH) {
+        *output = json!({"dropped": "the output was nested deeper than 64 levels"});
+    }
+    mend_value(output);
 }
 
 fn mend_text(text: &mut String) {
     text.truncate(text.floor_char_boundary(limits::TEXT));
+    replace_nul(text);
+}
+
+/// Replaces NUL, which PostgreSQL cannot store.
+pub(super) fn replace_nul(text: &mut String) {
     if text.contains('\0') {
         *text = text.replace('\0', "\u{fffd}");
     }

@@ -45,6 +45,7 @@ pub(crate) async fn register(
         ));
     }
     check_register(&new)?;
+    free_of_queues(&app, &new)?;
     let hash = app.auth.passwords.hash(&new.password).await?;
     let open = app.settings.open_signup;
     let write = auth::register(new.username, new.email, hash, new.invite.as_ref(), open);
@@ -61,12 +62,15 @@ pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Re
     let headers = request.headers().clone();
     let bytes = body(request, limits::LOGIN).await?;
     let form = is_form(&headers) && !bytes.trim_ascii_start().starts_with(b"{");
-    let login = if form { login_form(&bytes) } else { object(&bytes)? };
+    let mut login = if form { login_form(&bytes) } else { object(&bytes)? };
+    if let Some(email) = login.email.take().filter(|_| login.username.is_empty()) {
+        login.username = username_of(&app, email);
+    }
     if login.cookie {
         check_origin(&app.site, text(&headers, &header::ORIGIN), text(&headers, &header::HOST))?;
     }
     if login.username.is_empty() || login.username.len() > limits::NAME {
-        return Err(ApiError::invalid("username", "`username` is missing or too long"));
+        return Err(ApiError::invalid("username", "`username` or `email` is missing or too long"));
     }
     app.auth.names.take(login.username.to_lowercase()).map_err(|seconds| {
         ApiError::too_many("too many logins with this name; keys still work", seconds)
@@ -246,6 +250,27 @@ fn slow_down(app: &App, request: &Request) -> Result<(), ApiError> {
 
 async fn optional(request: Request) -> Result<Refresh, ApiError> {
     object_or_nothing(&body(request, limits::LOGIN).await?)
+}
+
+/// Rejects a sign-up with a name that a queue lists: the name would grant the rights of its intended owner.
+fn free_of_queues(app: &App, new: &Register) -> Result<(), ApiError> {
+    let name = new.username.as_deref().filter(|_| new.invite.is_none());
+    let Some(queue) = name.and_then(|name| app.core.queue_naming(name)) else { return Ok(()) };
+    let detail = format!("the name is reserved: queue `{queue}` lists it; choose another");
+    Err(ApiError::conflict(ErrorCode::NameTaken, detail))
+}
+
+/// Name of the only user with this mail address; the address itself, which is no name, if there is none.
+fn username_of(app: &App, email: String) -> String {
+    let wanted = email.to_lowercase();
+    let name = app.core.directory(|directory| {
+        let has_it = |user: &&crate::store::UserRow| {
+            user.email.as_ref().is_some_and(|known| known.to_lowercase() == wanted)
+        };
+        let mut users = directory.users.values().filter(has_it);
+        users.next().filter(|_| users.next().is_none()).map(|user| user.username.clone())
+    });
+    name.unwrap_or(email)
 }
 
 /// Id of the user, if name and password match. Takes the same time for unknown names.

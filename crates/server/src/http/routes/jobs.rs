@@ -1,7 +1,7 @@
 //! Jobs: submission, lists, explanations and cancellation.
 
 use axum::Json as Answer;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,10 +19,12 @@ use crate::auth::sha256_hex;
 use crate::core::{Caller, Idempotency};
 use crate::http::app::App;
 use crate::http::caller::{Admin, User, WorkerAuth, Writer, sees_all};
-use crate::http::check::{check_job, check_status_update, idempotency_key};
+use crate::http::check::{check_job, check_status_update, idempotency_key, take_output};
+use crate::http::limits;
 use crate::http::pages::JobPage;
 use crate::http::params::JobList;
-use crate::http::read::{QueryParams, Raw, Segments, Sent, json_object, shape};
+use crate::http::read::{QueryParams, Raw, Segments, body, json_object, object, shape};
+use crate::http::routes::link::write_piece;
 use crate::http::routes::nodes::node_ref;
 use crate::store::{JobFilter, JobRow};
 
@@ -129,10 +131,16 @@ pub(crate) async fn status(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
     path: Segments,
-    Sent(update): Sent<JobStatusUpdate>,
+    request: Request,
 ) -> Result<Answer<Job>, ApiError> {
     let job: JobId = path.number("job_id")?;
+    let mut update: JobStatusUpdate = object(&body(request, limits::STATUS).await?)?;
     check_status_update(job, &update)?;
+    if let Some(output) = take_output(&mut update)
+        && let Some(task) = app.core.reported_task(job, &worker).await?
+    {
+        write_piece(&app, task, 0, output.as_bytes()).await?;
+    }
     app.core.job_status(job, update, worker).await.map(Answer)
 }
 
@@ -187,7 +195,8 @@ pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, ApiError> {
         #[serde(deserialize_with = "lenient::or_default")]
         secret_env: BTreeMap<String, Secret>,
     }
-    let value = json_object(body)?;
+    let mut value = json_object(body)?;
+    rename_old_fields(&mut value);
     let secrets: Secrets = shape(value.clone())?;
     let mut spec: JobSpec = shape(value)?;
     // Older clients send empty strings for absent values.
@@ -203,6 +212,29 @@ pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, ApiError> {
     };
     check_job(&job)?;
     Ok(job)
+}
+
+/// Moves fields of the original API to their present names; a field with the present name wins.
+fn rename_old_fields(job: &mut Value) {
+    const REQUIREMENTS: [(&str, &str); 5] = [
+        ("gpu_memory", "gpu_memory_required"),
+        ("cpu_cores", "cpu_cores_required"),
+        ("memory", "memory_required"),
+        ("storage", "storage_required"),
+        ("gpu_count", "gpu_count"),
+    ];
+    let Value::Object(job) = job else { return };
+    let required = job.remove("resource_requirements");
+    let required = |name: &str| required.as_ref()?.get(name).cloned();
+    let mut old: Vec<(&str, Option<Value>)> =
+        REQUIREMENTS.iter().map(|(old, name)| (*name, required(old))).collect();
+    old.push(("timeout_seconds", job.remove("timeout")));
+    for (name, value) in old {
+        let present = job.get(name).is_some_and(|present| !present.is_null());
+        if let Some(value) = value.filter(|value| !present && !value.is_null()) {
+            job.insert(name.to_owned(), value);
+        }
+    }
 }
 
 /// Rejects a job that the caller may not run.

@@ -155,7 +155,7 @@ async fn write_logs(
         };
         let beyond = piece.offset.saturating_add(bytes.len() as u64);
         let end = if app.core.owns(agent, piece.key) {
-            write_piece(app, &piece, &bytes).await?.unwrap_or(beyond)
+            write_piece(app, piece.key, piece.offset, &bytes).await?.unwrap_or(beyond)
         } else {
             // Logs of another agent's task or a replaced task are dropped, and the sender continues.
             beyond
@@ -167,8 +167,13 @@ async fn write_logs(
 }
 
 /// Stored bytes of the attempt; none if a later attempt has begun.
-async fn write_piece(app: &App, piece: &LogPiece, bytes: &[u8]) -> Result<Option<u64>, ApiError> {
-    match app.logs.append(piece.key, piece.offset, bytes).await {
+pub(crate) async fn write_piece(
+    app: &App,
+    key: TaskKey,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<Option<u64>, ApiError> {
+    match app.logs.append(key, offset, bytes).await {
         Ok(end) => Ok(Some(end)),
         Err(LogError::Stale) => Ok(None),
         Err(error) => {

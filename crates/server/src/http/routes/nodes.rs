@@ -152,7 +152,7 @@ pub(crate) async fn stats(
         current_jobs: node.current_jobs,
         max_concurrent_jobs: node.spec.max_concurrent_jobs,
         utilization_percentage: (booked * 100.0).round() / 100.0,
-        gpu_utilization: gpus.iter().map(|gpu| gpu.utilization).collect(),
+        gpu_utilization: gpus.iter().map(|gpu| gpu.utilization.unwrap_or(0.0)).collect(),
         temperature: gpus.iter().map(|gpu| gpu.temperature).collect(),
         power_usage: gpus.iter().map(|gpu| gpu.power_usage).collect(),
         simulated: node.spec.simulated,

@@ -23,7 +23,7 @@ use crate::store::JobFilter;
 /// Health of the server.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Alive {
-    /// Always `ok`.
+    /// `ok`; `healthy` at `/health`.
     status: &'static str,
 }
 
@@ -56,6 +56,13 @@ pub(crate) struct StrategyChoice {
     responses((status = 200, description = "Alive", body = Alive)))]
 pub(crate) async fn healthz() -> Answer<Alive> {
     Answer(Alive { status: "ok" })
+}
+
+/// Liveness probe of the original API.
+#[utoipa::path(get, path = "/health", tag = "server",
+    responses((status = 200, description = "Alive", body = Alive)))]
+pub(crate) async fn health() -> Answer<Alive> {
+    Answer(Alive { status: "healthy" })
 }
 
 /// Readiness probe: the database answers.
@@ -169,5 +176,5 @@ pub(crate) async fn nowhere() -> ApiError {
 /// Response for a wrong method; the router adds the permitted methods.
 pub(crate) async fn wrong_method(method: Method) -> Response {
     let message = format!("{method} is not supported here; the Allow header lists the methods");
-    ApiError::new(400, ErrorCode::MethodNotAllowed, message).into_response()
+    ApiError::new(405, ErrorCode::MethodNotAllowed, message).into_response()
 }

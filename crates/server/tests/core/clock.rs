@@ -1,0 +1,83 @@
+//! Steps of the wall clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use agentaflow_api::ids::MicroUsd;
+use agentaflow_api::job::{JobStatus, JobStatusUpdate};
+use agentaflow_api::units::{Dollars, Stamp};
+use agentaflow_server::core::{WallClock, Worker as Reporter};
+use agentaflow_server::store::LedgerFilter;
+
+use crate::rig::{Rig, ended, running, spec};
+
+/// A GPU costs $3.60 an hour: a thousandth of a dollar a second.
+const SECOND: i64 = 1_000;
+const DAY_MS: i64 = 24 * 3600 * 1000;
+
+/// A wall clock that a test sets.
+#[derive(Clone, Default)]
+struct Stepped(Arc<AtomicI64>);
+
+impl Stepped {
+    fn clock(&self) -> WallClock {
+        let step = self.0.clone();
+        WallClock::new(move || Stamp(Stamp::now().0 + step.load(Ordering::SeqCst)))
+    }
+
+    fn step(&self, ms: i64) {
+        self.0.store(ms, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_step_of_the_wall_clock_changes_no_bill_and_no_budget() {
+    for step in [40 * DAY_MS, -40 * DAY_MS] {
+        let wall = Stepped::default();
+        let rig = Rig::with(|settings| settings.wall_clock = wall.clock(), |store| store).await;
+        let mut worker = rig.worker("a", 1).await;
+        rig.limit(Some(10_000_000), false).await;
+        let first = rig.submit(spec(1)).await;
+        let key = worker.assignment().await.key;
+        worker.report(key, running()).await;
+        wall.step(step);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!((0..2 * SECOND).contains(&rig.job(first).await.cost.0), "{step}");
+        worker.report(key, ended(0, 1_000)).await;
+        assert_eq!(rig.job(first).await.cost, Dollars(SECOND), "{step}");
+        assert_eq!(rig.core.account(rig.ana.user.id).spent_this_month, Dollars(SECOND), "{step}");
+        // The next job is paid from the same month.
+        rig.limit(Some(3_600_000), false).await;
+        let second = rig.submit(spec(1)).await;
+        let short = rig.core.explain(second).await.unwrap().pending_reason;
+        assert!(format!("{short:?}").contains("3599000"), "{short:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_the_server_times_is_billed_alike_across_a_step_and_a_restart() {
+    for step in [2 * DAY_MS, -2 * DAY_MS] {
+        let wall = Stepped::default();
+        let mut rig = Rig::with(|settings| settings.wall_clock = wall.clock(), |store| store).await;
+        let mut worker = rig.worker("a", 1).await;
+        let id = rig.submit(spec(1)).await;
+        let key = worker.assignment().await.key;
+        worker.report(key, running()).await;
+        wall.step(step);
+        // The step is saved at the latest when the server stops.
+        let clock = wall.clock();
+        rig.restart_with(|settings| settings.wall_clock = clock).await;
+        assert!(
+            (0..5 * SECOND).contains(&rig.job(id).await.cost.0),
+            "{step}: {:?}",
+            rig.job(id).await
+        );
+        let update = JobStatusUpdate { status: Some(JobStatus::Completed), ..Default::default() };
+        rig.core.job_status(id, update, Reporter::Node(worker.node)).await.unwrap();
+        let all = LedgerFilter { limit: 10, ..Default::default() };
+        let billed = rig.core.store().ledger(&all).await.unwrap();
+        assert_eq!(billed.len(), 1);
+        assert!((MicroUsd(0)..MicroUsd(5 * SECOND)).contains(&billed[0].micros), "{billed:?}");
+    }
+}
