@@ -87,6 +87,8 @@ fn http_client() -> Result<reqwest::Client, reqwest::Error> {
     reqwest::Client::builder()
         .timeout(CALL_TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
+        // An idle connection that the agent closes at the same moment would look like a failed call.
+        .pool_max_idle_per_host(0)
         // A redirect would lead away from the address that was checked.
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()

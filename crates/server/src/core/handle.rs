@@ -127,7 +127,12 @@ impl Core {
             lease_to_save,
         });
         tokio::spawn(inner.clone().run_committer());
-        Ok((Self { inner }, to_push))
+        let core = Self { inner };
+        // Readers of the store must not see records that were changed while they were loaded.
+        if let Err(error) = core.change(|_| Ok(())).await {
+            tracing::warn!(%error, "Cannot write the records that were changed at the start");
+        }
+        Ok((core, to_push))
     }
 
     /// Runs a change under the lock and returns once it is durable and published.

@@ -94,6 +94,23 @@ impl Core {
         Ok(self.show_job(self.row_or_stored(job, row).await?))
     }
 
+    /// Worker behind a registration token: the push node that registered from this address, if there is just one. A
+    /// worker that lost a job must not report on the attempt of another.
+    pub fn identify(&self, worker: Worker, address: IpAddr) -> Worker {
+        if worker != Worker::Token {
+            return worker;
+        }
+        let nodes = self.inner.lock().push_nodes();
+        let mut here = nodes.iter().filter(|node| {
+            let peer = node.peer.as_ref().and_then(|peer| peer.parse::<IpAddr>().ok());
+            peer.is_some_and(|peer| peer.to_canonical() == address.to_canonical())
+        });
+        match (here.next(), here.next()) {
+            (Some(only), None) => Worker::Node(only.id),
+            _ => worker,
+        }
+    }
+
     /// Task of a live job whose output a worker may report.
     pub async fn reported_task(
         &self,

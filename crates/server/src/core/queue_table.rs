@@ -97,3 +97,31 @@ fn quota(spec: &QuotaSpec) -> Quota {
         ..Quota::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use agentaflow_api::ids::UserId;
+
+    use super::*;
+
+    #[test]
+    fn a_listed_name_without_a_user_gives_no_access() {
+        let user = |id: i64, name: &str| UserRow {
+            id: UserId(id),
+            username: name.to_owned(),
+            ..UserRow::default()
+        };
+        let directory = Directory::new(vec![user(1, "Ada")], Vec::new());
+        let spec = QueueSpec {
+            name: "team".into(),
+            users: vec!["ada".into(), "Ghost".into()],
+            ..QueueSpec::default()
+        };
+        // A record of an earlier version.
+        let table = QueueTable::new(vec![QueueRow { spec, ..QueueRow::default() }], &directory);
+        let queue = table.get("team").unwrap();
+        assert!(queue.is_open_to(&user(1, "Ada")));
+        assert!(!queue.is_open_to(&user(2, "Ghost")), "the name alone is no membership");
+        assert_eq!((table.naming("ghost"), table.naming("ben")), (Some("team"), None));
+    }
+}

@@ -13,7 +13,7 @@ use agentaflow_api::node::{
 };
 use agentaflow_api::pending::{PendingCode, PendingReason, Shortfall};
 use agentaflow_api::units::Cores;
-use agentaflow_server::core::NodeRef;
+use agentaflow_server::core::{NodeRef, Worker as Reporter};
 
 use crate::rig::{INTERVAL, Rig, ended, registration, running, spec, stopped};
 
@@ -475,4 +475,22 @@ async fn a_kubernetes_node_assigns_whole_gpus_and_no_host_folders() {
     rig.core.heartbeat(&node, beat).unwrap();
     let second = worker.assignment().await;
     assert_ne!(second.gpus[0].index, first.gpus[0].index);
+}
+
+#[tokio::test]
+async fn a_registration_token_stands_for_the_only_push_node_of_an_address() {
+    let rig = Rig::new().await;
+    let address = |last: u8| std::net::IpAddr::from([10, 0, 0, last]);
+    let mut nodes = Vec::new();
+    for (name, last) in [("a", 1), ("b", 2), ("c", 2)] {
+        let endpoint = Some(format!("http://10.0.0.{last}:8080"));
+        let node = NodeRegistration { api_endpoint: endpoint, ..registration(name, 1) };
+        nodes.push(rig.core.register_node(node, address(last)).await.unwrap().id);
+    }
+    let identify = |last| rig.core.identify(Reporter::Token, address(last));
+    assert_eq!(identify(1), Reporter::Node(nodes[0]));
+    assert_eq!(identify(2), Reporter::Token, "two nodes");
+    assert_eq!(identify(3), Reporter::Token, "no node");
+    let own = Reporter::Node(nodes[2]);
+    assert_eq!(rig.core.identify(own.clone(), address(1)), own, "a key names its node");
 }

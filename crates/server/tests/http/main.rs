@@ -6,6 +6,8 @@ mod contract;
 mod hostile;
 mod jobs;
 mod limits;
+mod original;
+mod schema;
 mod sessions;
 mod shots;
 mod site;

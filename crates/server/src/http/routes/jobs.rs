@@ -18,7 +18,7 @@ use crate::api_error::ApiError;
 use crate::auth::sha256_hex;
 use crate::core::{Caller, Idempotency};
 use crate::http::app::App;
-use crate::http::caller::{Admin, User, WorkerAuth, Writer, sees_all};
+use crate::http::caller::{Admin, User, WorkerAuth, Writer, peer, sees_all};
 use crate::http::check::{check_job, check_status_update, idempotency_key, take_output};
 use crate::http::limits;
 use crate::http::pages::JobPage;
@@ -134,6 +134,7 @@ pub(crate) async fn status(
     request: Request,
 ) -> Result<Answer<Job>, ApiError> {
     let job: JobId = path.number("job_id")?;
+    let worker = app.core.identify(worker, peer(request.extensions()));
     let mut update: JobStatusUpdate = object(&body(request, limits::STATUS).await?)?;
     check_status_update(job, &update)?;
     if let Some(output) = take_output(&mut update)
