@@ -5,10 +5,16 @@ use std::path::PathBuf;
 
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
+use crate::tls::Tls;
+
 /// Settings of a server, from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// None serves plain HTTP, which beyond loopback requires `insecure`.
+    pub tls: Option<Tls>,
+    /// Permits plain HTTP on an address that other machines can reach.
+    pub insecure: bool,
     /// Directory of the database, the secrets and the logs.
     pub data_dir: PathBuf,
     /// `postgres://…`, or none for a SQLite file in the data directory.
@@ -35,6 +41,8 @@ impl Settings {
     pub fn new(listen: SocketAddr, data_dir: PathBuf) -> Self {
         Self {
             listen,
+            tls: None,
+            insecure: false,
             data_dir,
             database: None,
             open_signup: false,

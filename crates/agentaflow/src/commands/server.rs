@@ -8,6 +8,7 @@ use agentaflow_api::Dollars;
 use agentaflow_engine::{MicroDollars, Span, Strategy};
 use agentaflow_server::serve;
 use agentaflow_server::settings::Settings;
+use agentaflow_server::tls::Tls;
 use anyhow::{Result, anyhow};
 
 use super::standalone::{self, termination_signal};
@@ -20,6 +21,8 @@ const EXAMPLES: &str = "\
 Examples:
   agentaflow server --listen 127.0.0.1:8000 --data-dir /var/lib/agentaflow
       With an SQLite database
+  agentaflow server --listen 0.0.0.0:8000 --tls-self-signed
+      For other machines, with a certificate of its own
   AGENTAFLOW_DATABASE=postgres://agentaflow:secret@db/agentaflow agentaflow server
       With PostgreSQL, and no password on the command line
 
@@ -58,9 +61,38 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     rate: u32,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
     billing: BillingArgs,
     #[command(flatten)]
     log: LogArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct TlsArgs {
+    /// PEM file of the certificate and its chain; replaced files take effect without a restart
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file of the private key
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    tls_key: Option<PathBuf>,
+    /// Create a certificate in the data directory, and renew it; clients pin its fingerprint
+    #[arg(long, conflicts_with = "tls_cert", help_heading = "TLS")]
+    tls_self_signed: bool,
+    /// Allow plain HTTP on an address that other machines can reach
+    #[arg(long, conflicts_with_all = ["tls_cert", "tls_self_signed"], help_heading = "TLS")]
+    insecure: bool,
+}
+
+impl TlsArgs {
+    fn origin(&self) -> Option<Tls> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => {
+                Some(Tls::Files { certificate: certificate.clone(), key: key.clone() })
+            }
+            _ => self.tls_self_signed.then_some(Tls::SelfSigned),
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -89,6 +121,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             tracing::warn!("{warning}");
         }
         tracing::info!("listening on {}; tokens are in {data}", running.url());
+        if let Some(fingerprint) = running.fingerprint {
+            tracing::info!("fingerprint for clients: {fingerprint}");
+        }
         let ended = tokio::select! {
             received = termination_signal() => received,
             () = running.fatal() => Err(anyhow!(TAKEN_OVER)),
@@ -102,6 +137,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn settings(args: &Args) -> Result<Settings> {
     let mut settings = Settings::new(args.listen, standalone::data_dir(args.data_dir.as_ref())?);
     settings.database = database(args.database.as_deref())?;
+    settings.tls = args.tls.origin();
+    settings.insecure = args.tls.insecure;
     settings.open_signup = args.open_signup;
     settings.push_allow.clone_from(&args.push_allow);
     settings.public_hosts.clone_from(&args.public_host);

@@ -11,5 +11,9 @@ mod image;
 mod losses;
 mod postgres;
 mod procs;
+#[path = "../../../console/tests/support/pty.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod pty;
 mod push;
+mod tls;
 mod up;

@@ -1,5 +1,6 @@
 //! Connections: accepted, served, and closed when the server stops.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,9 +9,12 @@ use axum::Router;
 use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tower_http::normalize_path::NormalizePath;
@@ -22,6 +26,10 @@ use crate::http::Peer;
 const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 10\r\n\
     content-type: application/json\r\ncontent-length: 92\r\n\r\n\
     {\"detail\":\"this address holds too many connections; close some\",\"code\":\"too_many_requests\"}\n";
+/// Response to plain HTTP on a port with TLS.
+const TLS_REQUIRED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\
+    content-type: application/json\r\ncontent-length: 71\r\n\r\n\
+    {\"detail\":\"this server requires TLS: use https://\",\"code\":\"malformed\"}\n";
 /// Maximum concurrent connections; more wait in the backlog.
 const MOST: usize = 10_000;
 /// File descriptors reserved for other uses.
@@ -43,8 +51,14 @@ const SILENCE_MS: u32 = 30_000;
 
 type Site = NormalizePath<Router>;
 
-/// Serves until `stopping` is cancelled, then lets open requests finish.
-pub(super) async fn serve(listener: TcpListener, site: Site, stopping: CancellationToken) {
+/// Serves until `stopping` is cancelled, then lets open requests finish. Without `tls` the server speaks plain HTTP.
+pub(super) async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    site: Site,
+    stopping: CancellationToken,
+) {
+    let tls = tls.map(TlsAcceptor::from);
     let total = places(open_files());
     let free = Arc::new(Semaphore::new(total));
     let addresses = Addresses::new((total / 4).min(PER_ADDRESS));
@@ -53,9 +67,10 @@ pub(super) async fn serve(listener: TcpListener, site: Site, stopping: Cancellat
         tokio::select! {
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            taken = take(&listener, &free, &addresses) => {
+            taken = take(&listener, &free, &addresses, tls.is_some()) => {
                 let Some((stream, place)) = taken else { continue };
-                connections.spawn(connection(stream, place, site.clone(), stopping.clone()));
+                let (site, tls, stopping) = (site.clone(), tls.clone(), stopping.clone());
+                connections.spawn(connection(stream, place, tls, site, stopping));
             }
         }
     }
@@ -84,6 +99,7 @@ async fn take(
     listener: &TcpListener,
     free: &Arc<Semaphore>,
     addresses: &Addresses,
+    tls: bool,
 ) -> Option<(TcpStream, Place)> {
     let place = free.clone().acquire_owned().await.ok()?;
     let (stream, peer) = match listener.accept().await {
@@ -98,14 +114,51 @@ async fn take(
     if let Ok(counted) = addresses.open(peer.ip()) {
         return Some((stream, (place, counted)));
     }
-    // One write without waiting for the peer.
-    let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+    if !tls {
+        // One write without waiting for the peer.
+        let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+    }
     None
 }
 
-async fn connection(stream: TcpStream, _place: Place, site: Site, stopping: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    _place: Place,
+    tls: Option<TlsAcceptor>,
+    site: Site,
+    stopping: CancellationToken,
+) {
     let Ok(peer) = stream.peer_addr() else { return };
     tune(&stream);
+    let Some(tls) = tls else { return requests(stream, peer, site, stopping).await };
+    let accepted = tokio::time::timeout(FIRST_HEAD, accept(stream, &tls));
+    match stopping.run_until_cancelled(accepted).await {
+        Some(Ok(Ok(stream))) => requests(stream, peer, site, stopping).await,
+        Some(Ok(Err(error))) => tracing::debug!(%error, %peer, "TLS handshake failed"),
+        Some(Err(_)) | None => {}
+    }
+}
+
+/// Answers plain HTTP with an error instead of a TLS alert, which no browser or `curl` explains.
+async fn accept(
+    mut stream: TcpStream,
+    tls: &TlsAcceptor,
+) -> std::io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
+        stream.write_all(TLS_REQUIRED).await?;
+        stream.shutdown().await?;
+        return Err(std::io::Error::other("plain HTTP"));
+    }
+    tls.accept(stream).await
+}
+
+async fn requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+    site: Site,
+    stopping: CancellationToken,
+) {
     let begun = Arc::new(AtomicBool::new(false));
     let first = begun.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {

@@ -304,7 +304,9 @@ fn with_cookies(
 fn cookies(app: &App, headers: &HeaderMap, response: &mut Response, access: &str, refresh: &str) {
     let origin = text(headers, &header::ORIGIN).unwrap_or_default();
     let proxied = headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
-    let secure = proxied == Some("https") || origin.starts_with("https://");
+    let secure = app.site.certificates.is_some()
+        || proxied == Some("https")
+        || origin.starts_with("https://");
     let all = [
         set_cookie(&app.cookies.access, access, "/", ACCESS_SECONDS, secure),
         set_cookie(&app.cookies.refresh, refresh, REFRESH_PATH, REFRESH_SECONDS, secure),
