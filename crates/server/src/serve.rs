@@ -3,6 +3,7 @@
 mod addresses;
 mod bootstrap;
 mod connections;
+mod forwarded;
 mod port;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,10 +12,14 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::client::Fingerprint;
 use agentaflow_api::units::Secret;
+
+use connections::Entrance;
+use forwarded::TrustedProxies;
 
 use crate::api_error::ApiError;
 use crate::auth::{Auth, JwtKeys, Site};
@@ -136,14 +141,20 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let public_hosts = settings.public_hosts.clone();
     let site = Site { listen: addr, public_hosts, certificates: certificates.clone() };
     let auth = Auth::new(jwt, settings.rate);
+    let proxies = TrustedProxies::new(settings.trusted_proxies.clone());
     let app = App::new(core.clone(), logs.clone(), auth, settings, site);
     let stopping = app.stopping.clone();
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
+    let entrance = Entrance {
+        tls: tls.map(TlsAcceptor::from),
+        proxies: Arc::new(proxies),
+        site: service(app),
+    };
     let fingerprint = certificates.as_ref().map(|own| own.fingerprint());
     if let Some(certificates) = certificates {
         tokio::spawn(certificates.watch(stopping.clone()));
     }
-    let server = tokio::spawn(connections::serve(listener, tls, service(app), stopping.clone()));
+    let server = tokio::spawn(connections::serve(listener, entrance, stopping.clone()));
     let url = local_url(addr, fingerprint.is_some());
     Ok(Running {
         addr,

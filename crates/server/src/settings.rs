@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
+use ipnet::IpNet;
+
 use crate::tls::Tls;
 
 /// Settings of a server, from the command line.
@@ -30,6 +32,8 @@ pub struct Settings {
     pub push_allow: Vec<String>,
     /// Host names that browsers may use in addition to the listen address.
     pub public_hosts: Vec<String>,
+    /// Proxies whose `X-Forwarded-For` and `Forwarded` headers name the client.
+    pub trusted_proxies: Vec<IpNet>,
     /// Requests a second for each account, and the burst.
     pub rate: (u32, u32),
     /// Notice in the state of the server, for example about simulated GPUs.
@@ -55,6 +59,7 @@ impl Settings {
             budget_grace: Span::minutes(5),
             push_allow: Vec::new(),
             public_hosts: Vec::new(),
+            trusted_proxies: Vec::new(),
             rate: (500, 2000),
             notice: None,
         }

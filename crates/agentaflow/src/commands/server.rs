@@ -10,6 +10,7 @@ use agentaflow_server::serve;
 use agentaflow_server::settings::Settings;
 use agentaflow_server::tls::Tls;
 use anyhow::{Result, anyhow};
+use ipnet::IpNet;
 
 use super::standalone::{self, termination_signal};
 use crate::amount;
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// Host that agents may use as push endpoint besides their own address; repeatable
     #[arg(long, value_name = "HOST")]
     push_allow: Vec<String>,
+    /// Proxy whose X-Forwarded-For and Forwarded headers name the client, as an address or network; repeatable
+    #[arg(long, value_name = "CIDR", value_parser = amount::network)]
+    trusted_proxy: Vec<IpNet>,
     /// Rate limit per account in requests per second
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     rate: u32,
@@ -142,6 +146,7 @@ fn settings(args: &Args) -> Result<Settings> {
     settings.open_signup = args.open_signup;
     settings.push_allow.clone_from(&args.push_allow);
     settings.public_hosts.clone_from(&args.public_host);
+    settings.trusted_proxies.clone_from(&args.trusted_proxy);
     settings.rate = (args.rate, args.rate.saturating_mul(4));
     settings.budget_grace = Span(args.billing.budget_grace.as_millis() as u64);
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);

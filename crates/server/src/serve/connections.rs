@@ -9,7 +9,6 @@ use axum::Router;
 use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,6 +19,7 @@ use tower::ServiceExt as _;
 use tower_http::normalize_path::NormalizePath;
 
 use super::addresses::{Addresses, FromAddress};
+use super::forwarded::TrustedProxies;
 use crate::http::Peer;
 
 /// Response to an address at its limit of connections.
@@ -51,14 +51,17 @@ const SILENCE_MS: u32 = 30_000;
 
 type Site = NormalizePath<Router>;
 
-/// Serves until `stopping` is cancelled, then lets open requests finish. Without `tls` the server speaks plain HTTP.
-pub(super) async fn serve(
-    listener: TcpListener,
-    tls: Option<Arc<ServerConfig>>,
-    site: Site,
-    stopping: CancellationToken,
-) {
-    let tls = tls.map(TlsAcceptor::from);
+/// What a connection needs; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Entrance {
+    /// None for plain HTTP.
+    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) proxies: Arc<TrustedProxies>,
+    pub(super) site: Site,
+}
+
+/// Serves until `stopping` is cancelled, then lets open requests finish.
+pub(super) async fn serve(listener: TcpListener, entrance: Entrance, stopping: CancellationToken) {
     let total = places(open_files());
     let free = Arc::new(Semaphore::new(total));
     let addresses = Addresses::new((total / 4).min(PER_ADDRESS));
@@ -67,10 +70,9 @@ pub(super) async fn serve(
         tokio::select! {
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            taken = take(&listener, &free, &addresses, tls.is_some()) => {
+            taken = take(&listener, &free, &addresses, &entrance) => {
                 let Some((stream, place)) = taken else { continue };
-                let (site, tls, stopping) = (site.clone(), tls.clone(), stopping.clone());
-                connections.spawn(connection(stream, place, tls, site, stopping));
+                connections.spawn(connection(stream, place, entrance.clone(), stopping.clone()));
             }
         }
     }
@@ -99,7 +101,7 @@ async fn take(
     listener: &TcpListener,
     free: &Arc<Semaphore>,
     addresses: &Addresses,
-    tls: bool,
+    entrance: &Entrance,
 ) -> Option<(TcpStream, Place)> {
     let place = free.clone().acquire_owned().await.ok()?;
     let (stream, peer) = match listener.accept().await {
@@ -111,10 +113,14 @@ async fn take(
             return None;
         }
     };
+    // A proxy holds the connections of many clients.
+    if entrance.proxies.contains(peer.ip()) {
+        return Some((stream, (place, None)));
+    }
     if let Ok(counted) = addresses.open(peer.ip()) {
         return Some((stream, (place, counted)));
     }
-    if !tls {
+    if entrance.tls.is_none() {
         // One write without waiting for the peer.
         let _ = stream.try_write(TOO_MANY_CONNECTIONS);
     }
@@ -124,16 +130,17 @@ async fn take(
 async fn connection(
     stream: TcpStream,
     _place: Place,
-    tls: Option<TlsAcceptor>,
-    site: Site,
+    entrance: Entrance,
     stopping: CancellationToken,
 ) {
     let Ok(peer) = stream.peer_addr() else { return };
     tune(&stream);
-    let Some(tls) = tls else { return requests(stream, peer, site, stopping).await };
+    let Some(tls) = entrance.tls.clone() else {
+        return requests(stream, peer, entrance, stopping).await;
+    };
     let accepted = tokio::time::timeout(FIRST_HEAD, accept(stream, &tls));
     match stopping.run_until_cancelled(accepted).await {
-        Some(Ok(Ok(stream))) => requests(stream, peer, site, stopping).await,
+        Some(Ok(Ok(stream))) => requests(stream, peer, entrance, stopping).await,
         Some(Ok(Err(error))) => tracing::debug!(%error, %peer, "TLS handshake failed"),
         Some(Err(_)) | None => {}
     }
@@ -156,15 +163,16 @@ async fn accept(
 async fn requests(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
-    site: Site,
+    entrance: Entrance,
     stopping: CancellationToken,
 ) {
     let begun = Arc::new(AtomicBool::new(false));
     let first = begun.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
         first.store(true, Ordering::Relaxed);
-        request.extensions_mut().insert(Peer(peer.ip()));
-        site.clone().oneshot(request.map(Body::new))
+        let client = entrance.proxies.client(peer.ip(), request.headers());
+        request.extensions_mut().insert(Peer(client));
+        entrance.site.clone().oneshot(request.map(Body::new))
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_SIZE);
