@@ -26,6 +26,7 @@ pub mod runtime;
 mod session;
 mod settings;
 mod tasks;
+mod trust;
 
 pub use run::{AgentError, run};
 pub use settings::{AgentSettings, NodeFacts, Prices, RemoteNode};

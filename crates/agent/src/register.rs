@@ -20,14 +20,15 @@ use crate::identity::{self, Credentials};
 use crate::lease::Lease;
 use crate::session::{Session, Sessions};
 use crate::settings::AgentSettings;
-use crate::{clock, facts};
+use crate::trust::Connector;
+use crate::{clock, facts, trust};
 
 /// Retry interval of a refused registration: an operator has to act first.
 const REFUSED_DELAY: Duration = Duration::from_secs(10);
 
 pub(crate) struct Registrar {
     pub(crate) settings: Arc<AgentSettings>,
-    pub(crate) client: Client,
+    pub(crate) connector: Connector,
     pub(crate) agent_id: String,
     /// Names of the runtimes; Docker may be added later.
     pub(crate) runtimes: Arc<Mutex<Vec<String>>>,
@@ -53,6 +54,10 @@ impl Registrar {
                     warn!("the server rejected the session; registering again");
                     backoff.sleep().await;
                 }
+                Err(error @ ClientError::Untrusted { .. }) => {
+                    self.log_untrusted(&error);
+                    refused.sleep().await;
+                }
                 Err(error) if matches!(error.status(), Some(400..=499)) && !error.is_passing() => {
                     self.log_rejection(&error);
                     refused.sleep().await;
@@ -66,50 +71,50 @@ impl Registrar {
     }
 
     async fn register(&self) -> Result<Session, ClientError> {
+        let client = self.connector.client().await?;
         let Some(token) = &self.settings.registration_token else {
-            return self.resume().ok_or_else(no_token);
+            return self.resume(&client).ok_or_else(no_token);
         };
-        match self.register_with(token).await {
+        match self.register_with(&client, token).await {
             Err(error) if matches!(error.status(), Some(401 | 403)) => {
                 // The operator may have revoked the token. The API key of an earlier registration may still be
                 // valid, and running tasks need a session.
-                self.resume_if_accepted().await.ok_or(error)
+                self.resume_if_accepted(&client).await.ok_or(error)
             }
             other => other,
         }
     }
 
-    async fn register_with(&self, token: &Secret) -> Result<Session, ClientError> {
-        let client = self.client.with_token(token.clone());
+    async fn register_with(&self, base: &Client, token: &Secret) -> Result<Session, ClientError> {
+        let client = base.with_token(token.clone());
         let sent = clock::boot_ms();
         let runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let node = facts::registration(&self.settings, &self.gpus, runtimes);
         let node = client.register_node(&node).await?;
         let agent = client.register_agent(&self.agent(node.id)).await?;
         let api_key = agent.api_key.ok_or_else(|| ClientError::Garbled {
-            url: self.client.base().to_string(),
+            url: base.base().to_string(),
             cause: "the response has no `api_key`".to_owned(),
         })?;
         // The first heartbeat follows at once and brings the length of the lease.
         self.lease.renew(sent, self.settings.shortest_lease());
         let credentials =
-            Credentials { server: self.client.base().to_string(), node_id: node.node_id, api_key };
+            Credentials { server: base.base().to_string(), node_id: node.node_id, api_key };
         if let Err(error) = identity::write_credentials(&self.settings.state_dir, &credentials) {
             warn!(%error, "cannot save the API key");
         }
-        Ok(self.session(credentials))
+        Ok(self.session(base, credentials))
     }
 
     /// Session with the saved API key, not yet tried.
-    fn resume(&self) -> Option<Session> {
-        let found =
-            identity::read_credentials(&self.settings.state_dir, self.client.base().as_str())?;
-        Some(self.session(found))
+    fn resume(&self, client: &Client) -> Option<Session> {
+        let found = identity::read_credentials(&self.settings.state_dir, client.base().as_str())?;
+        Some(self.session(client, found))
     }
 
     /// Session with the saved API key, if the server accepts a heartbeat with it.
-    async fn resume_if_accepted(&self) -> Option<Session> {
-        let session = self.resume()?;
+    async fn resume_if_accepted(&self, client: &Client) -> Option<Session> {
+        let session = self.resume(client)?;
         let heartbeat = Heartbeat {
             node_id: Some(Value::from(session.node_id.as_str())),
             ..Heartbeat::default()
@@ -123,9 +128,9 @@ impl Registrar {
         answer.ok().map(|_| session)
     }
 
-    fn session(&self, credentials: Credentials) -> Session {
+    fn session(&self, client: &Client, credentials: Credentials) -> Session {
         Session {
-            client: self.client.with_token(credentials.api_key),
+            client: client.with_token(credentials.api_key),
             agent_id: self.agent_id.clone(),
             node_id: credentials.node_id,
         }
@@ -149,6 +154,16 @@ impl Registrar {
         }
     }
 
+    fn log_untrusted(&self, error: &ClientError) {
+        let known = self.settings.state_dir.join(trust::NAME);
+        warn!(
+            server = %self.connector.base(), %error,
+            "nothing was sent to the server; compare the fingerprint with the log of the server and use \
+             --server-fingerprint, or use --ca-cert; `{}` has the fingerprint of an earlier registration",
+            known.display()
+        );
+    }
+
     fn log_rejection(&self, error: &ClientError) {
         let message = match error.status() {
             Some(401 | 403) => {
@@ -156,7 +171,7 @@ impl Registrar {
             }
             _ => "the server rejects the registration",
         };
-        warn!(server = %self.client.base(), %error, "{message}; retrying");
+        warn!(server = %self.connector.base(), %error, "{message}; retrying");
     }
 }
 

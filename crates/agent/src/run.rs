@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use agentaflow_api::client::{Client, ClientError};
+use agentaflow_api::client::ClientError;
 use agentaflow_gpu::GpuError;
 
 use crate::gpus::GpuWatch;
@@ -32,6 +32,7 @@ use crate::runtime::user::JobUser;
 use crate::session::Sessions;
 use crate::settings::AgentSettings;
 use crate::tasks::{FolderRemover, Host, Tasks, prepare_root, remove_orphans, tidy_root};
+use crate::trust::Connector;
 use crate::{docker_daemon, identity, link, port};
 
 /// Longest wait for the last task updates to reach the server at shutdown.
@@ -76,7 +77,7 @@ pub enum AgentError {
 pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result<(), AgentError> {
     let settings = Arc::new(prepare(settings)?);
     let _lock = lock(&settings)?;
-    let client = Client::new(&settings.server, None)?;
+    let connector = Connector::new(Arc::clone(&settings))?;
     let agent_id =
         identity::agent_id(&settings.state_dir).map_err(|source| folder(&settings, source))?;
     let sessions = Sessions::default();
@@ -101,7 +102,7 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
     tasks.adopt().await;
     let registrar = Registrar {
         settings: Arc::clone(&settings),
-        client,
+        connector,
         agent_id,
         runtimes: Arc::clone(&runtimes),
         sessions: sessions.clone(),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentaflow_api::client::Trust;
 use agentaflow_api::node::{Heartbeat, Node, NodeRegistration};
 use agentaflow_api::units::{Dollars, Secret};
 use agentaflow_gpu::GpuSource;
@@ -18,6 +19,9 @@ use crate::runtime::docker::DockerSettings;
 pub struct AgentSettings {
     /// URL of the server: `http://127.0.0.1:8000`.
     pub server: String,
+    /// Accepted certificates. Default: the public key pinned at the first registration, else the authorities of the
+    /// system, else a server that proves its knowledge of the registration token.
+    pub trust: Option<Trust>,
     /// Without a token the agent uses the API key of an earlier registration.
     pub registration_token: Option<Secret>,
     /// Default: the host name.
@@ -89,6 +93,7 @@ impl AgentSettings {
     pub fn new(server: impl Into<String>, state_dir: PathBuf, gpus: Arc<dyn GpuSource>) -> Self {
         Self {
             server: server.into(),
+            trust: None,
             registration_token: None,
             node_name: None,
             pod_name: None,

@@ -1,12 +1,13 @@
 //! Parsers of option values: `90s`, `8G`, `2.5`, `KEY=VALUE`. Each error shows a valid example.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
 use agentaflow_api::job::Volume;
 use agentaflow_api::{Cores, Dollars, GpuAmount, Stamp};
 use agentaflow_units::{parse_duration, parse_mib};
+use ipnet::IpNet;
 
 /// Parses a duration: `300ms`, `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -118,6 +119,14 @@ pub(crate) fn volume(text: &str) -> Result<Volume, String> {
         }
         _ => Err("use the form /host/path:/container/path[:ro]".to_owned()),
     }
+}
+
+/// A network such as `10.0.0.0/8`, or one address.
+pub(crate) fn network(text: &str) -> Result<IpNet, String> {
+    let text = text.trim();
+    let one = text.parse::<IpAddr>().map(|address| IpNet::from(address.to_canonical()));
+    one.or_else(|_| text.parse::<IpNet>())
+        .map_err(|_| "use an address or a network, such as 10.0.0.5 or 10.0.0.0/8".to_owned())
 }
 
 /// Parses a listen address.

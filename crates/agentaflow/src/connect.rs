@@ -49,7 +49,7 @@ impl Connect {
                     "--namespace requires a Kubernetes context; {server} is a server"
                 )))
             }
-            None => Ok(Backend::Server(Client::new(&target.server, target.token)?)),
+            None => Ok(Backend::Server(target.client()?)),
         }
     }
 
@@ -62,7 +62,7 @@ impl Connect {
                  `agentaflow context use NAME`",
             ));
         }
-        Ok(Client::new(&target.server, target.token)?)
+        target.client()
     }
 
     fn target(&self) -> Result<Target> {

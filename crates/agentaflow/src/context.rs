@@ -11,11 +11,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use agentaflow_api::Secret;
+use agentaflow_api::client::{Client, Fingerprint};
 use anyhow::{Context as _, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{NoServer, not_found};
 use crate::nearest::nearest;
+use crate::trust::ServerTrust;
 
 /// Name of the context that `up` writes.
 pub(crate) const LOCAL: &str = "local";
@@ -46,6 +48,12 @@ pub(crate) struct Target {
     /// File with the current token; takes precedence over `token`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Public key of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server_fingerprint: Option<Fingerprint>,
+    /// PEM file of the authority of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ca_cert: Option<PathBuf>,
     #[serde(flatten)]
     other: BTreeMap<String, toml::Value>,
 }
@@ -85,6 +93,20 @@ impl Target {
 
     pub(crate) fn new(server: impl Into<String>, token: Option<Secret>) -> Self {
         Self { server: server.into(), token, ..Self::default() }
+    }
+
+    #[must_use]
+    pub(crate) fn trusting(mut self, trust: ServerTrust) -> Self {
+        self.server_fingerprint = trust.fingerprint;
+        self.ca_cert = trust.ca_cert;
+        self
+    }
+
+    /// Client of the server.
+    pub(crate) fn client(&self) -> Result<Client> {
+        let (fingerprint, ca_cert) = (self.server_fingerprint, self.ca_cert.clone());
+        let trust = ServerTrust { fingerprint, ca_cert }.trust()?.unwrap_or_default();
+        Ok(Client::trusting(&self.server, self.token.clone(), &trust)?)
     }
 
     /// Replaces the token by the content of `token_file`, if readable.
@@ -183,15 +205,17 @@ struct Environment {
     server: Option<String>,
     token: Option<Secret>,
     context: Option<String>,
+    trust: ServerTrust,
 }
 
 impl Environment {
-    fn read() -> Self {
-        Self {
+    fn read() -> Result<Self> {
+        Ok(Self {
+            trust: ServerTrust::of_environment()?,
             server: variable("AGENTAFLOW_SERVER"),
             token: variable("AGENTAFLOW_TOKEN").map(|token| Secret(token.trim().to_owned())),
             context: variable("AGENTAFLOW_CONTEXT"),
-        }
+        })
     }
 
     /// Adds the token of the environment to the server that the environment names, or else to a context without a
@@ -213,7 +237,7 @@ pub(crate) fn target(name: Option<&str>) -> Result<Target> {
     let path = file();
     let read =
         || path.as_ref().map_or_else(|_| Ok(Contexts::default()), |path| Contexts::read(path));
-    choose(name, &Environment::read(), read).map(Target::with_current_token)
+    choose(name, &Environment::read()?, read).map(Target::with_current_token)
 }
 
 /// Origin of the default target, for `context show`.
@@ -242,7 +266,8 @@ fn choose(
         return Ok(environment.add_token(read()?.named(name)?.clone()));
     }
     if let Some(server) = &environment.server {
-        return Ok(environment.add_token(Target::new(server, None)));
+        let target = Target::new(server, None).trusting(environment.trust.clone());
+        return Ok(environment.add_token(target));
     }
     let contexts = read()?;
     match environment.context.as_ref().or(contexts.current.as_ref()) {
@@ -327,6 +352,7 @@ mod tests {
                 server: server.map(str::to_owned),
                 token: Some("lent".into()),
                 context: context.map(str::to_owned),
+                trust: ServerTrust::default(),
             };
             let target = choose(asked, &environment, contexts).unwrap();
             let sent = target.token.as_ref().map(Secret::expose);

@@ -5,7 +5,7 @@
 use std::io::{self, ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
-use agentaflow_api::client::ClientError;
+use agentaflow_api::client::{CertificateProblem, ClientError};
 use agentaflow_api::error::{Credential, ErrorBody, ErrorCode, TokenProblem};
 use agentaflow_kube_client::{Failure, Forbidden, Unreachable};
 
@@ -160,7 +160,7 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         Some(ClientError::Address { .. }) => 2,
         Some(ClientError::Refused { status: 404, .. }) => 3,
         Some(ClientError::Refused { status: 401 | 403, .. }) => 4,
-        Some(ClientError::Unreachable { .. }) => UNREACHABLE,
+        Some(ClientError::Unreachable { .. } | ClientError::Untrusted { .. }) => UNREACHABLE,
         Some(error) if is_gateway_error(error) => UNREACHABLE,
         _ => 1,
     }
@@ -199,6 +199,7 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
     }
     match cause.downcast_ref::<ClientError>() {
         Some(ClientError::Unreachable { url, cause }) => unreachable(url, &without_os_code(cause)),
+        Some(ClientError::Untrusted { problem, .. }) => format!("{cause}; {}", untrusted(problem)),
         Some(error) if is_gateway_error(error) => {
             format!("{error}: the gateway cannot reach the server; is the server running?")
         }
@@ -208,6 +209,19 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
         Some(ClientError::Garbled { .. }) => format!("{cause}; {ANOTHER}"),
         Some(ClientError::Refused { body, .. }) => refused(body),
         _ => cause.to_string(),
+    }
+}
+
+fn untrusted(problem: &CertificateProblem) -> &'static str {
+    match problem {
+        CertificateProblem::OtherKey { .. } => {
+            "another machine may answer in place of the server; if the server has a new key, log in again with \
+             `--server-fingerprint` from its log"
+        }
+        CertificateProblem::UnknownIssuer | CertificateProblem::NotPinned { .. } => {
+            "log in with `agentaflow login URL`, which shows its fingerprint, or with `--ca-cert FILE`"
+        }
+        CertificateProblem::Invalid(_) => "replace the certificate of the server",
     }
 }
 

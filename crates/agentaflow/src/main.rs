@@ -16,6 +16,7 @@ mod listing;
 mod logging;
 mod nearest;
 mod output;
+mod trust;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -78,3 +78,19 @@ pub struct AgentUpdate {
     /// Replaces all capabilities.
     pub capabilities: Option<Map<String, Value>>,
 }
+
+/// Question of an agent that does not know the server yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ServerProofRequest {
+    /// Random text of 16 to 128 characters.
+    pub nonce: String,
+}
+
+/// Answer: proofs that this server knows the registration tokens and serves with this public key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ServerProof {
+    /// SHA-256 of the public key of the certificate: `sha256:…`.
+    pub fingerprint: String,
+    /// One HMAC-SHA256 for each valid registration token, over nonce and fingerprint, with the hash of the token as key.
+    pub proofs: Vec<String>,
+}

@@ -16,5 +16,6 @@ pub mod secrets;
 pub mod serve;
 pub mod settings;
 pub mod store;
+pub mod tls;
 
 pub use api_error::ApiError;

@@ -3,6 +3,7 @@
 mod addresses;
 mod bootstrap;
 mod connections;
+mod forwarded;
 mod port;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,9 +12,14 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use agentaflow_api::client::Fingerprint;
 use agentaflow_api::units::Secret;
+
+use connections::Entrance;
+use forwarded::TrustedProxies;
 
 use crate::api_error::ApiError;
 use crate::auth::{Auth, JwtKeys, Site};
@@ -25,6 +31,7 @@ use crate::retention;
 use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
 use crate::store::{self, StoreError};
+use crate::tls::{Certificates, TlsError};
 
 /// Error of the start.
 #[derive(Debug, Error)]
@@ -48,6 +55,15 @@ pub enum StartError {
         /// User id of this process.
         us: u32,
     },
+    /// Tokens would cross the network in the clear.
+    #[error(
+        "other machines can reach {0}, and plain HTTP would show them tokens and jobs; use \
+         `--tls-cert FILE --tls-key FILE` or `--tls-self-signed`, or accept it with `--insecure`, for example behind a \
+         proxy with TLS"
+    )]
+    Plain(SocketAddr),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error(transparent)]
@@ -69,6 +85,8 @@ pub struct Running {
     pub registration_token: Secret,
     /// One-time login of a browser.
     pub browser_link: Secret,
+    /// Fingerprint for agents and users to pin; none for plain HTTP.
+    pub fingerprint: Option<Fingerprint>,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
     stopping: CancellationToken,
@@ -82,7 +100,7 @@ impl Running {
 
     /// Address for programs on this machine: `http://127.0.0.1:8000`.
     pub fn url(&self) -> String {
-        local_url(self.addr)
+        local_url(self.addr, self.fingerprint.is_some())
     }
 
     /// Returns when another server has taken over the database.
@@ -102,6 +120,9 @@ impl Running {
 
 /// Starts a server. It binds the port first, so that nothing changes if the port is in use.
 pub async fn start(settings: Settings) -> Result<Running, StartError> {
+    if settings.tls.is_none() && !settings.insecure && !settings.listen.ip().is_loopback() {
+        return Err(StartError::Plain(settings.listen));
+    }
     let listener = port::bind(settings.listen).await?;
     let addr = listener
         .local_addr()
@@ -109,6 +130,8 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let settings = Arc::new(settings);
     let data = settings.data_dir.clone();
     prepare(&data)?;
+    let certificates = certificates(&settings)?;
+    let tls = certificates.as_ref().map(Certificates::server_config).transpose()?;
     let store = store::open(&settings).await?;
     let secrets = Arc::new(Keyring::load(&data.join("secret-key"))?);
     let jwt = JwtKeys::new(&bootstrap::jwt_key(&data)?);
@@ -117,22 +140,35 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let link = bootstrap::browser_code(&core, first.admin).await.map_err(StartError::Bootstrap)?;
     let logs = Arc::new(LogStore::new(data.join("logs")));
     set_aside_unknown_logs(&logs, &core);
-    let site = Site { listen: addr, public_hosts: settings.public_hosts.clone() };
+    let public_hosts = settings.public_hosts.clone();
+    let site = Site { listen: addr, public_hosts, certificates: certificates.clone() };
     let auth = Auth::new(jwt, settings.rate);
+    let proxies = TrustedProxies::new(settings.trusted_proxies.clone());
     let keep = settings.retention;
     let app = App::new(core.clone(), logs.clone(), auth, settings, site);
     let stopping = app.stopping.clone();
     tokio::spawn(retention::run(core.clone(), logs.clone(), keep, stopping.clone()));
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
-    let server = tokio::spawn(connections::serve(listener, service(app), stopping.clone()));
+    let entrance = Entrance {
+        tls: tls.map(TlsAcceptor::from),
+        proxies: Arc::new(proxies),
+        site: service(app),
+    };
+    let fingerprint = certificates.as_ref().map(|own| own.fingerprint());
+    if let Some(certificates) = certificates {
+        tokio::spawn(certificates.watch(stopping.clone()));
+    }
+    let server = tokio::spawn(connections::serve(listener, entrance, stopping.clone()));
+    let url = local_url(addr, fingerprint.is_some());
     Ok(Running {
         addr,
         core,
         logs,
         admin_token: first.admin_token,
         registration_token: first.registration_token,
-        browser_link: Secret(format!("{}/auth/link?code={}", local_url(addr), link.expose())),
-        warnings: warnings(addr),
+        browser_link: Secret(format!("{url}/auth/link?code={}", link.expose())),
+        warnings: warnings(addr, fingerprint.is_some()),
+        fingerprint,
         stopping,
         server,
     })
@@ -168,18 +204,44 @@ fn prepare(path: &Path) -> Result<(), StartError> {
     Ok(())
 }
 
-fn local_url(addr: SocketAddr) -> String {
-    let ip = if addr.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { addr.ip() };
-    format!("http://{}", SocketAddr::new(ip, addr.port()))
+/// Reads or creates the certificate of a server with TLS.
+fn certificates(settings: &Settings) -> Result<Option<Arc<Certificates>>, TlsError> {
+    let Some(tls) = &settings.tls else { return Ok(None) };
+    let names = names(settings);
+    Certificates::load(tls, &settings.data_dir, names).map(|loaded| Some(Arc::new(loaded)))
 }
 
-fn warnings(addr: SocketAddr) -> Vec<String> {
-    if addr.ip().is_loopback() {
+/// Names and addresses of this server for its own certificate.
+fn names(settings: &Settings) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let host = rustix::system::uname();
+    names.extend(host.nodename().to_str().map(str::to_owned));
+    if !settings.listen.ip().is_unspecified() {
+        names.push(settings.listen.ip().to_string());
+    }
+    for public in &settings.public_hosts {
+        let name = public.rsplit_once(':').filter(|(name, _)| !name.contains(':'));
+        names.push(name.map_or(public.as_str(), |(name, _)| name).to_owned());
+    }
+    names.retain(|name| rustls::pki_types::ServerName::try_from(name.as_str()).is_ok());
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn local_url(addr: SocketAddr, tls: bool) -> String {
+    let ip = if addr.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { addr.ip() };
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, addr.port()))
+}
+
+fn warnings(addr: SocketAddr, tls: bool) -> Vec<String> {
+    if tls || addr.ip().is_loopback() {
         return Vec::new();
     }
     vec![format!(
-        "{addr} can be reached from other machines: they see the start page and the API, and what is sent, tokens \
-         included, is not encrypted; put a proxy with TLS before it, or listen on 127.0.0.1"
+        "--insecure: other machines can reach {addr}, and nothing is encrypted, tokens included; use --tls-self-signed, or \
+         a proxy with TLS"
     )]
 }
 

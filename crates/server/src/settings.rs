@@ -6,13 +6,20 @@ use std::time::Duration;
 
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
+use ipnet::IpNet;
+
 use crate::core::WallClock;
 use crate::retention::Retention;
+use crate::tls::Tls;
 
 /// Settings of a server, from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// None serves plain HTTP, which beyond loopback requires `insecure`.
+    pub tls: Option<Tls>,
+    /// Permits plain HTTP on an address that other machines can reach.
+    pub insecure: bool,
     /// Directory of the database, the secrets and the logs.
     pub data_dir: PathBuf,
     /// `postgres://…`, or none for a SQLite file in the data directory.
@@ -33,6 +40,8 @@ pub struct Settings {
     pub push_allow: Vec<String>,
     /// Host names that browsers may use in addition to the listen address.
     pub public_hosts: Vec<String>,
+    /// Proxies whose `X-Forwarded-For` and `Forwarded` headers name the client.
+    pub trusted_proxies: Vec<IpNet>,
     /// Requests a second for each account, and the burst.
     pub rate: (u32, u32),
     /// Limits of stored data.
@@ -48,6 +57,8 @@ impl Settings {
     pub fn new(listen: SocketAddr, data_dir: PathBuf) -> Self {
         Self {
             listen,
+            tls: None,
+            insecure: false,
             data_dir,
             database: None,
             open_signup: false,
@@ -62,6 +73,7 @@ impl Settings {
             budget_grace: Span::minutes(5),
             push_allow: Vec::new(),
             public_hosts: Vec::new(),
+            trusted_proxies: Vec::new(),
             rate: (500, 2000),
             retention: Retention::default(),
             notice: None,

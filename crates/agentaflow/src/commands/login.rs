@@ -12,6 +12,7 @@ use crate::connect::{block_on, config};
 use crate::context::{self, Contexts, Kubernetes, Target};
 use crate::failure::usage;
 use crate::output;
+use crate::trust::TrustArgs;
 
 /// Maximum length of a password or token.
 const MAX_SECRET_BYTES: u64 = 64 << 10;
@@ -22,6 +23,7 @@ const MAX_SECRET_BYTES: u64 = 64 << 10;
   agentaflow login https://gpus.example.com --user ada
   agentaflow login https://gpus.example.com --invitation
   agentaflow login https://gpus.example.com --token-stdin < token
+  agentaflow login https://head:8000 --user ada --server-fingerprint sha256:…
   agentaflow login --kubernetes --namespace team-a --name lab")]
 pub(crate) struct Args {
     /// Server URL
@@ -52,6 +54,8 @@ pub(crate) struct Args {
     /// Context name [default: the host of the server, or `kubernetes`]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -70,7 +74,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return save_context(name, Target::cluster(kubernetes));
     }
     let Some(server) = &args.server else { return Err(usage("missing server URL")) };
-    let client = Client::new(server, None)?;
+    let trust = args.trust.chosen()?.confirm(server)?;
+    let mut target = Target::new(server.clone(), None).trusting(trust);
+    let client = target.client()?;
     let host = client.base().host_str().unwrap_or("server").to_owned();
     let token = if args.token_stdin {
         Secret(from_stdin()?)
@@ -90,7 +96,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let me: User =
         block_on(async { Ok(me.get("/auth/me").json().await?) }).context("cannot log in")?;
     eprintln!("Logged in to {host} as {}", me.username);
-    save_context(args.name.as_ref().unwrap_or(&host), Target::new(server.clone(), Some(token)))
+    target.token = Some(token);
+    save_context(args.name.as_ref().unwrap_or(&host), target)
 }
 
 /// Registers the invited user and creates a key.

@@ -9,7 +9,9 @@ use agentaflow_engine::{MicroDollars, Span, Strategy};
 use agentaflow_server::retention::Retention;
 use agentaflow_server::serve;
 use agentaflow_server::settings::Settings;
+use agentaflow_server::tls::Tls;
 use anyhow::{Result, anyhow};
+use ipnet::IpNet;
 
 use super::standalone::{self, LeaseArgs, termination_signal};
 use crate::amount::{self, Limit};
@@ -21,6 +23,8 @@ const EXAMPLES: &str = "\
 Examples:
   agentaflow server --listen 127.0.0.1:8000 --data-dir /var/lib/agentaflow
       With an SQLite database
+  agentaflow server --listen 0.0.0.0:8000 --tls-self-signed
+      For other machines, with a certificate of its own
   AGENTAFLOW_DATABASE=postgres://agentaflow:secret@db/agentaflow agentaflow server
       With PostgreSQL, and no password on the command line
 
@@ -55,6 +59,9 @@ pub(crate) struct Args {
     /// Host that agents may use as push endpoint besides their own address; repeatable
     #[arg(long, value_name = "HOST")]
     push_allow: Vec<String>,
+    /// Proxy whose X-Forwarded-For and Forwarded headers name the client, as an address or network; repeatable
+    #[arg(long, value_name = "CIDR", value_parser = amount::network)]
+    trusted_proxy: Vec<IpNet>,
     /// Rate limit per account in requests per second
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     rate: u32,
@@ -62,6 +69,8 @@ pub(crate) struct Args {
     lease: LeaseArgs,
     #[command(flatten)]
     retention: RetentionArgs,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[command(flatten)]
     billing: BillingArgs,
     #[command(flatten)]
@@ -82,6 +91,33 @@ struct RetentionArgs {
     /// Maximum size of the jobs, events and logs of one account; beyond it, old logs are deleted and new jobs rejected
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = amount::size_limit, help_heading = "Retention")]
     account_storage: Limit<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+struct TlsArgs {
+    /// PEM file of the certificate and its chain; replaced files take effect without a restart
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file of the private key
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    tls_key: Option<PathBuf>,
+    /// Create a certificate in the data directory, and renew it; clients pin its fingerprint
+    #[arg(long, conflicts_with = "tls_cert", help_heading = "TLS")]
+    tls_self_signed: bool,
+    /// Allow plain HTTP on an address that other machines can reach
+    #[arg(long, conflicts_with_all = ["tls_cert", "tls_self_signed"], help_heading = "TLS")]
+    insecure: bool,
+}
+
+impl TlsArgs {
+    fn origin(&self) -> Option<Tls> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => {
+                Some(Tls::Files { certificate: certificate.clone(), key: key.clone() })
+            }
+            _ => self.tls_self_signed.then_some(Tls::SelfSigned),
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -110,6 +146,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             tracing::warn!("{warning}");
         }
         tracing::info!("listening on {}; tokens are in {data}", running.url());
+        if let Some(fingerprint) = running.fingerprint {
+            tracing::info!("fingerprint for clients: {fingerprint}");
+        }
         let ended = tokio::select! {
             received = termination_signal() => received,
             () = running.fatal() => Err(anyhow!(TAKEN_OVER)),
@@ -123,9 +162,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn settings(args: &Args) -> Result<Settings> {
     let mut settings = Settings::new(args.listen, standalone::data_dir(args.data_dir.as_ref())?);
     settings.database = database(args.database.as_deref())?;
+    settings.tls = args.tls.origin();
+    settings.insecure = args.tls.insecure;
     settings.open_signup = args.open_signup;
     settings.push_allow.clone_from(&args.push_allow);
     settings.public_hosts.clone_from(&args.public_host);
+    settings.trusted_proxies.clone_from(&args.trusted_proxy);
     settings.rate = (args.rate, args.rate.saturating_mul(4));
     settings.lease = args.lease.lease;
     settings.retention = Retention {

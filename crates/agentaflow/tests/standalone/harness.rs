@@ -76,6 +76,7 @@ impl Process {
 pub(crate) struct Cluster {
     home: TempDir,
     pub(crate) port: u16,
+    tls: bool,
     arguments: Vec<String>,
     pub(crate) server: Process,
     pub(crate) agents: BTreeMap<String, Process>,
@@ -85,19 +86,24 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// `agentaflow server`, ready.
     pub(crate) fn server(extra: &[&str]) -> Self {
-        Self::start("server", extra)
+        Self::start("server", "127.0.0.1", extra)
+    }
+
+    /// `agentaflow server` on another address than loopback, ready.
+    pub(crate) fn server_at(address: &str, extra: &[&str]) -> Self {
+        Self::start("server", address, extra)
     }
 
     /// `agentaflow up` with simulated GPUs, ready.
     pub(crate) fn up(extra: &[&str]) -> Self {
         let mut all = vec!["--sim-gpus", "2", "--heartbeat", "300ms"];
         all.extend(extra);
-        let cluster = Self::start("up", &all);
+        let cluster = Self::start("up", "127.0.0.1", &all);
         cluster.wait_for_nodes(1);
         cluster
     }
 
-    fn start(command: &str, extra: &[&str]) -> Self {
+    fn start(command: &str, address: &str, extra: &[&str]) -> Self {
         let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
         // Jobs run as another user if the tests run as root, and write to `shared`.
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -106,7 +112,7 @@ impl Cluster {
         let port = free_port();
         let data = home.path().join("data");
         let mut arguments = vec![command.to_owned()];
-        arguments.extend(["--listen".to_owned(), format!("127.0.0.1:{port}")]);
+        arguments.extend(["--listen".to_owned(), format!("{address}:{port}")]);
         arguments.extend(["--data-dir".to_owned(), data.display().to_string()]);
         if !extra.contains(&"--lease") {
             // The minimum: two heartbeat intervals.
@@ -117,6 +123,7 @@ impl Cluster {
         let mut cluster = Self {
             home,
             port,
+            tls: extra.iter().any(|option| option.starts_with("--tls-")),
             arguments,
             server,
             agents: BTreeMap::new(),
@@ -124,6 +131,12 @@ impl Cluster {
         };
         cluster.wait_until_ready();
         cluster
+    }
+
+    /// Address for clients on this machine.
+    pub(crate) fn url(&self) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     /// Restarts the server with the same port and directory.
@@ -134,7 +147,11 @@ impl Cluster {
 
     fn wait_until_ready(&mut self) {
         let since = Instant::now();
-        while self.try_call("GET", "/readyz", None, None).is_none_or(|answer| answer.status != 200)
+        // A server with TLS answers plain HTTP with 400.
+        let ready = if self.tls { 400 } else { 200 };
+        while self
+            .try_call("GET", "/readyz", None, None)
+            .is_none_or(|answer| answer.status != ready)
         {
             let ended = self.server.child.try_wait().unwrap();
             assert!(ended.is_none(), "the server ended: {}", self.server.output());
@@ -145,7 +162,7 @@ impl Cluster {
 
     /// Starts an agent with the process runtime and two simulated GPUs.
     pub(crate) fn agent(&mut self, name: &str, extra: &[&str]) {
-        let server = format!("http://127.0.0.1:{}", self.port);
+        let server = self.url();
         self.agent_at(name, &server, extra);
     }
 
@@ -175,6 +192,10 @@ impl Cluster {
         ]
         .map(String::from)
         .into();
+        if extra.contains(&"--token-file") {
+            let at = arguments.iter().position(|word| word == "--token-file").unwrap();
+            arguments.drain(at..at + 2);
+        }
         if !extra.contains(&"--runtime") {
             arguments.extend(["--runtime", "process", "--allow-process"].map(String::from));
         }
@@ -267,7 +288,7 @@ impl Cluster {
         let mut command = program(self.home.path());
         command.args(arguments);
         if self.arguments[0] != "up" {
-            command.env("AGENTAFLOW_SERVER", format!("http://127.0.0.1:{}", self.port));
+            command.env("AGENTAFLOW_SERVER", self.url());
             command.env("AGENTAFLOW_TOKEN", self.token());
         }
         command

@@ -26,9 +26,14 @@ impl Answer {
     }
 }
 
+/// A TCP or TLS stream.
+pub(crate) trait Stream: io::Read + io::Write {}
+
+impl<T: io::Read + io::Write> Stream for T {}
+
 /// A persistent connection.
 pub(crate) struct Connection {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Box<dyn Stream>>,
     token: Option<String>,
 }
 
@@ -37,7 +42,11 @@ impl Connection {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream: BufReader::new(stream), token: token.map(String::from) })
+        Ok(Self::over(Box::new(stream), token))
+    }
+
+    pub(crate) fn over(stream: Box<dyn Stream>, token: Option<&str>) -> Self {
+        Self { stream: BufReader::new(stream), token: token.map(String::from) }
     }
 
     pub(crate) fn call(

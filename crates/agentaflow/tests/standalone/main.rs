@@ -13,5 +13,9 @@ mod original;
 mod original_worker;
 mod postgres;
 mod procs;
+#[path = "../../../console/tests/support/pty.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod pty;
 mod push;
+mod tls;
 mod up;

@@ -15,6 +15,7 @@
 pub mod agent;
 mod call;
 mod stream;
+mod trust;
 pub mod user;
 
 use std::error::Error as _;
@@ -32,6 +33,9 @@ use crate::units::Secret;
 
 pub use call::Call;
 pub use stream::{Bytes, Lines};
+pub use trust::{
+    CertificateProblem, Fingerprint, NotAFingerprint, Trust, server_proof, token_hash,
+};
 
 /// Timeout for a new connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,6 +67,13 @@ pub enum ClientError {
         url: String,
         /// Innermost cause.
         cause: String,
+    },
+    /// The certificate of the server is not trusted. Nothing was sent.
+    #[error("the certificate of {url} is not trusted: {problem}")]
+    Untrusted {
+        /// URL without its query.
+        url: String,
+        problem: CertificateProblem,
     },
     /// The server returned an error.
     #[error("{}", body.detail)]
@@ -102,12 +113,15 @@ impl ClientError {
         match self {
             Self::Unreachable { .. } | Self::Garbled { .. } => true,
             Self::Refused { status, .. } => *status == 429 || *status >= 500,
-            Self::Address { .. } => false,
+            Self::Address { .. } | Self::Untrusted { .. } => false,
         }
     }
 
     fn unreachable(url: &Url, error: &reqwest::Error) -> Self {
-        Self::Unreachable { url: shown(url), cause: cause_of(error) }
+        match trust::certificate_problem(error) {
+            Some(problem) => Self::Untrusted { url: shown(url), problem },
+            None => Self::Unreachable { url: shown(url), cause: cause_of(error) },
+        }
     }
 }
 
@@ -115,13 +129,43 @@ impl Client {
     /// Creates a client for a server address such as `http://127.0.0.1:8000`. Keeps a path as a prefix, without the
     /// base path of the worker API at its end.
     pub fn new(address: &str, token: Option<Secret>) -> Result<Self, ClientError> {
+        Self::trusting(address, token, &Trust::System)
+    }
+
+    /// Like [`Client::new`], with other accepted certificates than those of the system. They require an `https://`
+    /// address.
+    pub fn trusting(
+        address: &str,
+        token: Option<Secret>,
+        trust: &Trust,
+    ) -> Result<Self, ClientError> {
         let base = parse_base(address)?;
-        let problem = |error: reqwest::Error| ClientError::Address {
-            address: shown(&base),
-            problem: format!("no connection can be set up: {}", cause_of(&error)),
-        };
-        let http = builder(&base).build().map_err(problem)?;
+        let wrong = |problem: String| ClientError::Address { address: shown(&base), problem };
+        if *trust != Trust::System && base.scheme() != "https" {
+            return Err(wrong(
+                "a fingerprint or authority requires `https://`; plain HTTP has no certificate"
+                    .to_owned(),
+            ));
+        }
+        let builder = trusted(builder(&base), trust).map_err(wrong)?;
+        let http = builder
+            .build()
+            .map_err(|error| wrong(format!("no connection can be set up: {}", cause_of(&error))))?;
         Ok(Self { http, base, token })
+    }
+
+    /// Fingerprint of a server, without trust in it and without sending anything to it.
+    pub async fn fingerprint(address: &str) -> Result<Fingerprint, ClientError> {
+        let client = Self::trusting(address, None, &Trust::Nothing)?;
+        let url = shown(client.base());
+        match client.get("/healthz").nothing().await {
+            Err(ClientError::Untrusted {
+                problem: CertificateProblem::NotPinned { found },
+                ..
+            }) => Ok(found),
+            Err(error @ ClientError::Unreachable { .. }) => Err(error),
+            _ => Err(ClientError::Garbled { url, cause: "it has no certificate".to_owned() }),
+        }
     }
 
     /// Client of the same server with another token.
@@ -229,6 +273,26 @@ fn builder(base: &Url) -> reqwest::ClientBuilder {
         builder = builder.no_proxy();
     }
     builder
+}
+
+fn trusted(
+    builder: reqwest::ClientBuilder,
+    trust: &Trust,
+) -> Result<reqwest::ClientBuilder, String> {
+    let config =
+        |pin| trust::pinned_config(pin).map_err(|error| format!("TLS cannot be set up: {error}"));
+    Ok(match trust {
+        Trust::System => builder,
+        Trust::Authority(pem) => {
+            let read = reqwest::Certificate::from_pem_bundle(pem).unwrap_or_default();
+            if read.is_empty() {
+                return Err("the file of its authority has no PEM certificate".to_owned());
+            }
+            builder.tls_certs_only(read)
+        }
+        Trust::Pinned(pin) => builder.tls_backend_preconfigured(config(Some(*pin))?),
+        Trust::Nothing => builder.tls_backend_preconfigured(config(None)?),
+    })
 }
 
 fn is_loopback(url: &Url) -> bool {

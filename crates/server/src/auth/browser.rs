@@ -5,8 +5,10 @@
 //! a page of this server (`Origin`).
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::api_error::ApiError;
+use crate::tls::Certificates;
 
 /// Names and addresses of the server.
 #[derive(Clone, Debug)]
@@ -15,6 +17,8 @@ pub struct Site {
     pub listen: SocketAddr,
     /// Further names, as `host` or `host:port`.
     pub public_hosts: Vec<String>,
+    /// Certificate; none for plain HTTP.
+    pub certificates: Option<Arc<Certificates>>,
 }
 
 /// Names of the server's cookies. They contain the port, because browsers do not separate cookies by port.

@@ -48,10 +48,12 @@ pub struct Auth {
     pub passwords: Passwords,
     /// Requests without a valid token, by address.
     pub strangers: Limiter<u128>,
+    /// Sign-ups, refreshes, logouts and login links by address.
+    pub sessions: Limiter<u128>,
     /// Logins by address.
     pub logins: Limiter<u128>,
-    /// Logins by user name, so that many addresses do not speed up guessing.
-    pub names: Limiter<String>,
+    /// Passwords by user name and address: a stranger cannot use up the tries of the user.
+    pub names: Limiter<(String, u128)>,
     /// Requests by account.
     pub accounts: Limiter<UserId>,
     /// Requests that make the engine plan, by account.
@@ -66,8 +68,9 @@ impl Auth {
             jwt,
             passwords: Passwords::default(),
             strangers: Limiter::new(100.0, 1000.0),
-            logins: Limiter::new(1.0 / 3.0, 20.0),
-            names: Limiter::new(0.2, 50.0),
+            sessions: Limiter::new(1.0 / 3.0, 20.0),
+            logins: Limiter::new(2.0, 200.0),
+            names: Limiter::new(0.1, 20.0),
             accounts: Limiter::new(f64::from(rate.0), f64::from(rate.1)),
             plans: Limiter::new(20.0, 40.0),
             touched: Mutex::default(),

@@ -310,6 +310,7 @@ fn addresses_of_one_network_count_as_one() {
 fn only_names_of_this_server_are_taken_as_host() {
     let site = |listen: &str| Site {
         listen: listen.parse().unwrap(),
+        certificates: None,
         public_hosts: vec!["gpu.example.com".to_owned(), "other.example.com:8443".to_owned()],
     };
     let (local, open) = (site("127.0.0.1:8000"), site("0.0.0.0:8000"));
@@ -339,7 +340,11 @@ fn only_names_of_this_server_are_taken_as_host() {
 
 #[test]
 fn only_pages_of_this_server_are_taken_as_origin() {
-    let site = Site { listen: "127.0.0.1:8000".parse().unwrap(), public_hosts: Vec::new() };
+    let site = Site {
+        listen: "127.0.0.1:8000".parse().unwrap(),
+        public_hosts: Vec::new(),
+        certificates: None,
+    };
     let host = Some("localhost:8000");
     for (origin, fits) in [
         (Some("http://localhost:8000"), true),

@@ -43,6 +43,10 @@ pub(crate) enum Anyone {
     Worker(Worker),
 }
 
+/// Client address of the request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddress(pub(crate) IpAddr);
+
 /// Error for a call without a valid credential of this kind.
 pub(crate) fn needs(credential: Credential, problem: TokenProblem) -> ApiError {
     let how = match credential {
@@ -117,6 +121,14 @@ impl FromRequestParts<App> for WorkerAuth {
             Anyone::Worker(worker) => Ok(Self(worker)),
             Anyone::User(_) => Err(wrong_kind(Credential::Worker, Credential::User)),
         }
+    }
+}
+
+impl FromRequestParts<App> for ClientAddress {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, ApiError> {
+        Ok(Self(peer(&parts.extensions)))
     }
 }
 

@@ -33,7 +33,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::ApiError;
-use routes::{agents, auth, billing, events, jobs, keys, link, logs, nodes, queues, system, users};
+use routes::{
+    agents, auth, billing, events, jobs, keys, link, logs, nodes, proof, queues, system, users,
+};
 
 pub use app::{App, Parts, Peer};
 
@@ -101,6 +103,7 @@ fn people_routes() -> OpenApiRouter<App> {
         .routes(routes!(auth::logout))
         .routes(routes!(auth::me, auth::update_me))
         .routes(routes!(auth::link))
+        .routes(routes!(proof::server_proof))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::rotate))

@@ -1,5 +1,6 @@
 //! Connections: accepted, served, and closed when the server stops.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,20 +9,27 @@ use axum::Router;
 use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tower_http::normalize_path::NormalizePath;
 
 use super::addresses::{Addresses, FromAddress};
+use super::forwarded::TrustedProxies;
 use crate::http::Peer;
 
 /// Response to an address at its limit of connections.
 const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 10\r\n\
     content-type: application/json\r\ncontent-length: 92\r\n\r\n\
     {\"detail\":\"this address holds too many connections; close some\",\"code\":\"too_many_requests\"}\n";
+/// Response to plain HTTP on a port with TLS.
+const TLS_REQUIRED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\
+    content-type: application/json\r\ncontent-length: 71\r\n\r\n\
+    {\"detail\":\"this server requires TLS: use https://\",\"code\":\"malformed\"}\n";
 /// Maximum concurrent connections; more wait in the backlog.
 const MOST: usize = 10_000;
 /// File descriptors reserved for other uses.
@@ -43,8 +51,17 @@ const SILENCE_MS: u32 = 30_000;
 
 type Site = NormalizePath<Router>;
 
+/// What a connection needs; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Entrance {
+    /// None for plain HTTP.
+    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) proxies: Arc<TrustedProxies>,
+    pub(super) site: Site,
+}
+
 /// Serves until `stopping` is cancelled, then lets open requests finish.
-pub(super) async fn serve(listener: TcpListener, site: Site, stopping: CancellationToken) {
+pub(super) async fn serve(listener: TcpListener, entrance: Entrance, stopping: CancellationToken) {
     let total = places(open_files());
     let free = Arc::new(Semaphore::new(total));
     let addresses = Addresses::new((total / 4).min(PER_ADDRESS));
@@ -53,9 +70,9 @@ pub(super) async fn serve(listener: TcpListener, site: Site, stopping: Cancellat
         tokio::select! {
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            taken = take(&listener, &free, &addresses) => {
+            taken = take(&listener, &free, &addresses, &entrance) => {
                 let Some((stream, place)) = taken else { continue };
-                connections.spawn(connection(stream, place, site.clone(), stopping.clone()));
+                connections.spawn(connection(stream, place, entrance.clone(), stopping.clone()));
             }
         }
     }
@@ -84,6 +101,7 @@ async fn take(
     listener: &TcpListener,
     free: &Arc<Semaphore>,
     addresses: &Addresses,
+    entrance: &Entrance,
 ) -> Option<(TcpStream, Place)> {
     let place = free.clone().acquire_owned().await.ok()?;
     let (stream, peer) = match listener.accept().await {
@@ -95,23 +113,66 @@ async fn take(
             return None;
         }
     };
+    // A proxy holds the connections of many clients.
+    if entrance.proxies.contains(peer.ip()) {
+        return Some((stream, (place, None)));
+    }
     if let Ok(counted) = addresses.open(peer.ip()) {
         return Some((stream, (place, counted)));
     }
-    // One write without waiting for the peer.
-    let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+    if entrance.tls.is_none() {
+        // One write without waiting for the peer.
+        let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+    }
     None
 }
 
-async fn connection(stream: TcpStream, _place: Place, site: Site, stopping: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    _place: Place,
+    entrance: Entrance,
+    stopping: CancellationToken,
+) {
     let Ok(peer) = stream.peer_addr() else { return };
     tune(&stream);
+    let Some(tls) = entrance.tls.clone() else {
+        return requests(stream, peer, entrance, stopping).await;
+    };
+    let accepted = tokio::time::timeout(FIRST_HEAD, accept(stream, &tls));
+    match stopping.run_until_cancelled(accepted).await {
+        Some(Ok(Ok(stream))) => requests(stream, peer, entrance, stopping).await,
+        Some(Ok(Err(error))) => tracing::debug!(%error, %peer, "TLS handshake failed"),
+        Some(Err(_)) | None => {}
+    }
+}
+
+/// Answers plain HTTP with an error instead of a TLS alert, which no browser or `curl` explains.
+async fn accept(
+    mut stream: TcpStream,
+    tls: &TlsAcceptor,
+) -> std::io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
+        stream.write_all(TLS_REQUIRED).await?;
+        stream.shutdown().await?;
+        return Err(std::io::Error::other("plain HTTP"));
+    }
+    tls.accept(stream).await
+}
+
+async fn requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+    entrance: Entrance,
+    stopping: CancellationToken,
+) {
     let begun = Arc::new(AtomicBool::new(false));
     let first = begun.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
         first.store(true, Ordering::Relaxed);
-        request.extensions_mut().insert(Peer(peer.ip()));
-        site.clone().oneshot(request.map(Body::new))
+        let client = entrance.proxies.client(peer.ip(), request.headers());
+        request.extensions_mut().insert(Peer(client));
+        entrance.site.clone().oneshot(request.map(Body::new))
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_SIZE);

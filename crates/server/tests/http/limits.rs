@@ -152,3 +152,54 @@ async fn a_connection_that_asks_for_nothing_is_closed_after_ten_seconds() {
     assert!(matches!(ended, Ok(Ok(0))), "{ended:?}");
     site.get(site.admin(), "/auth/me").await.expect(200);
 }
+
+/// Behind a proxy on this machine: the address of the client is in a header.
+async fn behind_a_proxy() -> Site {
+    Site::with(|settings| settings.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()]).await
+}
+
+/// Statuses of `count` logins with a wrong password.
+async fn guess(site: &Site, name: &str, from: &str, count: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..count {
+        let login = json!({"username": name, "password": "not the password"});
+        let request = site.request("POST", "/auth/login").header("x-forwarded-for", from);
+        statuses.push(send(request.json(&login)).await.status);
+    }
+    statuses
+}
+
+async fn login(site: &Site, name: &str, from: &str) -> u16 {
+    let login = json!({"username": name, "password": "correct horse"});
+    let request = site.request("POST", "/auth/login").header("x-forwarded-for", from);
+    send(request.json(&login)).await.status
+}
+
+#[tokio::test]
+async fn a_stranger_locks_out_neither_a_user_nor_everybody_behind_a_proxy() {
+    let site = behind_a_proxy().await;
+    site.user("ada", "user").await;
+    site.user("bob", "user").await;
+    let guessed = guess(&site, "ada", "198.51.100.7", 30).await;
+    assert!(guessed.starts_with(&[401]) && guessed.ends_with(&[429]), "{guessed:?}");
+    assert_eq!(login(&site, "ada", "203.0.113.9").await, 200, "the user, from another address");
+    assert_eq!(login(&site, "bob", "198.51.100.7").await, 200, "another user of that address");
+    // Addresses of one IPv6 network are one address.
+    let mut guessed = Vec::new();
+    for host in 1..=30 {
+        guessed.extend(guess(&site, "bob", &format!("2001:db8::{host:x}"), 1).await);
+    }
+    assert_eq!(guessed.last(), Some(&429), "{guessed:?}");
+    assert_eq!(login(&site, "bob", "2001:db8:0:1::1").await, 200);
+}
+
+#[tokio::test]
+async fn a_stranger_without_a_trusted_proxy_cannot_choose_its_address() {
+    let site = Site::new().await;
+    site.user("ada", "user").await;
+    let mut guessed = Vec::new();
+    for host in 1..=30 {
+        guessed.extend(guess(&site, "ada", &format!("198.51.100.{host}"), 1).await);
+    }
+    assert_eq!(guessed.last(), Some(&429), "{guessed:?}");
+}

@@ -9,11 +9,13 @@ use crate::amount;
 use crate::commands::kubernetes;
 use crate::commands::standalone::SimArgs;
 use crate::logging::LogArgs;
+use crate::trust::TrustArgs;
 
 const EXAMPLES: &str = "\
 Examples:
-  agentaflow agent --server http://head:8000 --token-file /etc/agentaflow/registration-token
-      Offer the GPUs of this machine; jobs run in containers
+  agentaflow agent --server https://head:8000 --token-file /etc/agentaflow/registration-token
+      Offer the GPUs of this machine; jobs run in containers. A server with a self-signed certificate proves that it
+      knows the token, and the agent pins its public key
   agentaflow agent --server http://head:8000 --token-file token --runtime process --allow-process
       Without Docker; jobs run as processes
   agentaflow agent --server http://head:8000 --token-file token --runtime kubernetes --node gpu-7 --namespace imagepod
@@ -22,7 +24,7 @@ Examples:
       Simulate a machine with eight GPUs
 
 Environment variables, overridden by options: API_ENDPOINT, REGISTRATION_TOKEN, NODE_NAME, POD_NAME, LOG_LEVEL,
-HEARTBEAT_INTERVAL, MAX_CONCURRENT_JOBS. There is no option for the token, since other users can read command lines.
+HEARTBEAT_INTERVAL, MAX_CONCURRENT_JOBS, AGENTAFLOW_SERVER_FINGERPRINT, AGENTAFLOW_CA_CERT. There is no option for the token, since other users can read command lines.
 SIGTERM stops the agent; its jobs keep running, and the next agent adopts them.";
 
 /// Run an agent: offer this machine as a node of a server
@@ -102,6 +104,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY=VALUE", value_parser = amount::pair, help_heading = "Node")]
     pub(super) label: Vec<(String, String)>,
 
+    #[command(flatten)]
+    pub(super) trust: TrustArgs,
     #[command(flatten)]
     pub(super) sim: SimArgs,
     #[command(flatten)]

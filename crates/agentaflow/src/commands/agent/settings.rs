@@ -34,6 +34,7 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
     let state_dir = state_dir(args)?;
     Ok(AgentSettings {
         registration_token: token(args)?,
+        trust: args.trust.chosen()?.trust()?,
         docker: docker.then(|| docker_settings(args, state_dir.clone())),
         allow_process,
         job_user: args.process_user.clone(),

@@ -22,6 +22,7 @@ use super::server::{TAKEN_OVER, database};
 use super::standalone::{self, LeaseArgs, SimArgs, termination_signal};
 use crate::amount;
 use crate::context::{self, Contexts, LOCAL, Target};
+use crate::failure::usage;
 use crate::logging;
 use gpus::Gpus;
 
@@ -48,7 +49,7 @@ Ctrl-C stops all parts within five seconds; jobs become pending and restart with
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
-    /// Listen address
+    /// Listen address, on loopback
     #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
     /// Directory of the database, tokens and logs [default: ~/.local/share/agentaflow]
@@ -93,6 +94,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     logging::warnings_only()?;
+    if !args.listen.ip().is_loopback() {
+        return Err(usage(format!(
+            "`up` serves this machine only, and {} is not a loopback address; for other machines run `agentaflow server \
+             --listen {} --tls-self-signed` and `agentaflow agent`",
+            args.listen.ip(),
+            args.listen
+        )));
+    }
     standalone::check_process_user(!args.no_process, args.process_user.as_deref())?;
     let gpus = Gpus::find(&args.sim)?;
     standalone::runtime(2)?.block_on(serve(args, gpus))

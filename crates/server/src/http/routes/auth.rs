@@ -1,5 +1,7 @@
 //! Login, logout, and the account of the caller.
 
+use std::net::IpAddr;
+
 use axum::Json as Answer;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -17,7 +19,7 @@ use crate::auth::{
 };
 use crate::http::answer::page;
 use crate::http::app::App;
-use crate::http::caller::{User, bearer, browser_cookie, peer};
+use crate::http::caller::{ClientAddress, User, bearer, browser_cookie, peer};
 use crate::http::check::{check_password, check_register, check_user_update};
 use crate::http::limits;
 use crate::http::read::{Exact, QueryParams, body, object, object_or_nothing};
@@ -58,7 +60,10 @@ pub(crate) async fn register(
     request_body(content = Login, example = json!({"username": "ada", "password": "correct horse battery"})),
     responses((status = 200, description = "Tokens; empty for a cookie login", body = Tokens)))]
 pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    slow_down(&app, &request)?;
+    let address = address_key(peer(request.extensions()));
+    app.auth.logins.take(address).map_err(|seconds| {
+        ApiError::too_many("too many logins from this address; try again later", seconds)
+    })?;
     let headers = request.headers().clone();
     let bytes = body(request, limits::LOGIN).await?;
     let form = is_form(&headers) && !bytes.trim_ascii_start().starts_with(b"{");
@@ -72,8 +77,9 @@ pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Re
     if login.username.is_empty() || login.username.len() > limits::NAME {
         return Err(ApiError::invalid("username", "`username` or `email` is missing or too long"));
     }
-    app.auth.names.take(login.username.to_lowercase()).map_err(|seconds| {
-        ApiError::too_many("too many logins with this name; keys still work", seconds)
+    app.auth.names.take((login.username.to_lowercase(), address)).map_err(|seconds| {
+        let message = "too many logins with this name from this address; keys still work";
+        ApiError::too_many(message, seconds)
     })?;
     let user = verified(&app, &login).await?;
     let opened = app.core.write(open_session(user, app.auth.jwt.clone())?).await?;
@@ -164,6 +170,7 @@ pub(crate) async fn me(State(app): State<App>, User(caller): User) -> Answer<Sho
 pub(crate) async fn update_me(
     State(app): State<App>,
     User(caller): User,
+    ClientAddress(address): ClientAddress,
     Exact(update): Exact<UserUpdate>,
 ) -> Result<Answer<Shown>, ApiError> {
     check_user_update(&update)?;
@@ -180,7 +187,7 @@ pub(crate) async fn update_me(
     }
     let password_hash = match &update.password {
         Some(password) => {
-            old_password(&app, &caller.user, update.old_password.as_ref()).await?;
+            old_password(&app, &caller.user, address, update.old_password.as_ref()).await?;
             Some(app.auth.passwords.hash(password).await?)
         }
         None => None,
@@ -243,7 +250,7 @@ fn to_start() -> Response {
 /// Rate limit by address, for calls without an authenticated user.
 fn slow_down(app: &App, request: &Request) -> Result<(), ApiError> {
     let key = address_key(peer(request.extensions()));
-    app.auth.logins.take(key).map_err(|seconds| {
+    app.auth.sessions.take(key).map_err(|seconds| {
         ApiError::too_many("too many logins or logouts from this address; try again later", seconds)
     })
 }
@@ -292,12 +299,13 @@ async fn verified(app: &App, login: &Login) -> Result<UserId, ApiError> {
 async fn old_password(
     app: &App,
     user: &crate::store::UserRow,
+    address: IpAddr,
     old: Option<&Secret>,
 ) -> Result<(), ApiError> {
     let Some(hash) = user.password_hash.clone() else { return Ok(()) };
     app.auth
         .names
-        .take(user.username.to_lowercase())
+        .take((user.username.to_lowercase(), address_key(address)))
         .map_err(|seconds| ApiError::too_many("too many tries; try again later", seconds))?;
     let right = match old {
         Some(old) => app.auth.passwords.verify(old, Some(hash)).await?,
@@ -329,7 +337,9 @@ fn with_cookies(
 fn cookies(app: &App, headers: &HeaderMap, response: &mut Response, access: &str, refresh: &str) {
     let origin = text(headers, &header::ORIGIN).unwrap_or_default();
     let proxied = headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
-    let secure = proxied == Some("https") || origin.starts_with("https://");
+    let secure = app.site.certificates.is_some()
+        || proxied == Some("https")
+        || origin.starts_with("https://");
     let all = [
         set_cookie(&app.cookies.access, access, "/", ACCESS_SECONDS, secure),
         set_cookie(&app.cookies.refresh, refresh, REFRESH_PATH, REFRESH_SECONDS, secure),

@@ -184,7 +184,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings::new("127.0.0.1:0".parse().unwrap(), folder.path().join("data"));
         let running = serve::start(settings.clone()).await.unwrap();
-        let site = Site { listen: running.addr, public_hosts: Vec::new() };
+        let site = Site { listen: running.addr, public_hosts: Vec::new(), certificates: None };
         let auth = Auth::new(JwtKeys::new(&[7; 64]), (1, 1));
         let app =
             App::new(running.core.clone(), running.logs.clone(), auth, Arc::new(settings), site);

@@ -9,6 +9,7 @@ pub(crate) mod keys;
 pub(crate) mod link;
 pub(crate) mod logs;
 pub(crate) mod nodes;
+pub(crate) mod proof;
 pub(crate) mod queues;
 pub(crate) mod system;
 pub(crate) mod users;
