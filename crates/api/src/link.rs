@@ -106,6 +106,8 @@ pub enum StopCause {
     Preempted,
     /// The job exceeded its share of GPU memory.
     GpuMemoryExceeded,
+    /// The job exceeded its disk limit.
+    StorageExceeded,
     /// The budget of the owner is exhausted.
     BudgetExceeded,
     /// Another task of the gang failed or could not start.
@@ -147,6 +149,9 @@ pub struct Assignment {
     pub cpu: Cores,
     /// Memory limit in MiB; 0 means no limit.
     pub memory: u64,
+    /// Disk limit in MiB; 0 means no limit.
+    #[serde(default)]
+    pub storage: u64,
     /// Size of `/dev/shm` in MiB; 0 means the default of the runtime.
     pub shm: u64,
     /// Host folders mounted into the container.

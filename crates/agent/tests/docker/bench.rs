@@ -58,7 +58,15 @@ impl Bench {
         fs::create_dir_all(&dir).unwrap();
         let env = vec![("PATH".to_owned(), "/bin".to_owned())];
         let assignment = serde_json::from_value(assignment).unwrap();
-        Launch { assignment, env, dir, devices: Vec::new() }
+        Launch { assignment, env, dir, devices: Vec::new(), user: None }
+    }
+
+    /// The same task with a new key.
+    pub(crate) fn same(&self, launch: &Launch) -> Launch {
+        let new = self.launch("");
+        let mut assignment = launch.assignment.clone();
+        assignment.key = new.assignment.key;
+        Launch { assignment, env: launch.env.clone(), ..new }
     }
 
     pub(crate) async fn start(&self, launch: &Launch) {

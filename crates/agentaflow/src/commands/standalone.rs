@@ -82,7 +82,7 @@ pub(crate) fn data_dir(option: Option<&PathBuf>) -> Result<PathBuf> {
 
 /// Rejects an invalid `--process-user` at start.
 pub(crate) fn check_process_user(allowed: bool, user: Option<&str>) -> Result<()> {
-    if allowed && user.is_some() {
+    if let Some(user) = user.filter(|_| allowed) {
         JobUser::choose(user).map_err(|problem| usage(format!("--process-user: {problem}")))?;
     }
     Ok(())

@@ -77,6 +77,7 @@ impl State {
             working_dir,
             cpu_cores_required,
             memory_required,
+            storage_required,
             shm_size,
             volumes,
             read_only,
@@ -94,7 +95,6 @@ impl State {
             // The server alone decides on these fields; `gpus` has the granted devices.
             job_type: _,
             endpoint_id: _,
-            storage_required: _,
             gpu_count: _,
             gpu_type: _,
             gpu_fraction: _,
@@ -141,6 +141,8 @@ impl State {
             gpus: assigned.grants.clone(),
             cpu: cpu_cores_required.unwrap_or(Cores(0)),
             memory: memory_required.unwrap_or(0),
+            // GiB to MiB.
+            storage: storage_required.unwrap_or(0).saturating_mul(1024),
             shm: shm_size.unwrap_or(0),
             volumes: volumes.clone(),
             read_only: *read_only,

@@ -1,6 +1,8 @@
 //! Settings of the Docker runtime.
 
-use std::path::PathBuf;
+use std::convert::Infallible;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
 
 #[derive(Clone, Debug)]
 pub struct DockerSettings {
@@ -8,7 +10,7 @@ pub struct DockerSettings {
     /// State directory of the agent; the folder of a task is `tasks/<key>` in it.
     pub state_dir: PathBuf,
     /// Host directories that volumes may mount, with their contents.
-    pub allowed_mounts: Vec<PathBuf>,
+    pub allowed_mounts: Vec<MountRoot>,
     /// Maximum number of processes in a container.
     pub pids_limit: i64,
     /// Bytes of output kept per task.
@@ -42,4 +44,55 @@ pub enum PullPolicy {
     Always,
     /// A missing image is an error.
     Never,
+}
+
+/// Placeholder for the owner of a job in the path of a [`MountRoot`].
+const USER: &str = "{user}";
+
+/// Host directory that volumes may mount. A path such as `/home/{user}` gives every user another directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountRoot {
+    pub path: PathBuf,
+    pub writable: bool,
+}
+
+impl MountRoot {
+    /// Path of the directory for the jobs of a user; `None` if the name of the user is not a file name.
+    pub(super) fn of_user(&self, user: &str) -> Option<PathBuf> {
+        let Some(path) = self.path.to_str().filter(|path| path.contains(USER)) else {
+            return Some(self.path.clone());
+        };
+        let mut parts = Path::new(user).components();
+        let plain = matches!(parts.next(), Some(Component::Normal(name)) if name == user);
+        plain.then(|| PathBuf::from(path.replace(USER, user)))
+    }
+}
+
+impl FromStr for MountRoot {
+    type Err = Infallible;
+
+    /// Parses `DIR`, `DIR:ro` and `DIR:rw`.
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        let (path, writable) = match text.rsplit_once(':') {
+            Some((path, "rw")) => (path, true),
+            Some((path, "ro")) => (path, false),
+            _ => (text, false),
+        };
+        Ok(Self { path: path.into(), writable })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_suffix_rw_makes_a_root_writable() {
+        for (text, path, writable) in
+            [("/data", "/data", false), ("/data:ro", "/data", false), ("/a:b:rw", "/a:b", true)]
+        {
+            let root: MountRoot = text.parse().unwrap();
+            assert_eq!(root, MountRoot { path: path.into(), writable });
+        }
+    }
 }

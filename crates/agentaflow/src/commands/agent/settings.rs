@@ -37,6 +37,8 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
         docker: docker.then(|| docker_settings(args, state_dir.clone())),
         allow_process,
         job_user: args.process_user.clone(),
+        job_uids: args.process_uids,
+        open_files_limit: args.process_open_files,
         heartbeat_interval: interval(args)?,
         stop_grace: args.stop_grace,
         max_concurrent_jobs: max_jobs(args)?,

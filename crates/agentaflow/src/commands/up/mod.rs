@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agentaflow_agent::AgentSettings;
-use agentaflow_agent::runtime::docker::DockerSettings;
+use agentaflow_agent::runtime::docker::{DockerSettings, MountRoot};
+use agentaflow_agent::runtime::uids::UidRange;
 use agentaflow_engine::Strategy;
 use agentaflow_server::core::NodeRef;
 use agentaflow_server::serve::{self, Running};
@@ -67,12 +68,21 @@ pub(crate) struct Args {
     #[arg(long)]
     open: bool,
 
-    /// User of processes if started by root: a name, or uid:gid [default: nobody]
+    /// User of all processes if started by root: a name, or uid:gid [default: a uid of --process-uids per owner]
     #[arg(long, value_name = "USER", help_heading = "Jobs")]
     process_user: Option<String>,
-    /// Host directory that containers may mount; repeatable
-    #[arg(long, value_name = "DIR", help_heading = "Jobs")]
-    allow_mount: Vec<PathBuf>,
+    /// uids of processes if started by root: one per owner of jobs
+    #[arg(
+        long,
+        value_name = "FIRST-LAST",
+        default_value_t,
+        conflicts_with = "process_user",
+        help_heading = "Jobs"
+    )]
+    process_uids: UidRange,
+    /// Host directory that containers may mount, read-only unless :rw follows; {user} in the path is the owner of the job; repeatable
+    #[arg(long, value_name = "DIR[:rw]", help_heading = "Jobs")]
+    allow_mount: Vec<MountRoot>,
     /// Disallow jobs without a container
     #[arg(long, help_heading = "Jobs")]
     no_process: bool,
@@ -151,6 +161,7 @@ impl LocalAgent {
             docker: Some(docker),
             allow_process: !args.no_process,
             job_user: args.process_user.clone(),
+            job_uids: args.process_uids,
             heartbeat_interval: args.heartbeat,
             stop_grace: STOP_GRACE,
             ..AgentSettings::new(server.url(), state, gpus.source())
