@@ -158,6 +158,9 @@ pub struct Assignment {
     pub volumes: Vec<Volume>,
     /// Root file system is read-only except for `/tmp`.
     pub read_only: bool,
+    /// Set for tasks of a gang.
+    #[serde(default)]
+    pub gang: Option<Gang>,
     /// Timeout in milliseconds.
     pub timeout_ms: Option<u64>,
     /// Milliseconds between SIGTERM and SIGKILL.
@@ -172,6 +175,17 @@ pub struct Assignment {
     /// starting it a second time.
     #[serde(default)]
     pub running: bool,
+}
+
+/// Meeting point of the tasks of a gang: task 0, the master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Gang {
+    /// `MASTER_PORT`.
+    pub master_port: u16,
+    /// Task 0 runs on the same node.
+    pub master_here: bool,
+    /// Tasks of the gang run on several nodes.
+    pub spans_nodes: bool,
 }
 
 /// Credentials of a registry.

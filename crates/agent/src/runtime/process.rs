@@ -80,6 +80,7 @@ impl Process {
             shm: _,
             volumes: _,
             read_only: _,
+            gang: _,
             // Labels of containers.
             job_name: _,
             user: _,

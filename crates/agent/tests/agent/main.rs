@@ -226,6 +226,7 @@ fn shell(job: i64, script: &str) -> Assignment {
         shm: 0,
         volumes: Vec::new(),
         read_only: false,
+        gang: None,
         timeout_ms: None,
         grace_ms: 500,
         leased: false,

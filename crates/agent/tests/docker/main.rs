@@ -2,6 +2,8 @@
 //! busybox, so no registry is needed.
 
 mod bench;
+mod images;
+mod network;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -248,7 +250,7 @@ async fn docker_a_restarted_agent_adopts_the_container_and_copies_all_output_onc
 #[tokio::test]
 #[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
 async fn docker_a_pull_error_names_the_image_and_hides_the_password() {
-    let bench = Bench::new().await;
+    let bench = Bench::with(|settings| settings.allow_local_registry = true).await;
     let mut launch = bench.launch("true");
     launch.assignment.image = Some("localhost:1/nobody/nothing".to_owned());
     let auth = json!({"server": "localhost:1", "username": "ada", "password": "hunter-2222?>"});

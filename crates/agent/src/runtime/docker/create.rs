@@ -12,6 +12,7 @@ use agentaflow_api::link::Assignment;
 
 use super::super::{CAPABILITIES, Launch, StartError};
 use super::mounts::{OpenVolume, VolumeError};
+use super::network::{ContainerNetwork, MASTER_ADDR};
 use super::{AGENT, DockerSettings, GRACE, KEY, LEASED, mounts};
 
 /// Path of the result directory in a container.
@@ -52,6 +53,13 @@ pub(super) fn prepare_folder(launch: &Launch, folder: &Path) -> Result<(), Start
     })
 }
 
+/// Parts of the host that a container uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings<'a> {
+    pub(super) volumes: &'a [OpenVolume],
+    pub(super) network: &'a ContainerNetwork,
+}
+
 /// Opens the volumes of a task. Called after the image pull: a job of the same user could change them meanwhile.
 pub(super) fn open_volumes(
     settings: &DockerSettings,
@@ -68,7 +76,7 @@ pub(super) fn body(
     agent: &str,
     launch: &Launch,
     image: &str,
-    volumes: &[OpenVolume],
+    surroundings: &Surroundings<'_>,
 ) -> Result<ContainerCreateBody, StartError> {
     // Names every field, so that a new field does not compile before it reaches the container or is listed here.
     let Assignment {
@@ -88,6 +96,8 @@ pub(super) fn body(
         read_only: _,
         // Opened by `open_volumes`.
         volumes: _,
+        // Read by `network.rs`.
+        gang: _,
         // Read by `pull.rs`.
         image: _,
         registry_auth: _,
@@ -101,16 +111,32 @@ pub(super) fn body(
         timeout_ms: _,
         running: _,
     } = &launch.assignment;
+    let mut host = host_config(settings, launch, surroundings.volumes)?;
+    let network = surroundings.network;
+    let (networking_config, exposed_ports) = network.configure(&launch.assignment, &mut host);
+    let mut labels = labels(&launch.assignment, agent);
+    labels.extend(network.label());
     Ok(ContainerCreateBody {
         image: Some(image.to_owned()),
         // Replaces the image's entry point: a shell command must reach a shell.
         entrypoint: command.clone().filter(|command| !command.is_empty()),
         working_dir: working_dir.clone(),
-        env: Some(launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
-        labels: Some(labels(&launch.assignment, agent)),
-        host_config: Some(host_config(settings, launch, volumes)?),
+        env: Some(environment(launch, network)),
+        labels: Some(labels),
+        host_config: Some(host),
+        networking_config,
+        exposed_ports,
         ..ContainerCreateBody::default()
     })
+}
+
+fn environment(launch: &Launch, network: &ContainerNetwork) -> Vec<String> {
+    let master = network.master_address(&launch.assignment);
+    let value = |name: &str, value: &str| match master {
+        Some(master) if name == MASTER_ADDR => format!("{name}={master}"),
+        _ => format!("{name}={value}"),
+    };
+    launch.env.iter().map(|(name, given)| value(name, given)).collect()
 }
 
 fn labels(assignment: &Assignment, agent: &str) -> HashMap<String, String> {

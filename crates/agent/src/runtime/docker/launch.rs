@@ -1,5 +1,6 @@
 //! Starts a container, or adopts one that an earlier agent started.
 
+use std::sync::Once;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,8 +13,11 @@ use agentaflow_api::units::Stamp;
 
 use super::super::{Launch, Progress, Runtime, StartError};
 use super::fault::{self, Secrets};
+use super::firewall::{self, Firewall};
 use super::kill::ContainerRecord;
-use super::{Docker, connect, create, pull, status, stop, watch};
+use super::{Docker, NetworkMode, connect, create, pull, status, stop, watch};
+
+static WARNED: Once = Once::new();
 
 const LEASE_EXPIRED: &str = "the lease expired before the container started";
 
@@ -34,13 +38,18 @@ impl Docker {
         }
         create::prepare_folder(launch, &self.folder(key))?;
         let image = pull::reference(launch)?;
-        pull::ensure(&self.client, self.settings.pull, launch, &image, progress, &secrets).await?;
+        self.ensure_image(launch, &image, progress, &secrets).await?;
         let volumes = create::open_volumes(&self.settings, launch)?;
         if !volumes.is_empty() && !connect::shares_pids(&self.settings.socket).await {
             return Err(StartError::Node(OTHER_PIDS.to_owned()));
         }
-        let body = create::body(&self.settings, &self.agent, launch, &image, &volumes)?;
+        self.restrict_host_access().await?;
+        let creating = self.networks.lock().await;
+        let network = self.ensure_network(key).await.map_err(|error| fault::node(&error))?;
+        let surroundings = create::Surroundings { volumes: &volumes, network: &network };
+        let body = create::body(&self.settings, &self.agent, launch, &image, &surroundings)?;
         let created = self.create_with_quota(key, body).await;
+        drop(creating);
         let id = created.map_err(|error| fault::start(&error, &secrets))?;
         self.tasks().entry(key).or_default().container = Some(id.clone());
         let grace_ms = launch.assignment.grace_ms;
@@ -87,6 +96,27 @@ impl Docker {
             stop::spawn_stop(self.client.clone(), id, stop.grace());
         }
         Ok(watch::started_at(&found).unwrap_or_else(Stamp::now))
+    }
+
+    /// Keeps containers from services of the host, as far as this host permits.
+    async fn restrict_host_access(&self) -> Result<(), StartError> {
+        if self.settings.allow_host_access || self.settings.network == NetworkMode::Host {
+            return Ok(());
+        }
+        let problem = match firewall::enforce().await {
+            Firewall::Enforced => return Ok(()),
+            Firewall::Failed => {
+                let detail = "iptables cannot keep containers from services of the host; repair it, or start the agent \
+                     with --allow-host-access";
+                return Err(StartError::Node(detail.to_owned()));
+            }
+            Firewall::NotRoot => "the agent is not root",
+            Firewall::Missing => "the host has no iptables",
+        };
+        WARNED.call_once(|| {
+            tracing::warn!("containers can reach services of this host and cloud metadata: {problem}");
+        });
+        Ok(())
     }
 
     /// Most storage drivers have no quotas and refuse a disk limit; the agent then measures the container.

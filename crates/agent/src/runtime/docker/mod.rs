@@ -8,7 +8,9 @@
 //! | `kill.rs` | kill of containers when the daemon does not answer |
 //! | `launch.rs` | start of a container, or adoption of one that an earlier agent started |
 //! | `mounts.rs` | volumes: host directories below the allowed roots, opened without links |
+//! | `network.rs`, `firewall.rs` | network of a job, rules that keep its containers from the host |
 //! | `pull.rs` | image pull with progress |
+//! | `registry.rs`, `private_images.rs` | access to images that are on the host already |
 //! | `output.rs` | log stream of a container; `runtime/transcript.rs` stores each byte once |
 //! | `watch.rs` | wait for the end of a container |
 //! | `stop.rs` | stop of containers; the guardian uses it too |
@@ -23,11 +25,15 @@
 mod connect;
 mod create;
 mod fault;
+mod firewall;
 mod kill;
 mod launch;
 mod mounts;
+mod network;
 mod output;
+mod private_images;
 mod pull;
+mod registry;
 mod settings;
 mod stop;
 #[cfg(test)]
@@ -59,11 +65,12 @@ use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::lease::Lease;
 use crate::storage::disk_usage;
 use connect::{agent_label, by_labels, connect};
+use private_images::PrivateImages;
 use watch::Watcher;
 
 pub use connect::ConnectError;
 pub use create::{DATA_FILE, OUT_FOLDER};
-pub use settings::{DockerSettings, MountRoot, PullPolicy};
+pub use settings::{DockerSettings, MountRoot, NetworkMode, PullPolicy, Subnets};
 pub use stop::{stop_containers, stop_leased, stop_overdue};
 
 // Labels of containers.
@@ -83,6 +90,9 @@ pub struct Docker {
     lease: Option<Lease>,
     /// False once the daemon has refused a disk limit: its storage driver has no quotas.
     disk_quotas: AtomicBool,
+    private_images: PrivateImages,
+    /// Held while networks are created and removed.
+    networks: tokio::sync::Mutex<()>,
     tasks: Mutex<HashMap<TaskKey, ContainerTask>>,
 }
 
@@ -105,14 +115,22 @@ impl Docker {
         }
         let client = connect(&settings.socket).await?;
         let agent = agent_label(&settings.state_dir);
-        Ok(Some(Self {
+        let docker = Self::new(client, settings, agent);
+        docker.sweep_networks().await;
+        Ok(Some(docker))
+    }
+
+    fn new(client: DockerClient, settings: DockerSettings, agent: String) -> Self {
+        Self {
             client,
+            private_images: PrivateImages::load(&settings.state_dir),
             settings,
             agent,
             lease: None,
             disk_quotas: AtomicBool::new(true),
+            networks: tokio::sync::Mutex::default(),
             tasks: Mutex::default(),
-        }))
+        }
     }
 
     /// Starts leased containers only while this lease is valid.
@@ -326,6 +344,7 @@ impl Runtime for Docker {
             Ok(None) => {}
             Err(error) => tracing::warn!("cannot find the container of task {key}: {error}"),
         }
+        self.remove_network(key).await;
         self.tasks().remove(&key);
     }
 }

@@ -74,17 +74,13 @@ async fn respond(request: Request, requests: Requests) -> Response {
 
 /// Runtime with a lease of two intervals.
 fn docker(temp: &TempDir, interval: Duration) -> (Docker, Launch, Requests) {
-    let settings = DockerSettings::new(temp.path().to_owned());
+    let settings = DockerSettings {
+        network: NetworkMode::Host,
+        ..DockerSettings::new(temp.path().to_owned())
+    };
     let (client, requests) = fake_docker(&temp.path().join("docker.sock"));
     let lease = Some(Lease::new(interval, None));
-    let docker = Docker {
-        client,
-        settings,
-        agent: "me".into(),
-        lease,
-        disk_quotas: AtomicBool::new(true),
-        tasks: Mutex::default(),
-    };
+    let docker = Docker { lease, ..Docker::new(client, settings, "me".into()) };
     let mut launch = launch();
     launch.dir = docker.folder(launch.assignment.key);
     std::fs::create_dir_all(&launch.dir).unwrap();

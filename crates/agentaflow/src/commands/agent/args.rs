@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agentaflow_agent::runtime::docker::MountRoot;
 use agentaflow_agent::runtime::uids::UidRange;
 use agentaflow_api::Dollars;
 
 use crate::amount;
 use crate::commands::kubernetes;
-use crate::commands::standalone::SimArgs;
+use crate::commands::standalone::{ContainerArgs, SimArgs};
 use crate::logging::LogArgs;
 
 const EXAMPLES: &str = "\
@@ -72,9 +71,8 @@ pub(crate) struct Args {
     /// Maximum number of open files of each process of a process job
     #[arg(long, value_name = "NUMBER", default_value_t = 65_536, help_heading = "Jobs")]
     pub(super) process_open_files: u64,
-    /// Host directory that containers may mount, read-only unless :rw follows; {user} in the path is the owner of the job; repeatable
-    #[arg(long, value_name = "DIR[:rw]", help_heading = "Jobs")]
-    pub(super) allow_mount: Vec<MountRoot>,
+    #[command(flatten)]
+    pub(super) containers: ContainerArgs,
     /// Docker socket
     #[arg(
         long,

@@ -105,7 +105,7 @@ fn runtimes(args: &Args) -> Result<(bool, bool)> {
 fn docker_settings(args: &Args, state_dir: PathBuf) -> DockerSettings {
     let mut docker = DockerSettings::new(state_dir);
     docker.socket.clone_from(&args.docker_socket);
-    docker.allowed_mounts.clone_from(&args.allow_mount);
+    args.containers.apply(&mut docker);
     docker
 }
 

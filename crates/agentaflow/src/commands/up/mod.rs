@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agentaflow_agent::AgentSettings;
-use agentaflow_agent::runtime::docker::{DockerSettings, MountRoot};
+use agentaflow_agent::runtime::docker::DockerSettings;
 use agentaflow_agent::runtime::uids::UidRange;
 use agentaflow_engine::Strategy;
 use agentaflow_server::core::NodeRef;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{TAKEN_OVER, database};
-use super::standalone::{self, SimArgs, termination_signal};
+use super::standalone::{self, ContainerArgs, SimArgs, termination_signal};
 use crate::amount;
 use crate::context::{self, Contexts, LOCAL, Target};
 use crate::logging;
@@ -80,9 +80,8 @@ pub(crate) struct Args {
         help_heading = "Jobs"
     )]
     process_uids: UidRange,
-    /// Host directory that containers may mount, read-only unless :rw follows; {user} in the path is the owner of the job; repeatable
-    #[arg(long, value_name = "DIR[:rw]", help_heading = "Jobs")]
-    allow_mount: Vec<MountRoot>,
+    #[command(flatten)]
+    containers: ContainerArgs,
     /// Disallow jobs without a container
     #[arg(long, help_heading = "Jobs")]
     no_process: bool,
@@ -153,7 +152,7 @@ impl LocalAgent {
         let state = data_dir.join("agent");
         let mut docker = DockerSettings::new(state.clone());
         docker.socket.clone_from(&args.docker_socket);
-        docker.allowed_mounts.clone_from(&args.allow_mount);
+        args.containers.apply(&mut docker);
         let settings = AgentSettings {
             registration_token: Some(server.registration_token.clone()),
             node_name: Some(name.clone()),
