@@ -1,15 +1,21 @@
 //! Registration and heartbeat contents: resources of the host, or of the remote node.
 
 use std::fs;
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use url::Url;
 
 use agentaflow_api::node::{Health, Heartbeat, NodeRegistration};
 use agentaflow_api::units::Cores;
 
 use crate::gpus::GpuWatch;
 use crate::settings::AgentSettings;
+
+/// Documentation address, which no host has.
+const INTERNET: &str = "192.0.2.1";
+const DISCARD: u16 = 9;
 
 pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -33,6 +39,7 @@ pub(crate) fn registration(
     let mut registration = NodeRegistration {
         node_name: settings.node_name.clone().unwrap_or_else(|| hostname.clone()),
         hostname: Some(hostname),
+        ip_address: own_address(&settings.server).map(|address| address.to_string()),
         region: settings.region.clone(),
         zone: settings.zone.clone(),
         gpu_count: Some(instances.len() as u32),
@@ -59,6 +66,21 @@ pub(crate) fn registration(
         node.facts.complete_registration(&mut registration);
     }
     registration
+}
+
+/// Address at which other hosts reach this one: the source of packets to the server, or to the internet if the server is
+/// on this host. Sends no packet.
+fn own_address(server: &str) -> Option<IpAddr> {
+    let server = Url::parse(server).ok()?;
+    let port = server.port_or_known_default()?;
+    let host = server.host_str()?.trim_matches(['[', ']']).to_owned();
+    let source = |host: &str, port: u16| {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect((host, port)).ok()?;
+        let address = socket.local_addr().ok()?.ip();
+        Some(address).filter(|address| !address.is_loopback() && !address.is_unspecified())
+    };
+    source(&host, port).or_else(|| source(INTERNET, DISCARD))
 }
 
 pub(crate) fn heartbeat(

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use agentaflow_api::client::ClientError;
+use agentaflow_api::job::Runtime as RuntimeKind;
 
 use crate::clock::boot_ms;
 use crate::facts;
@@ -94,7 +95,8 @@ pub(crate) async fn watch_lease(lease: Lease, tasks: Tasks) {
 pub(crate) async fn watch_gpus(gpus: Arc<GpuWatch>, tasks: Tasks) {
     loop {
         sleep(if gpus.instances().is_empty() { DETECTION_INTERVAL } else { GPU_INTERVAL }).await;
-        let loads = tasks.gpu_loads().await;
+        let any = !gpus.instances().is_empty();
+        let loads = if any { tasks.gpu_loads().await } else { Vec::new() };
         for over in gpus.tick(&loads).await {
             warn!(key = %over.key, "{over}");
             tasks.stop_over_share(&over);
@@ -107,7 +109,9 @@ impl Tasks {
         let mut loads = Vec::new();
         for task in self.live() {
             let grants = &task.assignment.gpus;
-            if grants.is_empty() || task.started.get().is_none() {
+            // Containers without GPUs have no device files.
+            let watched = !grants.is_empty() || task.assignment.runtime == RuntimeKind::Process;
+            if !watched || task.started.get().is_none() {
                 continue;
             }
             // No process of a task uses a simulated GPU.

@@ -25,6 +25,7 @@ mod run;
 pub mod runtime;
 mod session;
 mod settings;
+mod storage;
 mod tasks;
 mod trust;
 

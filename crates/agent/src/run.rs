@@ -27,10 +27,11 @@ use crate::register::Registrar;
 use crate::report::{Outbox, report};
 use crate::runtime::Runtime;
 use crate::runtime::docker::Docker;
-use crate::runtime::process::Process;
-use crate::runtime::user::JobUser;
+use crate::runtime::process::{Process, ProcessLimits};
+use crate::runtime::user::JobUsers;
 use crate::session::Sessions;
 use crate::settings::AgentSettings;
+use crate::storage::watch_storage;
 use crate::tasks::{FolderRemover, Host, Tasks, prepare_root, remove_orphans, tidy_root};
 use crate::trust::Connector;
 use crate::{docker_daemon, identity, link, port};
@@ -122,6 +123,7 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
     parts.spawn(registrar.run());
     parts.spawn(heartbeats.run());
     parts.spawn(watch_lease(lease, tasks.clone()));
+    parts.spawn(watch_storage(tasks.clone()));
     parts.spawn(link::listen(sessions.clone(), tasks.clone()));
     parts.spawn(report(Arc::clone(&outbox), sessions, tasks));
     shutdown.cancelled().await;
@@ -188,12 +190,13 @@ async fn host(
     settings: &AgentSettings,
     gpus: &Arc<GpuWatch>,
 ) -> Result<(Host, Vec<String>), AgentError> {
-    let job_user = if settings.allow_process {
-        JobUser::choose(settings.job_user.as_deref()).map_err(AgentError::Process)?
+    let job_users = if settings.allow_process {
+        JobUsers::choose(settings.job_user.as_deref(), settings.job_uids, &settings.state_dir)
+            .map_err(AgentError::Process)?
     } else {
-        None
+        JobUsers::Agent
     };
-    let dir = prepare_root(&settings.state_dir, job_user.as_ref())
+    let dir = prepare_root(&settings.state_dir, job_users.differ_from_agent())
         .map_err(|source| folder(settings, source))?;
     let remote = settings.remote_node.as_ref().map(|node| Arc::clone(&node.runtime));
     let docker = match &remote {
@@ -210,9 +213,12 @@ async fn host(
     let leased = |docker: Docker| Arc::new(docker.with_lease(lease.clone())) as Arc<dyn Runtime>;
     runtimes.extend(docker.map(leased));
     if let Some(guardian) = guardian.as_ref().filter(|_| settings.allow_process) {
-        let user = job_user.clone();
-        let process = Process::new(guardian.clone(), user, settings.pids_limit, settings.log_limit);
-        runtimes.push(Arc::new(process));
+        let limits = ProcessLimits {
+            pids: settings.pids_limit,
+            open_files: settings.open_files_limit,
+            log: settings.log_limit,
+        };
+        runtimes.push(Arc::new(Process::new(guardian.clone(), dir.clone(), limits)));
     }
     runtimes.extend(remote);
     let names: Vec<String> = runtimes.iter().map(|runtime| runtime.name().to_owned()).collect();
@@ -223,7 +229,7 @@ async fn host(
         lease,
         guardian,
         docker_socket,
-        job_user,
+        job_users,
         log_limit: settings.log_limit,
         outbox: Arc::new(Outbox::default()),
         gpus: Arc::clone(gpus),

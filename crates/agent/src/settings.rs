@@ -14,6 +14,7 @@ use agentaflow_gpu::GpuSource;
 
 use crate::runtime::Runtime;
 use crate::runtime::docker::DockerSettings;
+use crate::runtime::uids::UidRange;
 
 #[derive(Clone)]
 pub struct AgentSettings {
@@ -35,10 +36,13 @@ pub struct AgentSettings {
     pub docker: Option<DockerSettings>,
     /// Allows process jobs on this host.
     pub allow_process: bool,
-    /// User of process jobs when the agent runs as root: a name, or `uid:gid`. Default: `nobody`.
+    /// User of all process jobs when the agent runs as root: a name, or `uid:gid`. Default: a uid of `job_uids` per owner.
     pub job_user: Option<String>,
-    /// Maximum number of processes and threads of a process job, enforced on hosts with the pids cgroup controller.
+    pub job_uids: UidRange,
+    /// Maximum number of processes and threads of a process job. Without the pids cgroup controller, of all jobs of a uid.
     pub pids_limit: u64,
+    /// Maximum number of open files of each process of a process job.
+    pub open_files_limit: u64,
     pub heartbeat_interval: Duration,
     /// Longest time between TERM and KILL on this node; part of the registration.
     pub stop_grace: Duration,
@@ -102,7 +106,9 @@ impl AgentSettings {
             docker: None,
             allow_process: false,
             job_user: None,
+            job_uids: UidRange::default(),
             pids_limit: 4096,
+            open_files_limit: 65_536,
             heartbeat_interval: Duration::from_secs(30),
             stop_grace: Duration::from_secs(30),
             max_concurrent_jobs: None,

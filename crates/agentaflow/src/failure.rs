@@ -124,7 +124,10 @@ fn print_error(error: &anyhow::Error) {
     } else {
         "error:"
     };
-    eprintln!("{label} {}", sentence(error));
+    let sentence = sentence(error);
+    // Sentences may have several lines.
+    let lines: Vec<_> = sentence.lines().map(output::stderr_line).collect();
+    eprintln!("{label} {}", lines.join("\n"));
 }
 
 /// The reader of stdout closed the pipe.

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
             Cli::try_parse_from(arguments).map_or_else(|error| print_clap_output(&error), run)
         },
     );
+    output::reset_terminal();
     match result {
         Ok(code) => code,
         Err(error) => failure::report(&error),

@@ -21,6 +21,8 @@ wire_enum! {
         GpuOutOfMemory = "GpuOutOfMemory",
         /// The agent stopped the job because the job exceeded its share of GPU memory.
         GpuMemoryExceeded = "GpuMemoryExceeded",
+        /// The agent stopped the job because its files exceeded its disk limit.
+        StorageExceeded = "StorageExceeded",
         /// The image could not be pulled.
         ImagePull = "ImagePull",
         /// The process or container could not be started.
@@ -67,6 +69,7 @@ impl StopCause {
             Self::Cancelled => Some(EndReason::Cancelled),
             Self::TimedOut => Some(EndReason::TimedOut),
             Self::GpuMemoryExceeded => Some(EndReason::GpuMemoryExceeded),
+            Self::StorageExceeded => Some(EndReason::StorageExceeded),
             Self::BudgetExceeded => Some(EndReason::BudgetExceeded),
             _ => None,
         }

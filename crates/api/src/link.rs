@@ -111,6 +111,8 @@ pub enum StopCause {
     Preempted,
     /// The job exceeded its share of GPU memory.
     GpuMemoryExceeded,
+    /// The job exceeded its disk limit.
+    StorageExceeded,
     /// The budget of the owner is exhausted.
     BudgetExceeded,
     /// Another task of the gang failed or could not start.
@@ -152,12 +154,18 @@ pub struct Assignment {
     pub cpu: Cores,
     /// Memory limit in MiB; 0 means no limit.
     pub memory: u64,
+    /// Disk limit in MiB; 0 means no limit.
+    #[serde(default)]
+    pub storage: u64,
     /// Size of `/dev/shm` in MiB; 0 means the default of the runtime.
     pub shm: u64,
     /// Host folders mounted into the container.
     pub volumes: Vec<Volume>,
     /// Root file system is read-only except for `/tmp`.
     pub read_only: bool,
+    /// Set for tasks of a gang.
+    #[serde(default)]
+    pub gang: Option<Gang>,
     /// Timeout in milliseconds.
     pub timeout_ms: Option<u64>,
     /// Milliseconds between SIGTERM and SIGKILL.
@@ -172,6 +180,17 @@ pub struct Assignment {
     /// starting it a second time.
     #[serde(default)]
     pub running: bool,
+}
+
+/// Meeting point of the tasks of a gang: task 0, the master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Gang {
+    /// `MASTER_PORT`.
+    pub master_port: u16,
+    /// Task 0 runs on the same node.
+    pub master_here: bool,
+    /// Tasks of the gang run on several nodes.
+    pub spans_nodes: bool,
 }
 
 /// Credentials of a registry.

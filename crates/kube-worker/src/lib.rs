@@ -30,6 +30,7 @@ mod offer;
 mod output;
 mod pod_status;
 mod runtime;
+mod secrets;
 mod start;
 mod stop;
 mod watch;

@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use agentaflow_agent::runtime::{CAPABILITIES, Launch, StartError};
 use agentaflow_api::end::EndReason;
-use agentaflow_api::link::{Assignment, RegistryAuth};
+use agentaflow_api::link::Assignment;
 use agentaflow_kube_core::slim;
 use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::cloud::{GPU_RESOURCE, gpu_named};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
@@ -25,10 +23,9 @@ use k8s_openapi::api::core::v1::{
     VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use serde_json::json;
 
 use crate::names;
+use crate::secrets::{pull_secret, secret};
 
 /// Path of job data in a container, if they are too large for a variable.
 pub(crate) const DATA_FILE: &str = "/agentaflow/data.json";
@@ -85,6 +82,7 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
         command: _,
         cpu: _,
         memory: _,
+        storage: _,
         gpus: _,
         // Read by `configure`.
         working_dir: _,
@@ -101,6 +99,8 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
         simulated: _,
         // The server assigns no job with volumes to a cluster.
         volumes: _,
+        // Pods of a cluster reach each other.
+        gang: _,
         // Read by the agent.
         runtime: _,
         timeout_ms: _,
@@ -134,17 +134,6 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
         secrets.push(pull_secret(pull, target.namespace, auth, assignment));
     }
     Ok(TaskObjects { job, secrets })
-}
-
-/// Sets the owner reference, so that Kubernetes deletes the Secret with its Job.
-pub(crate) fn set_owner(secret: &mut Secret, job: &Job) {
-    secret.metadata.owner_references = Some(vec![OwnerReference {
-        api_version: "batch/v1".to_owned(),
-        kind: "Job".to_owned(),
-        name: job.metadata.name.clone().unwrap_or_default(),
-        uid: job.metadata.uid.clone().unwrap_or_default(),
-        ..OwnerReference::default()
-    }]);
 }
 
 fn request(launch: &Launch, target: &JobTarget<'_>) -> GpuJobRequest {
@@ -228,12 +217,25 @@ fn limit(container: &mut Container, assignment: &Assignment) {
             _ => true,
         });
     }
+    if assignment.storage > 0 {
+        let amount = Quantity(format!("{}Mi", assignment.storage));
+        for amounts in [&mut resources.limits, &mut resources.requests] {
+            let amounts = amounts.get_or_insert_default();
+            amounts.insert("ephemeral-storage".to_owned(), amount.clone());
+        }
+    }
     if assignment.gpus.is_empty() {
         let gpu_variables = ["WORKER_TYPE", "CUDA_VISIBLE_DEVICES"];
         container
             .env
             .iter_mut()
             .for_each(|env| env.retain(|env| !gpu_variables.contains(&env.name.as_str())));
+        // Where NVIDIA's runtime is the default one, images that set `all` would see every GPU of the node.
+        container.env.get_or_insert_default().push(EnvVar {
+            name: "NVIDIA_VISIBLE_DEVICES".to_owned(),
+            value: Some("void".to_owned()),
+            ..EnvVar::default()
+        });
     }
 }
 
@@ -325,42 +327,6 @@ fn env_data(launch: &Launch) -> Result<BTreeMap<String, ByteString>, StartError>
         return Err(rejected(detail.to_owned()));
     }
     Ok(data)
-}
-
-fn secret(name: String, namespace: &str, data: BTreeMap<String, ByteString>) -> Secret {
-    Secret {
-        metadata: ObjectMeta {
-            name: Some(name),
-            namespace: Some(namespace.to_owned()),
-            ..ObjectMeta::default()
-        },
-        immutable: Some(true),
-        data: Some(data),
-        ..Secret::default()
-    }
-}
-
-/// Registry credentials for the kubelet.
-fn pull_secret(
-    name: String,
-    namespace: &str,
-    auth: &RegistryAuth,
-    assignment: &Assignment,
-) -> Secret {
-    let image = assignment.image.as_deref().unwrap_or_default();
-    let first = image.split('/').next().filter(|_| image.contains('/')).unwrap_or_default();
-    let is_host = first.contains(['.', ':']) || first == "localhost";
-    let of_image = is_host.then(|| first.to_owned());
-    let server = auth.server.clone().or(of_image);
-    let server = server.unwrap_or_else(|| "https://index.docker.io/v1/".to_owned());
-    let (user, password) = (&auth.username, auth.password.expose());
-    let both = STANDARD.encode(format!("{user}:{password}"));
-    let config = json!({"auths": {server: {"username": user, "password": password, "auth": both}}});
-    let data = [(".dockerconfigjson".to_owned(), ByteString(config.to_string().into_bytes()))];
-    Secret {
-        type_: Some("kubernetes.io/dockerconfigjson".to_owned()),
-        ..secret(name, namespace, data.into())
-    }
 }
 
 fn mount(pod: &mut PodSpec, name: &str, path: &str, of_secret: Option<&str>) {

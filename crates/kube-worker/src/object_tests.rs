@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -23,6 +23,7 @@ fn launch(change: impl FnOnce(&mut Value)) -> Launch {
         ],
         dir: PathBuf::from("/nowhere"),
         devices: Vec::new(),
+        user: None,
     }
 }
 
@@ -101,9 +102,20 @@ fn resources_that_are_not_requested_have_no_limit() {
     let container = &pod["containers"][0];
     assert_eq!(container["resources"], json!({"limits": {}, "requests": {}}));
     assert!(!container.to_string().contains("CUDA_VISIBLE_DEVICES"), "{container}");
+    let void = json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"});
+    assert!(container["env"].as_array().unwrap().contains(&void), "{container}");
     assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], json!(true));
     let volumes = pod["volumes"].to_string();
     assert!(volumes.contains("512Mi") && volumes.contains("\"tmp\""), "{volumes}");
+}
+
+#[test]
+fn a_job_with_gpus_gets_its_devices_from_the_device_plugin_and_its_disk_limit() {
+    let (job, _) =
+        built(&launch(|job| job["storage"] = json!(2048)), &node(json!({}), "true")).unwrap();
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    assert!(!container.to_string().contains("NVIDIA_VISIBLE_DEVICES"), "{container}");
+    assert_eq!(container["resources"]["limits"]["ephemeral-storage"], json!("2048Mi"));
 }
 
 #[test]

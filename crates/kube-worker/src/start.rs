@@ -18,6 +18,7 @@ use crate::object::{self, JobTarget, TaskObjects};
 use crate::offer::NodeClosed;
 use crate::pod_status::{self, StartState};
 use crate::runtime::{Jobs, job_name};
+use crate::secrets;
 
 /// Longest time for which the pod may be unschedulable: an earlier pod may still be terminating.
 const UNSCHEDULABLE_LIMIT: Duration = Duration::from_mins(1);
@@ -67,7 +68,7 @@ impl Jobs {
     async fn create(&self, key: TaskKey, objects: TaskObjects) -> Result<Job, StartError> {
         let job = self.create_job(key, &objects.job).await?;
         for mut secret in objects.secrets {
-            object::set_owner(&mut secret, &job);
+            secrets::set_owner(&mut secret, &job);
             self.create_secret(&secret).await.map_err(|error| fault::start("Secret", &error))?;
         }
         let resume = Patch::Merge(json!({"spec": {"suspend": false}}));

@@ -92,7 +92,9 @@ pub(super) fn over(
     let over = |((key, uuid), used): (&(TaskKey, String), &u64)| {
         let task = tasks.iter().find(|task| task.key == *key)?;
         let share = share(task, uuid, parents)?;
-        let limit = share.saturating_add(SLACK_MIB.max(share / 100 * SLACK_PERCENT));
+        let slack = SLACK_MIB.max(share / 100 * SLACK_PERCENT);
+        // A task without GPUs has no reason to use one.
+        let limit = if task.grants.is_empty() { 0 } else { share.saturating_add(slack) };
         (*used > limit).then(|| OverShare { key: *key, uuid: uuid.clone(), used: *used, share })
     };
     held.iter().filter_map(over).collect()

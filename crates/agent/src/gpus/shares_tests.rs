@@ -46,6 +46,14 @@ fn a_task_is_over_its_share_only_beyond_the_tolerance() {
 }
 
 #[test]
+fn a_task_without_gpus_is_over_its_share_with_any_memory() {
+    let tasks = [TaskLoad { key: key(1), grants: Vec::new(), pids: vec![1] }];
+    let held = held(&[process("GPU-a", 1, Owner::Task(key(1)))]);
+    let expected = OverShare { key: key(1), uuid: "GPU-a".into(), used: 1, share: 0 };
+    assert_eq!(over(&held, &tasks, &BTreeMap::new()), [expected]);
+}
+
+#[test]
 fn only_the_task_over_its_share_is_reported() {
     let tasks = [task(1, "GPU-a", 8_000, true), task(2, "GPU-a", 8_000, true)];
     let processes = [

@@ -1,13 +1,11 @@
 //! cgroups of tasks, on hosts that allow them: limits, exact accounting, and a kill that reaches every process.
 //!
 //! Requires cgroup v2 with the memory controller. Other hosts use process groups and a search for orphaned processes,
-//! without limits.
+//! and the controllers of `cgroup_v1.rs`.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-
-use tracing::warn;
 
 use agentaflow_api::link::TaskKey;
 
@@ -15,8 +13,6 @@ use agentaflow_api::link::TaskKey;
 #[derive(Clone, Debug)]
 pub(super) struct CgroupRoot {
     dir: PathBuf,
-    /// cgroup of the guardian itself, if the guardian can return to it.
-    home: Option<PathBuf>,
 }
 
 /// cgroup of one task; removed when dropped.
@@ -30,23 +26,7 @@ impl CgroupRoot {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let own = mount.join(own_group(&groups)?.trim_start_matches('/'));
         let dir = [&own, &mount].into_iter().find_map(|parent| Self::below(parent, name))?;
-        // Entering the own cgroup shows that a return to it is possible.
-        let home = enter(&own).is_ok().then_some(own);
-        Some(Self { dir, home })
-    }
-
-    /// Runs `start` inside the cgroup of a task, so that the started process is never outside it. If the guardian cannot
-    /// enter the cgroup, the caller adds the process afterwards.
-    pub(super) fn inside<T>(&self, group: &Cgroup, start: impl FnOnce() -> T) -> T {
-        let Some(home) = self.home.as_ref().filter(|_| enter(&group.0).is_ok()) else {
-            return start();
-        };
-        let started = start();
-        if let Err(error) = enter(home) {
-            // `Cgroup::kill` spares the guardian.
-            warn!(%error, "cannot leave the cgroup of a task");
-        }
-        started
+        Some(Self { dir })
     }
 
     fn below(parent: &Path, name: &str) -> Option<PathBuf> {
@@ -110,6 +90,15 @@ impl CgroupRoot {
 }
 
 impl Cgroup {
+    pub(super) fn dir(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn limits_pids(&self) -> bool {
+        self.0.join("pids.max").exists()
+    }
+
+    /// Adds a process that did not enter the cgroup itself.
     pub(super) fn add(&self, pid: u32) -> io::Result<()> {
         self.set("cgroup.procs", &pid.to_string())
     }
@@ -119,11 +108,10 @@ impl Cgroup {
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Kills all processes except the guardian.
     pub(super) fn kill(&self) {
-        let (pids, own) = (self.pids(), std::process::id());
-        if pids.contains(&own) || self.set("cgroup.kill", "1").is_err() {
-            for pid in pids.into_iter().filter(|pid| *pid != own) {
+        // A kernel before 5.14 has no such file.
+        if self.set("cgroup.kill", "1").is_err() {
+            for pid in self.pids() {
                 super::procs::signal(pid, rustix::process::Signal::KILL);
             }
         }
@@ -161,11 +149,7 @@ impl Drop for Cgroup {
     }
 }
 
-fn enter(group: &Path) -> io::Result<()> {
-    fs::OpenOptions::new().write(true).open(group.join("cgroup.procs"))?.write_all(b"0")
-}
-
-fn make(path: &Path) -> io::Result<()> {
+pub(super) fn make(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
@@ -200,25 +184,5 @@ mod tests {
                     32 24 0:28 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
         assert_eq!(unified_mount(text), Some(PathBuf::from("/sys/fs/cgroup/unified")));
         assert_eq!(own_group("4:cpu:/a\n0::/user.slice/b\n"), Some("/user.slice/b"));
-    }
-
-    #[test]
-    fn the_guardian_is_in_the_cgroup_of_a_task_only_during_the_start() {
-        let temp = tempfile::tempdir().unwrap();
-        let (home, dir) = (temp.path().join("home"), temp.path().join("root"));
-        let procs = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).unwrap();
-        for group in [&home, &dir.join("task")] {
-            fs::create_dir_all(group).unwrap();
-            fs::write(group.join("cgroup.procs"), "").unwrap();
-        }
-        let group = Cgroup(dir.join("task"));
-        let root = CgroupRoot { dir, home: Some(home.clone()) };
-        let during = root.inside(&group, || (procs(&group.0), procs(&home)));
-        assert_eq!(during, ("0".to_owned(), String::new()));
-        assert_eq!(procs(&home), "0");
-        // A guardian that cannot return does not move.
-        fs::write(group.0.join("cgroup.procs"), "").unwrap();
-        let stuck = CgroupRoot { home: None, ..root };
-        assert_eq!(stuck.inside(&group, || procs(&group.0)), "");
     }
 }

@@ -10,7 +10,7 @@ use tracing::warn;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
-use super::cgroup::CgroupRoot;
+use super::groups::GroupRoots;
 use super::procs;
 use super::record::{self, StartRecord};
 use super::wire::{ExitRecord, TaskState};
@@ -19,10 +19,8 @@ use super::wire::{ExitRecord, TaskState};
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Returns the ends of all tasks in the directory that were ever started.
-pub(super) fn settle(tasks: &Path, groups: Option<&CgroupRoot>) -> Vec<TaskState> {
-    if let Some(groups) = groups {
-        groups.kill_all();
-    }
+pub(super) fn settle(tasks: &Path, groups: &GroupRoots) -> Vec<TaskState> {
+    groups.kill_all();
     let keys = record::folders(tasks);
     let open: Vec<(TaskKey, StartRecord)> = keys
         .iter()

@@ -4,13 +4,18 @@
 //! Results are in files: output in `tasks/<key>/output.log`, ends in `tasks/<key>/exit.json`.
 
 mod cgroup;
+mod cgroup_v1;
 pub(crate) mod client;
 mod connections;
+mod groups;
+mod launcher;
 mod leftovers;
 mod output;
-mod procs;
+pub(crate) mod procs;
 pub(crate) mod record;
+mod role;
 mod running_task;
+mod sentinel;
 mod socket;
 mod spawn;
 mod supervisor;
@@ -35,15 +40,15 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use agentaflow_api::link::{StopCause, TaskKey};
 
-use crate::backoff::RECONNECT;
-use crate::clock::boot_ms;
-use crate::runtime::docker::stop_leased;
-use cgroup::CgroupRoot;
+use crate::runtime::docker::stop_overdue;
 use connections::Connections;
+use groups::GroupRoots;
+use role::Role;
+use sentinel::Sentinel;
 use supervisor::{OverdueContainers, Supervisor};
 use wire::Message;
 
@@ -55,6 +60,12 @@ pub(crate) const TASKS: &str = "tasks";
 
 /// Time without agent and tasks after which the guardian exits.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Longest wait for the lock: a sentinel kills processes for at most five seconds.
+const LOCK_LIMIT: Duration = Duration::from_secs(8);
+
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+const PROTECTED_OOM_SCORE: i32 = -500;
 
 const TICK: Duration = Duration::from_secs(1);
 
@@ -73,6 +84,12 @@ pub enum GuardianError {
 /// Supervises the tasks of the agent with this state directory until no task is left. Returns at once if another
 /// guardian runs.
 pub fn run(dir: &Path) -> Result<(), GuardianError> {
+    let failed = |operation| move |source| GuardianError::System { operation, source };
+    match Role::current() {
+        Role::Launcher => return launcher::launch().map_err(failed("start a task")),
+        Role::Sentinel => return sentinel::watch(dir).map_err(failed("end leftover tasks")),
+        Role::Guardian => {}
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -80,12 +97,17 @@ pub fn run(dir: &Path) -> Result<(), GuardianError> {
     runtime.block_on(guard(dir))
 }
 
+/// Kills the tasks of a killed guardian; does nothing while a guardian runs.
+pub fn sweep(dir: &Path) -> Result<(), GuardianError> {
+    sentinel::sweep(dir).map_err(|source| GuardianError::StateDir { dir: dir.to_owned(), source })
+}
+
 async fn guard(dir: &Path) -> Result<(), GuardianError> {
     let folder = |source| GuardianError::StateDir { dir: dir.to_owned(), source };
     // Leaves the agent's session, so that signals of its terminal do not reach the guardian. Fails for a session
     // leader.
     let _ = setsid();
-    let Some(_lock) = socket::lock(dir).map_err(folder)? else {
+    let Some(_lock) = lock(dir).await.map_err(folder)? else {
         info!("another guardian is running");
         return Ok(());
     };
@@ -103,11 +125,10 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
         source: error.into(),
     })?;
     let tasks = fs::canonicalize(dir.join(TASKS)).map_err(folder)?;
-    let groups = fs::metadata(dir)
-        .ok()
-        .and_then(|meta| CgroupRoot::find(&format!("{:x}-{:x}", meta.dev(), meta.ino())));
-    debug!(cgroups = groups.is_some(), "guardian started");
+    let groups = task_groups(dir);
+    debug!(cgroups = groups.has_unified(), "guardian started");
     let supervisor = Supervisor::new(tasks, groups);
+    let supervisor = supervisor.with_sentinel(Sentinel::start(), protect_from_oom());
     let listener = socket::bind(dir).map_err(folder)?;
     let dir = dir.to_owned();
     let (stopped, released) = mpsc::unbounded_channel();
@@ -121,6 +142,32 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
     };
     guardian.serve(&listener, signals, released).await;
     Ok(())
+}
+
+/// Locks the state directory; `None` if another guardian answers. A sentinel may hold the lock for a moment.
+async fn lock(dir: &Path) -> io::Result<Option<socket::GuardianLock>> {
+    let began = Instant::now();
+    loop {
+        if let Some(lock) = socket::lock(dir)? {
+            return Ok(Some(lock));
+        }
+        if socket::connect(dir).await.is_ok() || began.elapsed() > LOCK_LIMIT {
+            return Ok(None);
+        }
+        tokio::time::sleep(SWEEP_TICK).await;
+    }
+}
+
+fn task_groups(dir: &Path) -> GroupRoots {
+    let name = |meta: fs::Metadata| format!("{:x}-{:x}", meta.dev(), meta.ino());
+    fs::metadata(dir).map(|meta| GroupRoots::find(&name(meta))).unwrap_or_default()
+}
+
+/// Makes the kernel prefer other processes when memory is short, where permitted. Returns the score of tasks.
+fn protect_from_oom() -> Option<i32> {
+    let score = fs::read_to_string(OOM_SCORE).ok()?.trim().parse().ok()?;
+    let protected = i32::min(score, PROTECTED_OOM_SCORE);
+    fs::write(OOM_SCORE, protected.to_string()).ok().map(|()| score)
 }
 
 /// Every task needs an open pipe and an open file, and the default limit is about a thousand.
@@ -250,15 +297,7 @@ async fn stop_containers(
 ) {
     let OverdueContainers { docker_socket, keys, since_ms } = overdue;
     info!("the lease expired; stopping leased containers");
-    let mut backoff = RECONNECT.start();
-    loop {
-        let late = Duration::from_millis(boot_ms().saturating_sub(since_ms));
-        match stop_leased(&docker_socket, &dir, &keys, late).await {
-            Ok(()) => break,
-            Err(error) => warn!(%error, "cannot stop containers; retrying"),
-        }
-        backoff.sleep().await;
-    }
+    stop_overdue(&docker_socket, &dir, &keys, since_ms).await;
     // Fails only when the guardian exits.
     let _ = stopped.send(keys);
 }

@@ -13,6 +13,7 @@ use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
 use super::cgroup::Cgroup;
+use super::groups::TaskGroups;
 use super::output::Output;
 use super::procs;
 use super::wire::{ExitRecord, TaskState};
@@ -34,7 +35,7 @@ pub(super) struct RunningTask {
     pub(super) stopped: Option<StopCause>,
     /// Boot-time clock, in milliseconds.
     pub(super) kill_at: Option<u64>,
-    pub(super) group: Option<Cgroup>,
+    pub(super) groups: TaskGroups,
     /// Value of `MARKER` in the environment of the task's processes.
     pub(super) marker: String,
     /// Peak memory in MiB over all samples.
@@ -60,13 +61,13 @@ impl RunningTask {
 
     /// Sends a signal to all processes of the task.
     pub(super) fn signal(&self, signal: Signal, orphans: &[u32]) {
-        if let (Signal::KILL, Some(group)) = (signal, &self.group) {
-            group.kill();
+        if signal == Signal::KILL {
+            self.groups.kill();
         }
         if self.ended.is_none() || self.group_exists() {
             self.signal_group(signal);
         }
-        let grouped = self.group.as_ref().map(Cgroup::pids).unwrap_or_default();
+        let grouped = self.groups.pids();
         for pid in orphans.iter().chain(&grouped).filter(|pid| **pid != self.pid) {
             procs::signal(*pid, signal);
         }
@@ -101,7 +102,7 @@ impl RunningTask {
         let code =
             status.and_then(WaitStatus::exit_status).or_else(|| signal.map(|signal| 128 + signal));
         let by_kernel = signal == Some(Signal::KILL.as_raw()) && self.stopped.is_none();
-        let out_of_memory = match &self.group {
+        let out_of_memory = match &self.groups.unified {
             Some(group) => group.out_of_memory(),
             None => by_kernel && oom_killed(),
         };
@@ -120,7 +121,7 @@ impl RunningTask {
 
     /// Kills the remaining processes. Returns true when none is left or `SWEEP_LIMIT` has passed.
     pub(super) fn sweep(&self, orphans: &[u32]) -> bool {
-        let grouped = self.group.as_ref().is_some_and(|group| !group.pids().is_empty());
+        let grouped = !self.groups.pids().is_empty();
         if !grouped && orphans.is_empty() && !self.group_exists() {
             return true;
         }
@@ -132,7 +133,7 @@ impl RunningTask {
     pub(super) fn finish(&self) -> Option<ExitRecord> {
         self.output.finish();
         let mut record = self.ended.as_ref()?.0.clone();
-        let (cpu, peak) = self.group.as_ref().map_or((0, 0), Cgroup::usage);
+        let (cpu, peak) = self.groups.unified.as_ref().map_or((0, 0), Cgroup::usage);
         record.cpu_ms = record.cpu_ms.max(cpu);
         record.memory = self.peak.max(peak);
         record.stopped = self.stopped;
@@ -141,13 +142,14 @@ impl RunningTask {
     }
 
     pub(super) fn pids(&self, orphans: &[u32]) -> Vec<u32> {
-        if let Some(group) = &self.group {
+        if let Some(group) = &self.groups.unified {
             return group.pids();
         }
         let mut pids = procs::tree(self.pid);
         for orphan in orphans {
             pids.extend(procs::tree(*orphan));
         }
+        pids.extend(self.groups.pids());
         pids.into_iter().collect()
     }
 
@@ -165,7 +167,7 @@ impl RunningTask {
 
     /// CPU time in milliseconds and peak memory in MiB.
     pub(super) fn usage(&self, orphans: &[u32]) -> (u64, u64) {
-        if let Some(group) = &self.group {
+        if let Some(group) = &self.groups.unified {
             return group.usage();
         }
         let ticks = self

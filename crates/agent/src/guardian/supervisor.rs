@@ -12,10 +12,11 @@ use tracing::warn;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
-use super::cgroup::CgroupRoot;
+use super::groups::GroupRoots;
 use super::record::{self, StartRecord};
 use super::running_task::RunningTask;
-use super::spawn::spawn;
+use super::sentinel::Sentinel;
+use super::spawn::{Place, spawn};
 use super::wire::{ExitRecord, ProcessSpec, Response, StartFault, TaskState};
 use super::{leftovers, procs};
 use crate::clock::{boot_ms, until};
@@ -45,7 +46,11 @@ pub(super) struct Supervisor {
     unowned: BTreeSet<(u32, u64)>,
     lease_until_ms: Option<u64>,
     interval_ms: u64,
-    groups: Option<CgroupRoot>,
+    groups: GroupRoots,
+    /// Absent in tests.
+    sentinel: Option<Sentinel>,
+    /// Of the guardian before it protected itself.
+    oom_score: Option<i32>,
     boot: String,
     oom_kills: u64,
     leaving: bool,
@@ -53,8 +58,8 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     /// Kills processes that an earlier guardian left, and reads the saved ends.
-    pub(super) fn new(tasks: PathBuf, groups: Option<CgroupRoot>) -> Self {
-        let ended = leftovers::settle(&tasks, groups.as_ref());
+    pub(super) fn new(tasks: PathBuf, groups: GroupRoots) -> Self {
+        let ended = leftovers::settle(&tasks, &groups);
         let ended =
             ended.into_iter().map(|state| (state.key, EndedTask { state, saved: true })).collect();
         Self {
@@ -67,10 +72,17 @@ impl Supervisor {
             lease_until_ms: None,
             interval_ms: DEFAULT_INTERVAL_MS,
             groups,
+            sentinel: None,
+            oom_score: None,
             boot: procs::boot_id(),
             oom_kills: procs::oom_kills(),
             leaving: false,
         }
+    }
+
+    /// Protects the tasks against the death of this guardian.
+    pub(super) fn with_sentinel(self, sentinel: Sentinel, oom_score: Option<i32>) -> Self {
+        Self { sentinel: Some(sentinel), oom_score, ..self }
     }
 
     /// Starts a task. A repeated request returns the first start.
@@ -100,26 +112,16 @@ impl Supervisor {
     }
 
     fn launch(&self, spec: &ProcessSpec, dir: PathBuf) -> Result<RunningTask, StartFault> {
-        let group = self.groups.as_ref().and_then(|root| {
-            let group = root.group(spec.key, spec.memory, spec.cpu_milli, spec.pids);
-            group
-                .inspect_err(
-                    |error| warn!(key = %spec.key, %error, "cannot create the cgroup of a task"),
-                )
-                .ok()
-        });
-        let (pid, output) = match self.groups.as_ref().zip(group.as_ref()) {
-            Some((root, group)) => root.inside(group, || spawn(spec, &dir))?,
-            None => spawn(spec, &dir)?,
+        let groups = self.groups.create(spec);
+        let place = Place {
+            cgroups: groups.dirs(),
+            pids_limited: groups.limit_pids(),
+            oom_score: self.oom_score,
         };
+        let (pid, output) = spawn(spec, &dir, place)?;
         tokio::spawn(output.clone().pump());
         let (since, started_at) = (Instant::now(), Stamp::now());
-        if let Some(group) = &group {
-            // If the process was not started inside: also add its children.
-            for pid in std::iter::once(pid).chain(procs::children(pid)) {
-                let _ = group.add(pid);
-            }
-        }
+        groups.add(pid);
         let started = procs::stat(pid).map_or(0, |stat| stat.started);
         let start = StartRecord { pid, started, boot: self.boot.clone(), started_at };
         if let Err(error) = record::write_start(&dir, &start) {
@@ -136,7 +138,7 @@ impl Supervisor {
             output,
             stopped: None,
             kill_at: None,
-            group,
+            groups,
             marker: spec
                 .env
                 .get(super::MARKER)
@@ -199,7 +201,7 @@ impl Supervisor {
 
     /// Removes the cgroups.
     pub(super) fn close(&self) {
-        self.groups.iter().for_each(CgroupRoot::remove);
+        self.groups.remove();
     }
 
     pub(super) fn leave(&mut self) {
@@ -250,6 +252,7 @@ impl Supervisor {
 
     /// Samples usage, kills unowned processes and retries unsaved ends. Called once a second.
     pub(super) fn tick(&mut self) {
+        self.sentinel.iter_mut().for_each(Sentinel::restart_if_dead);
         let orphans = self.orphans();
         for running in self.running.values_mut().filter(|running| running.ended.is_none()) {
             let own: Vec<u32> = orphans.iter().copied().filter(|pid| running.owns(*pid)).collect();
@@ -316,8 +319,9 @@ impl Supervisor {
             .filter(|running| running.ended.is_none())
             .map(|running| running.pid)
             .collect();
-        let others =
-            procs::children(std::process::id()).into_iter().filter(|pid| !first.contains(pid));
+        let sentinel = self.sentinel.as_ref().and_then(Sentinel::pid);
+        let is_other = |pid: &u32| !first.contains(pid) && Some(*pid) != sentinel;
+        let others = procs::children(std::process::id()).into_iter().filter(is_other);
         others.filter(|pid| !reap_if_dead(*pid)).collect()
     }
 
@@ -327,7 +331,8 @@ impl Supervisor {
     }
 }
 
-fn reap_if_dead(pid: u32) -> bool {
+/// True if the child has ended.
+pub(super) fn reap_if_dead(pid: u32) -> bool {
     let Some(pid) = Pid::from_raw(pid as i32) else { return true };
     !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None))
 }

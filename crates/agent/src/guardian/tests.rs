@@ -64,6 +64,7 @@ impl TestDir {
     fn guardian(&self) -> u32 {
         let ours = |pid: &u32| {
             procs::variable(*pid, MARKER).is_none()
+                && procs::variable(*pid, super::role::ROLE).is_none()
                 && procs::variable(*pid, SWITCH)
                     .is_some_and(|dir| Path::new(&dir) == self.dir.path())
         };
@@ -91,6 +92,8 @@ impl TestDir {
             memory: 0,
             cpu_milli: 0,
             pids: 0,
+            open_files: 0,
+            denied_devices: Vec::new(),
             grace_ms: 200,
             leased: false,
             log_limit: 1 << 20,
@@ -377,6 +380,24 @@ async fn a_task_over_its_memory_limit_ends_out_of_memory_on_hosts_with_cgroups()
     assert!((16..=32).contains(&exit.memory), "{exit:?}");
     let exit = run(&agent, ProcessSpec { memory: 32, ..test.spec(2, "true") }).await;
     assert!(!exit.out_of_memory && exit.code == Some(0), "{exit:?}");
+}
+
+#[tokio::test]
+async fn a_task_cannot_open_denied_devices_on_hosts_with_the_devices_controller() {
+    let test = TestDir::new();
+    let agent = test.agent();
+    // Stands for a GPU: `/dev/zero`.
+    let script = "head -c 1 /dev/zero > /dev/null && echo open; head -c 1 /dev/null && echo other";
+    run(&agent, test.spec(1, script)).await;
+    assert_eq!(test.output(1), "open\nother\n");
+    if !Path::new("/sys/fs/cgroup/devices").exists() {
+        println!("skipped: this host has no devices controller of cgroup v1");
+        return;
+    }
+    let denied_devices = vec!["c 1:5 rwm".to_owned()];
+    run(&agent, ProcessSpec { denied_devices, ..test.spec(2, script) }).await;
+    let log = test.output(2);
+    assert!(!log.contains("open\n") && log.contains("other\n"), "{log}");
 }
 
 #[tokio::test]

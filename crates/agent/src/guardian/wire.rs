@@ -80,6 +80,12 @@ pub(crate) struct ProcessSpec {
     pub(crate) cpu_milli: u64,
     /// Processes and threads; 0 means no limit.
     pub(crate) pids: u64,
+    /// 0 means the guardian's limit.
+    #[serde(default)]
+    pub(crate) open_files: u64,
+    /// Device files that the process may not open, as rules of the devices controller: `c 195:* rwm`.
+    #[serde(default)]
+    pub(crate) denied_devices: Vec<String>,
     /// Time between TERM and KILL when the lease expires.
     pub(crate) grace_ms: u64,
     /// The guardian stops the process when the lease expires.

@@ -4,6 +4,7 @@ pub mod docker;
 pub mod process;
 pub mod stop_record;
 pub mod transcript;
+pub mod uids;
 pub mod user;
 
 use std::io;
@@ -18,6 +19,8 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{Assignment, KubernetesObjects, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
+
+use user::JobUser;
 
 /// Capabilities of a container. All other capabilities are dropped, above all `NET_RAW` (forged packets), `MKNOD` (devices)
 /// and `SYS_CHROOT`, which Docker grants by default.
@@ -46,6 +49,8 @@ pub struct Launch {
     pub dir: PathBuf,
     /// UUIDs of GPUs; empty for simulated GPUs.
     pub devices: Vec<String>,
+    /// User of a process; `None` means the user of the agent.
+    pub user: Option<JobUser>,
 }
 
 /// End of a task as its runtime observed it.
@@ -116,6 +121,10 @@ pub trait Runtime: Send + Sync + 'static {
     async fn stop(&self, key: TaskKey, cause: StopCause, grace: Duration);
     async fn list(&self) -> Result<Vec<FoundTask>, StartError>;
     async fn used(&self, key: TaskKey) -> TaskUsage;
+    /// Bytes of disk that a task with a disk limit uses; `None` if unknown, or if the runtime enforces the limit.
+    async fn disk_used(&self, _key: TaskKey) -> Option<u64> {
+        None
+    }
     /// Process ids of a task in the host's pid namespace.
     async fn pids(&self, key: TaskKey) -> Vec<u32>;
     /// Kubernetes objects of a task, for a runtime that uses Kubernetes.

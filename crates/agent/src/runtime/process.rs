@@ -1,10 +1,10 @@
 //! Runs tasks as processes of the host through the guardian, which outlives the agent.
 //!
-//! Processes are not isolated: a process sees the host's files and network with the permissions of its user, and the
-//! other jobs of that user. Memory and CPU are limited only on hosts with cgroup v2. So the host's operator must allow
-//! process jobs, and an administrator must grant them to the job's user.
+//! Processes see the host's files and network with the permissions of their user. Under a root agent the jobs of each
+//! owner have their own user (`user.rs`). Memory and CPU are limited only on hosts with cgroup v2. So the host's operator
+//! must allow process jobs, and an administrator must grant them to the job's owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{Assignment, StopCause, TaskKey};
 use agentaflow_api::units::{Secret, Stamp};
 
-use super::user::JobUser;
 use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::guardian::client::{Guardian, GuardianUnreachable};
 use crate::guardian::wire::{ExitRecord, ProcessSpec, Response, StartFault};
+use crate::storage::disk_usage;
 
 /// `PATH` of jobs that do not set it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -27,25 +27,36 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Default working directory of a process in its task folder. Owned by the job's user.
 pub(crate) const WORK: &str = "work";
 
+/// Folder of temporary files in the task folder, which `TMPDIR` names. Owned by the job's user.
+pub(crate) const TMP: &str = "tmp";
+
+/// Major number of `/dev/nvidia0`.
+const NVIDIA_MAJOR: u32 = 195;
+
 /// Interval between checks for the end of a withdrawn task.
 const WITHDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub struct Process {
     guardian: Guardian,
-    user: Option<JobUser>,
-    pids_limit: u64,
-    log_limit: u64,
+    /// Parent directory of the task folders.
+    tasks: PathBuf,
+    limits: ProcessLimits,
+}
+
+/// Limits of each process job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessLimits {
+    /// Processes and threads.
+    pub(crate) pids: u64,
+    pub(crate) open_files: u64,
+    /// Bytes of output.
+    pub(crate) log: u64,
 }
 
 impl Process {
-    pub(crate) fn new(
-        guardian: Guardian,
-        user: Option<JobUser>,
-        pids_limit: u64,
-        log_limit: u64,
-    ) -> Self {
-        Self { guardian, user, pids_limit, log_limit }
+    pub(crate) fn new(guardian: Guardian, tasks: PathBuf, limits: ProcessLimits) -> Self {
+        Self { guardian, tasks, limits }
     }
 
     fn spec(&self, launch: &Launch) -> Result<ProcessSpec, StartError> {
@@ -69,9 +80,12 @@ impl Process {
             shm: _,
             volumes: _,
             read_only: _,
+            gang: _,
             // Labels of containers.
             job_name: _,
             user: _,
+            // Read by `crate::storage`.
+            storage: _,
             // Read by `crate::tasks`.
             runtime: _,
             timeout_ms: _,
@@ -88,15 +102,17 @@ impl Process {
         Ok(ProcessSpec {
             key: *key,
             argv,
-            env: self.environment(launch, &work),
+            env: environment(launch, &folder),
             working_dir: working_dir.as_ref().map_or(work, PathBuf::from),
-            user: self.user.as_ref().map(|user| (user.uid, user.gid)),
+            user: launch.user.as_ref().map(|user| (user.uid, user.gid)),
             memory: *memory,
             cpu_milli: cpu.0,
-            pids: self.pids_limit,
+            pids: self.limits.pids,
+            open_files: self.limits.open_files,
+            denied_devices: if launch.devices.is_empty() { gpu_devices() } else { Vec::new() },
             grace_ms: *grace_ms,
             leased: *leased,
-            log_limit: self.log_limit,
+            log_limit: self.limits.log,
         })
     }
 
@@ -119,23 +135,41 @@ impl Process {
             tokio::time::sleep(WITHDRAW_INTERVAL).await;
         }
     }
+}
 
-    /// The job's variables over a minimal base. The agent's own environment may contain secrets and is not passed on.
-    fn environment(&self, launch: &Launch, work: &Path) -> BTreeMap<String, Secret> {
-        let home = match &self.user {
-            Some(user) => Some(user.home.clone()),
-            None => std::env::var_os("HOME").map(PathBuf::from),
-        };
-        let home = home.filter(|home| home.is_dir()).unwrap_or_else(|| work.to_owned());
-        let path = match &self.user {
-            Some(_) => PATH.to_owned(),
-            None => std::env::var("PATH").unwrap_or_else(|_| PATH.to_owned()),
-        };
-        let lang = std::env::var("LANG").unwrap_or_else(|_| "C.UTF-8".to_owned());
-        let base = [("PATH", path), ("HOME", home.to_string_lossy().into_owned()), ("LANG", lang)];
-        let base = base.into_iter().map(|(name, value)| (name.to_owned(), value));
-        base.chain(launch.env.iter().cloned()).map(|(name, value)| (name, Secret(value))).collect()
-    }
+/// Rules of the devices controller for the device files of NVIDIA's driver.
+fn gpu_devices() -> Vec<String> {
+    let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+    gpu_majors(&devices).into_iter().map(|major| format!("c {major}:* rwm")).collect()
+}
+
+/// Major numbers of NVIDIA's character devices; 195 is fixed, the others are assigned when the driver is loaded.
+fn gpu_majors(devices: &str) -> BTreeSet<u32> {
+    let characters = devices.lines().take_while(|line| !line.starts_with("Block"));
+    let found = characters.filter_map(|line| {
+        let (major, name) = line.trim().split_once(' ')?;
+        name.starts_with("nvidia").then(|| major.parse().ok())?
+    });
+    found.chain([NVIDIA_MAJOR]).collect()
+}
+
+/// The job's variables over a minimal base. The agent's own environment may contain secrets and is not passed on.
+fn environment(launch: &Launch, folder: &Path) -> BTreeMap<String, Secret> {
+    let home = match &launch.user {
+        Some(user) => Some(user.home.clone()),
+        None => std::env::var_os("HOME").map(PathBuf::from),
+    };
+    let home = home.filter(|home| home.is_dir()).unwrap_or_else(|| folder.join(WORK));
+    let path = match &launch.user {
+        Some(_) => PATH.to_owned(),
+        None => std::env::var("PATH").unwrap_or_else(|_| PATH.to_owned()),
+    };
+    let lang = std::env::var("LANG").unwrap_or_else(|_| "C.UTF-8".to_owned());
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let base =
+        [("PATH", path), ("HOME", text(home)), ("LANG", lang), ("TMPDIR", text(folder.join(TMP)))];
+    let base = base.into_iter().map(|(name, value)| (name.to_owned(), value));
+    base.chain(launch.env.iter().cloned()).map(|(name, value)| (name, Secret(value))).collect()
 }
 
 #[async_trait]
@@ -199,6 +233,12 @@ impl Runtime for Process {
         self.guardian.pids(key).await
     }
 
+    async fn disk_used(&self, key: TaskKey) -> Option<u64> {
+        let folder = self.tasks.join(key.to_string());
+        let used = tokio::task::spawn_blocking(move || disk_usage(&folder)).await;
+        used.ok()?.ok()
+    }
+
     async fn remove(&self, key: TaskKey) {
         self.guardian.forget(key);
     }
@@ -218,4 +258,16 @@ fn exit(record: &ExitRecord) -> Exit {
 pub(crate) fn guardian_unreachable(_: GuardianUnreachable) -> StartError {
     let detail = "the guardian does not answer; see `guardian.log` in the agent's state directory";
     StartError::Node(detail.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_device_numbers_of_the_driver_are_found() {
+        let devices = "Character devices:\n  1 mem\n195 nvidia-frontend\n236 nvidia-uvm\n\nBlock devices:\n7 nvidia\n";
+        assert_eq!(gpu_majors(devices), BTreeSet::from([195, 236]));
+        assert_eq!(gpu_majors(""), BTreeSet::from([195]));
+    }
 }

@@ -1,9 +1,11 @@
-//! User of process jobs.
+//! Users of process jobs.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{getegid, geteuid};
+
+use super::uids::{UidRange, UidTable};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobUser {
@@ -12,19 +14,47 @@ pub struct JobUser {
     pub home: PathBuf,
 }
 
-/// Default user when the agent runs as root.
-pub const NOBODY: &str = "nobody";
+/// Assigns users of the host to the owners of jobs.
+#[derive(Debug)]
+pub enum JobUsers {
+    /// All jobs run as the user of the agent, which is not root.
+    Agent,
+    /// All jobs run as the user that the operator chose.
+    One(JobUser),
+    /// The jobs of each owner have their own uid.
+    Range(UidTable),
+}
+
+impl JobUsers {
+    /// An agent that runs as root never runs jobs as root; any other agent can run them only as its own user. `name` is
+    /// the operator's choice, `state` the state directory of the agent.
+    pub fn choose(name: Option<&str>, range: UidRange, state: &Path) -> Result<Self, String> {
+        match name {
+            Some(name) => Ok(JobUser::choose(name)?.map_or(Self::Agent, Self::One)),
+            None if geteuid().is_root() => Ok(Self::Range(UidTable::new(range, state))),
+            None => Ok(Self::Agent),
+        }
+    }
+
+    /// User of the jobs of an owner; `None` means the user of the agent.
+    pub fn of(&self, owner: &str) -> Result<Option<JobUser>, String> {
+        match self {
+            Self::Agent => Ok(None),
+            Self::One(user) => Ok(Some(user.clone())),
+            Self::Range(table) => table.user(owner).map(Some),
+        }
+    }
+
+    pub fn differ_from_agent(&self) -> bool {
+        !matches!(self, Self::Agent)
+    }
+}
 
 impl JobUser {
-    /// Determines the user of process jobs; `None` means the agent's own user. An agent that runs as root never runs jobs
-    /// as root; any other agent can run them only as its own user.
-    pub fn choose(name: Option<&str>) -> Result<Option<Self>, String> {
+    /// Finds the user that the operator chose; `None` means the agent's own user.
+    pub fn choose(name: &str) -> Result<Option<Self>, String> {
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let is_root = geteuid().is_root();
-        if !is_root && name.is_none() {
-            return Ok(None);
-        }
-        let name = name.unwrap_or(NOBODY);
         let user = find(&passwd, name).ok_or_else(|| {
             format!("user `{name}` does not exist on this host; set another user for process jobs")
         })?;

@@ -1,7 +1,7 @@
 //! Folder of a task: created before the start, read after the end, removed when the server has the logs and the end.
 //!
 //! The agent owns the folder, so that a job cannot replace its log or `assignment.json`. The job's user owns the
-//! subfolders `out/` and `work/`.
+//! subfolders `out/`, `work/` and `tmp/`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -18,7 +18,7 @@ use agentaflow_api::link::Assignment;
 use super::folder_remover::FolderRemover;
 use crate::guardian::record::read;
 use crate::identity::write_private;
-use crate::runtime::process::WORK;
+use crate::runtime::process::{TMP, WORK};
 use crate::runtime::user::JobUser;
 
 /// Larger `JOB_DATA` is written to a file: Linux limits one environment variable to 128 KiB.
@@ -48,7 +48,7 @@ pub(super) fn create(
         DirBuilder::new().mode(0o700).create(dir)?;
     }
     write_private(dir, ASSIGNMENT, &serde_json::to_vec(&without_secrets(assignment))?)?;
-    for name in ["out", WORK] {
+    for name in ["out", WORK, TMP] {
         let path = dir.join(name);
         DirBuilder::new().mode(0o700).create(&path)?;
         if let Some(user) = user {

@@ -19,8 +19,8 @@ pub(super) fn prepare(
     runtime: &dyn Runtime,
 ) -> io::Result<Launch> {
     let dir = record::folder(&host.dir, assignment.key);
-    let user = host.user(assignment.runtime);
-    folder::create(&dir, assignment, user, &host.folder_remover)?;
+    let user = host.user(assignment).map_err(io::Error::other)?;
+    folder::create(&dir, assignment, user.as_ref(), &host.folder_remover)?;
     let mut env: BTreeMap<String, String> = assignment
         .env
         .iter()
@@ -31,7 +31,7 @@ pub(super) fn prepare(
     env.insert(MARKER.to_owned(), result);
     let data = serde_json::to_vec(&assignment.job_data)?;
     if data.len() > folder::INLINE_DATA {
-        folder::write_data(&dir, &data, user)?;
+        folder::write_data(&dir, &data, user.as_ref())?;
         env.insert("JOB_DATA_FILE".to_owned(), data_file);
     } else {
         env.insert("JOB_DATA".to_owned(), String::from_utf8_lossy(&data).into_owned());
@@ -41,7 +41,8 @@ pub(super) fn prepare(
     }
     let devices = devices(assignment);
     env.extend(device_env(&assignment.gpus, assignment.simulated, mps(assignment).as_ref()));
-    Ok(Launch { assignment: assignment.clone(), env: env.into_iter().collect(), dir, devices })
+    let (assignment, env) = (assignment.clone(), env.into_iter().collect());
+    Ok(Launch { assignment, env, dir, devices, user })
 }
 
 /// UUIDs of the devices, without duplicates.

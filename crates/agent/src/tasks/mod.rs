@@ -27,7 +27,8 @@ use crate::guardian::client::Guardian;
 use crate::lease::Lease;
 use crate::report::Outbox;
 use crate::runtime::Runtime;
-use crate::runtime::user::JobUser;
+use crate::runtime::user::{JobUser, JobUsers};
+use crate::storage::OverStorage;
 
 pub(crate) use adopt::left_containers;
 pub(crate) use folder_remover::FolderRemover;
@@ -46,7 +47,7 @@ pub(crate) struct Host {
     /// Set when the Docker daemon starts after the agent.
     pub(crate) late_docker: OnceLock<Arc<dyn Runtime>>,
     pub(crate) docker_socket: Option<PathBuf>,
-    pub(crate) job_user: Option<JobUser>,
+    pub(crate) job_users: JobUsers,
     pub(crate) log_limit: u64,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) gpus: Arc<GpuWatch>,
@@ -162,6 +163,16 @@ impl Tasks {
             self.host.outbox.warn(over.key, over.to_string());
             let grace = Duration::from_millis(task.assignment.grace_ms);
             task.stop(StopCause::GpuMemoryExceeded, grace);
+        }
+    }
+
+    /// Stops a task above its disk limit, and reports the numbers as a warning.
+    pub(crate) fn stop_over_storage(&self, over: &OverStorage) {
+        let task = self.table().live.get(&over.key).cloned();
+        if let Some(task) = task.filter(|task| task.stop_order.borrow().is_none()) {
+            self.host.outbox.warn(over.key, over.to_string());
+            let grace = Duration::from_millis(task.assignment.grace_ms);
+            task.stop(StopCause::StorageExceeded, grace);
         }
     }
 
@@ -301,8 +312,11 @@ impl Host {
     }
 
     /// User of a task; `None` means the user of the agent.
-    fn user(&self, kind: RuntimeKind) -> Option<&JobUser> {
-        self.job_user.as_ref().filter(|_| kind == RuntimeKind::Process)
+    fn user(&self, assignment: &Assignment) -> Result<Option<JobUser>, String> {
+        match assignment.runtime {
+            RuntimeKind::Process => self.job_users.of(&assignment.user),
+            RuntimeKind::Docker => Ok(None),
+        }
     }
 }
 

@@ -14,7 +14,6 @@ use tracing::{info, warn};
 use super::folder_remover::FolderRemover;
 use crate::guardian::TASKS;
 use crate::identity::{random_name, write_private};
-use crate::runtime::user::JobUser;
 
 /// Root for agents whose state directory is private. Each agent has one directory here, and a file beside the
 /// directory with the path of the agent's state directory.
@@ -24,11 +23,11 @@ const OWNER_SUFFIX: &str = ".owner";
 
 const MAX_PATH: u64 = 4096;
 
-/// Creates `tasks` in the state directory: a directory, or a link into the shared root if `user` cannot traverse the
-/// state directory.
-pub(crate) fn prepare_root(state: &Path, user: Option<&JobUser>) -> io::Result<PathBuf> {
+/// Creates `tasks` in the state directory: a directory, or a link into the shared root if jobs have `other_users`
+/// that cannot traverse the state directory.
+pub(crate) fn prepare_root(state: &Path, other_users: bool) -> io::Result<PathBuf> {
     let tasks = state.join(TASKS);
-    let private = user.is_some() && !is_traversable(state)?;
+    let private = other_users && !is_traversable(state)?;
     if private && tasks.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
         // Created while the state directory was traversable. Removal fails if the directory has a task; the check
         // below then fails too.
@@ -43,7 +42,7 @@ pub(crate) fn prepare_root(state: &Path, user: Option<&JobUser>) -> io::Result<P
             DirBuilder::new().mode(0o700).create(&tasks)?;
         }
     }
-    if user.is_some() {
+    if other_users {
         fs::set_permissions(&tasks, Permissions::from_mode(0o711))?;
         if !is_traversable(&fs::canonicalize(&tasks)?)? {
             let detail = format!("other users cannot traverse `{}`", tasks.display());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 
 use agentaflow_agent::AgentError;
-use agentaflow_agent::runtime::docker::DockerSettings;
+use agentaflow_agent::runtime::docker::{DockerSettings, NetworkMode};
 use agentaflow_api::job::Runtime;
 use agentaflow_api::link::{Assignment, Message, StopCause};
 
@@ -189,6 +189,7 @@ async fn an_agent_with_containers_of_an_earlier_agent_waits_for_docker() {
     assert!(matches!(error, AgentError::NoDocker { .. }), "{error}");
     let mut docker = DockerSettings::new(settings.state_dir.clone());
     docker.socket = bed.dir.path().join("docker.sock");
+    docker.network = NetworkMode::Host;
     settings.docker = Some(docker);
     let agent = TestBed::agent_with(settings);
     tokio::time::sleep(Duration::from_millis(700)).await;
@@ -204,6 +205,7 @@ async fn the_agent_registers_docker_when_it_starts_later() {
     let mut settings = bed.open_settings();
     let mut docker = DockerSettings::new(settings.state_dir.clone());
     docker.socket = bed.dir.path().join("docker.sock");
+    docker.network = NetworkMode::Host;
     let socket = docker.socket.clone();
     settings.docker = Some(docker);
     let agent = TestBed::agent_with(settings);
@@ -225,6 +227,7 @@ async fn the_guardian_stops_a_container_whose_start_was_never_confirmed() {
     let mut settings = bed.open_settings();
     let mut docker = DockerSettings::new(settings.state_dir.clone());
     docker.socket = bed.dir.path().join("docker.sock");
+    docker.network = NetworkMode::Host;
     let (docker_daemon, calls) = fake_docker::start(&docker.socket);
     settings.docker = Some(docker);
     let agent = TestBed::agent_with(settings);

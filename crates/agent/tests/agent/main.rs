@@ -2,6 +2,7 @@
 
 mod failures;
 mod fake_docker;
+mod isolation;
 mod lifecycle;
 mod server;
 
@@ -157,6 +158,36 @@ impl TestBed {
     }
 }
 
+impl TestBed {
+    /// Log of a task on this host: `logs` of the server, without its lock.
+    fn server_log(&self, key: TaskKey) -> String {
+        let file = self.dir.path().join("agent/tasks").join(key.to_string()).join("output.log");
+        fs::read_to_string(file).unwrap_or_default()
+    }
+
+    /// Guardians and their helpers whose environment matches.
+    fn processes(&self, test: impl Fn(&str) -> bool) -> Vec<i32> {
+        let ours = format!("{SWITCH}={}", self.dir.path().join("agent").display());
+        let pids = fs::read_dir("/proc").unwrap().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(|pid| {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let environ = String::from_utf8_lossy(&environ).into_owned();
+            environ.split('\0').any(|entry| entry == ours) && test(&environ)
+        })
+        .collect()
+    }
+
+    fn guardians(&self) -> Vec<i32> {
+        self.processes(|environ| !environ.contains("AGENTAFLOW_GUARDIAN_ROLE"))
+    }
+
+    fn kill(&self, pid: i32) {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+}
+
 impl Drop for TestBed {
     fn drop(&mut self) {
         let ours = self.dir.path().display().to_string();
@@ -191,9 +222,11 @@ fn shell(job: i64, script: &str) -> Assignment {
         gpus: Vec::new(),
         cpu: Cores(0),
         memory: 0,
+        storage: 0,
         shm: 0,
         volumes: Vec::new(),
         read_only: false,
+        gang: None,
         timeout_ms: None,
         grace_ms: 500,
         leased: false,

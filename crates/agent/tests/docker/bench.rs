@@ -58,7 +58,15 @@ impl Bench {
         fs::create_dir_all(&dir).unwrap();
         let env = vec![("PATH".to_owned(), "/bin".to_owned())];
         let assignment = serde_json::from_value(assignment).unwrap();
-        Launch { assignment, env, dir, devices: Vec::new() }
+        Launch { assignment, env, dir, devices: Vec::new(), user: None }
+    }
+
+    /// The same task with a new key.
+    pub(crate) fn same(&self, launch: &Launch) -> Launch {
+        let new = self.launch("");
+        let mut assignment = launch.assignment.clone();
+        assignment.key = new.assignment.key;
+        Launch { assignment, env: launch.env.clone(), ..new }
     }
 
     pub(crate) async fn start(&self, launch: &Launch) {
@@ -142,17 +150,22 @@ async fn client() -> DockerClient {
     client.unwrap().negotiate_version().await.unwrap()
 }
 
-/// Imports an image with busybox only.
-async fn import(client: &DockerClient) {
+/// Tar archive with busybox only.
+pub(crate) fn archive() -> Vec<u8> {
     let root = tempfile::tempdir().unwrap();
     let bin = root.path().join("bin");
     fs::create_dir(&bin).unwrap();
     fs::copy("/bin/busybox", bin.join("busybox")).expect("Debian's busybox-static is installed");
-    for applet in ["cat", "grep", "head", "seq", "sh", "sleep", "tail", "touch", "tr", "true"] {
+    for applet in ["cat", "grep", "head", "nc", "seq", "sh", "sleep", "tail", "touch", "tr", "true"]
+    {
         symlink("busybox", bin.join(applet)).unwrap();
     }
     let tar = Command::new("tar").arg("-C").arg(root.path()).args(["-c", "."]).output().unwrap();
     assert!(tar.status.success());
+    tar.stdout
+}
+
+async fn import(client: &DockerClient) {
     let (repo, tag) = IMAGE.split_once(':').unwrap();
     let options = CreateImageOptions {
         from_src: Some("-".to_owned()),
@@ -160,7 +173,7 @@ async fn import(client: &DockerClient) {
         tag: Some(tag.to_owned()),
         ..CreateImageOptions::default()
     };
-    let body = bollard::body_full(tar.stdout.into());
+    let body = bollard::body_full(archive().into());
     let mut events = client.create_image(Some(options), Some(body), None);
     while let Some(item) = events.next().await {
         item.unwrap();

@@ -2,20 +2,22 @@
 //! busybox, so no registry is needed.
 
 mod bench;
+mod images;
+mod network;
+mod volumes;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bollard::models::HostConfig;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use agentaflow_agent::runtime::docker::{
-    DATA_FILE, OUT_FOLDER, PullPolicy, stop_containers, stop_leased,
+    DATA_FILE, OUT_FOLDER, PullPolicy, stop_containers, stop_leased, stop_overdue,
 };
 use agentaflow_agent::runtime::{Runtime, StartError};
 use agentaflow_api::end::{EndReason, StartFailure};
@@ -218,31 +220,6 @@ async fn docker_a_container_ends_on_term_and_the_reason_outlives_the_agent() {
 
 #[tokio::test]
 #[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
-async fn docker_a_mount_outside_the_allowed_roots_is_rejected_even_through_a_link() {
-    let root = tempfile::tempdir().unwrap();
-    fs::write(root.path().join("file"), "from the host\n").unwrap();
-    symlink("/etc", root.path().join("link")).unwrap();
-    let bench = Bench::with(|settings| settings.allowed_mounts = vec![root.path().into()]).await;
-    for source in [PathBuf::from("/etc"), root.path().join("link"), root.path().join("../../etc")] {
-        let mut launch = bench.launch("true");
-        launch.assignment.volumes = volume(&source);
-        let failure = bench.fails(&launch).await;
-        assert_eq!(failure.reason, EndReason::StartFailed);
-    }
-    let mut launch = bench.launch("cat /data/file; touch /data/new");
-    launch.assignment.volumes = volume(root.path());
-    bench.run(&launch).await;
-    assert!(output(&launch).contains("from the host\n"));
-    assert!(!root.path().join("new").exists(), "the mount is writable");
-}
-
-fn volume(source: &Path) -> Vec<agentaflow_api::job::Volume> {
-    let volume: Value = json!({"source": source, "target": "/data", "read_only": true});
-    vec![serde_json::from_value(volume).unwrap()]
-}
-
-#[tokio::test]
-#[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
 async fn docker_a_restarted_agent_adopts_the_container_and_copies_all_output_once() {
     let mut bench = Bench::new().await;
     let script = "for i in $(seq 1 3000); do echo line $i; echo error $i >&2; done; sleep 0.5; \
@@ -277,7 +254,7 @@ async fn docker_a_restarted_agent_adopts_the_container_and_copies_all_output_onc
 #[tokio::test]
 #[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
 async fn docker_a_pull_error_names_the_image_and_hides_the_password() {
-    let bench = Bench::new().await;
+    let bench = Bench::with(|settings| settings.allow_local_registry = true).await;
     let mut launch = bench.launch("true");
     launch.assignment.image = Some("localhost:1/nobody/nothing".to_owned());
     let auth = json!({"server": "localhost:1", "username": "ada", "password": "hunter-2222?>"});
@@ -382,4 +359,49 @@ async fn docker_only_leased_containers_end_with_the_lease() {
     let names = [name(key), "agentaflow-no-such-container".to_owned()];
     stop_containers(&socket(), &names, Duration::from_secs(5)).await.unwrap();
     assert_eq!(bench.docker.wait(key).await.unwrap().signal, Some(15));
+}
+
+/// The daemon accepts connections and never answers.
+#[tokio::test]
+#[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
+async fn docker_a_container_without_a_lease_dies_although_docker_hangs() {
+    let bench = Bench::new().await;
+    let mut leased = bench.launch("trap '' TERM; echo up; sleep 60 & sleep 60");
+    leased.assignment.grace_ms = 100;
+    let other = bench.launch("echo up; exec sleep 60");
+    for launch in [&leased, &other] {
+        bench.start(launch).await;
+        until(|| output(launch).contains("up")).await;
+    }
+    let key = leased.assignment.key;
+    let pids = bench.docker.pids(key).await;
+    assert!(pids.len() >= 2, "{pids:?}");
+    let hung = bench.state.path().join("hung.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&hung).unwrap();
+    let keys = BTreeSet::from([key]);
+    let stopping = stop_overdue(&hung, bench.state.path(), &keys, 0);
+    assert!(tokio::time::timeout(Duration::from_secs(4), stopping).await.is_err());
+    assert!(pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{pids:?}");
+    let exit = bench.docker.wait(key).await.unwrap();
+    assert_eq!((exit.signal, exit.stopped), (Some(9), Some(StopCause::LeaseLost)));
+    let found = bench.docker.list().await.unwrap();
+    let key = other.assignment.key;
+    assert!(found.iter().any(|found| found.key == key && !found.ended));
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
+async fn docker_disk_usage_of_a_container_counts_its_layer_and_its_results() {
+    let bench = Bench::new().await;
+    let script = format!(
+        "head -c 3000000 /dev/zero > /file; head -c 3000000 /dev/zero > {OUT_FOLDER}/file; \
+         echo done; exec sleep 60"
+    );
+    let mut launch = bench.launch(&script);
+    // Without quotas in Docker's storage driver the limit is not an error.
+    launch.assignment.storage = 100;
+    bench.start(&launch).await;
+    until(|| output(&launch).contains("done")).await;
+    let used = bench.docker.disk_used(launch.assignment.key).await.unwrap();
+    assert!((6_000_000..8_000_000).contains(&used), "{used}");
 }

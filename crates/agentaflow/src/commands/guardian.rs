@@ -10,8 +10,14 @@ pub(crate) struct Args {
     /// State directory of the agent
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// Kill the tasks of a killed guardian and exit; does nothing while a guardian runs
+    #[arg(long)]
+    sweep: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.sweep {
+        return Ok(agentaflow_agent::guardian::sweep(&args.dir)?);
+    }
     Ok(agentaflow_agent::guardian::run(&args.dir)?)
 }

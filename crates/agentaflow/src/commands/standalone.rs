@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::exit;
 use std::time::Duration;
 
+use agentaflow_agent::runtime::docker::{DockerSettings, MountRoot, NetworkMode, Subnets};
 use agentaflow_agent::runtime::user::JobUser;
 use agentaflow_engine::Strategy;
 use agentaflow_gpu::{GpuError, GpuSource, NoGpus, Simulated, SimulatedSpec};
@@ -90,8 +91,46 @@ pub(crate) fn data_dir(option: Option<&PathBuf>) -> Result<PathBuf> {
 }
 
 /// Rejects an invalid `--process-user` at start.
+/// Isolation of containers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ContainerArgs {
+    /// Host directory that containers may mount, read-only unless :rw follows; {user} in the path is the owner of the job; repeatable
+    #[arg(long, value_name = "DIR[:rw]", help_heading = "Jobs")]
+    allow_mount: Vec<MountRoot>,
+    /// Network of containers: one per job, or that of the host
+    #[arg(long, value_name = "job|host", default_value = "job", value_parser = network_mode, help_heading = "Jobs")]
+    container_network: NetworkMode,
+    /// IPv4 addresses of the networks of jobs
+    #[arg(long, value_name = "SUBNET", default_value_t, help_heading = "Jobs")]
+    container_subnets: Subnets,
+    /// Let containers reach services of this machine and the metadata address of a cloud
+    #[arg(long, help_heading = "Jobs")]
+    allow_host_access: bool,
+    /// Let images come from registries on this machine, such as localhost:5000
+    #[arg(long, help_heading = "Jobs")]
+    allow_local_registry: bool,
+}
+
+impl ContainerArgs {
+    pub(crate) fn apply(&self, docker: &mut DockerSettings) {
+        docker.allowed_mounts.clone_from(&self.allow_mount);
+        docker.network = self.container_network;
+        docker.subnets.clone_from(&self.container_subnets);
+        docker.allow_host_access = self.allow_host_access;
+        docker.allow_local_registry = self.allow_local_registry;
+    }
+}
+
+fn network_mode(text: &str) -> Result<NetworkMode, String> {
+    match text {
+        "job" => Ok(NetworkMode::Job),
+        "host" => Ok(NetworkMode::Host),
+        _ => Err("use job or host".to_owned()),
+    }
+}
+
 pub(crate) fn check_process_user(allowed: bool, user: Option<&str>) -> Result<()> {
-    if allowed && user.is_some() {
+    if let Some(user) = user.filter(|_| allowed) {
         JobUser::choose(user).map_err(|problem| usage(format!("--process-user: {problem}")))?;
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Output of commands: tables that fit the terminal, wrapped text, CSV.
 
+mod safe;
 mod table;
 
 use std::borrow::Cow;
@@ -35,7 +36,28 @@ pub(crate) fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())
 }
 
+/// On a terminal, control characters of jobs are made harmless.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
+    if io::stdout().is_terminal() { put(&safe::output_text(bytes)) } else { put(bytes) }
+}
+
+/// Ends colours that the output of a job left on.
+pub(crate) fn reset_terminal() {
+    // Stdout may be closed.
+    let _ = put(safe::reset().as_bytes());
+}
+
+/// Text of another user in a line on stderr.
+pub(crate) fn stderr_line(text: &str) -> Cow<'_, str> {
+    if io::stderr().is_terminal() { safe::cell_text(text) } else { text.into() }
+}
+
+/// Text of another user in a table on stdout.
+fn cell(text: &str) -> Cow<'_, str> {
+    if io::stdout().is_terminal() { safe::cell_text(text) } else { text.into() }
+}
+
+fn put(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).context("cannot write to stdout")
 }
@@ -44,7 +66,8 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
 pub(crate) fn redraw(text: &str) -> Result<()> {
     let size = terminal_size::terminal_size_of(io::stdout());
     let rows = size.map_or(usize::MAX, |(_, rows)| usize::from(rows.0));
-    print(&format!("\u{1b}[H\u{1b}[2J{}", first_rows(text, rows)))
+    put(b"\x1b[H\x1b[2J")?;
+    print(&first_rows(text, rows))
 }
 
 /// The first lines, and the number of omitted ones. The cursor needs the line below.

@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr};
 
-use super::bold;
+use super::{bold, cell};
 
 /// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ fn lines<T>(columns: &[&Column<T>], rows: &[T], whole: bool) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(columns.iter().map(|column| column.title));
-    let cell = |column: &Column<T>, row: &T| match (column.cell)(row) {
+    let cell = |column: &Column<T>, row: &T| match cell(&(column.cell)(row)).into_owned() {
         name if !whole && column.title == "NAME" => cut_to(&name, NAME_CUT_TO),
         text => text,
     };

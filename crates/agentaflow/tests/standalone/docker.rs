@@ -86,3 +86,42 @@ fn docker_result_files_and_folders_reach_the_container() {
         .wait_for(id, "refused", |job| job["status"] == "failed" || job["status"] == "pending");
     assert_ne!(job["status"], "completed", "a forbidden folder was mounted");
 }
+
+/// Task 0 waits for a line from every other task; the others repeat until it answers.
+const RENDEZVOUS: &str = r#"
+    if [ "$RANK" = 0 ]; then busybox nc -l -p $MASTER_PORT -e echo "welcome to $WORLD_SIZE"; exit $?; fi
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        busybox nc -w 5 $MASTER_ADDR $MASTER_PORT < /dev/null | busybox grep welcome && exit 0
+        sleep 0.5
+    done
+    exit 1"#;
+
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_containers_of_a_gang_on_one_host_meet_in_their_network() {
+    let cluster = cluster();
+    let id = submit(&cluster, RENDEZVOUS, &json!({"replicas": 2}));
+    let job = cluster.wait_for(id, "ended", |job| job["completed_at"].is_string());
+    assert_eq!(job["status"], "completed", "{job:#}");
+    let task = |task: u32| {
+        let path = format!("/gpu-workers/jobs/{id}/logs?task={task}");
+        cluster.get(&path).body.to_string()
+    };
+    assert!(task(1).contains("welcome to 2"), "{} {}", task(0), task(1));
+}
+
+/// Both agents are on this host, so Docker separates the networks of their jobs; only the network of the host joins them.
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_containers_of_a_gang_on_two_agents_meet_in_the_network_of_the_host() {
+    make_image(&socket());
+    let mut cluster = Cluster::server(&[]);
+    for name in ["left", "right"] {
+        let options = ["--runtime", "docker", "--docker-socket", &socket(), "--max-jobs", "1"];
+        cluster.agent(name, &[&options[..], &["--container-network", "host"]].concat());
+    }
+    cluster.wait_for_nodes(2);
+    let id = submit(&cluster, RENDEZVOUS, &json!({"replicas": 2}));
+    let job = cluster.wait_for(id, "ended", |job| job["completed_at"].is_string());
+    assert_eq!(job["status"], "completed", "{job:#}");
+}

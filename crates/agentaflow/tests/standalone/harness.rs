@@ -236,7 +236,7 @@ impl Cluster {
     /// The guardian of an agent.
     pub(crate) fn guardian(&self, agent: &str) -> Option<Pid> {
         let dir = self.state_dir(agent).display().to_string();
-        processes(|command, _| command.contains("\0guardian\0") && command.contains(&dir))
+        processes(|command, environment| is_guardian(command, &dir) && !is_helper(environment))
             .first()
             .copied()
     }
@@ -246,7 +246,8 @@ impl Cluster {
         let dir = self.state_dir(agent).display().to_string();
         self.agents.get_mut(agent).unwrap().kill();
         // The guardian must die first, or it would record the end of its tasks.
-        kill_all(|command, _| command.contains("\0guardian\0") && command.contains(&dir));
+        kill_all(|command, environment| is_guardian(command, &dir) && is_helper(environment));
+        kill_all(|command, _| is_guardian(command, &dir));
         kill_all(|_, environment| environment.contains(&dir));
     }
 
@@ -363,6 +364,15 @@ impl Drop for Cluster {
             }
         }
     }
+}
+
+/// Guardian of a state directory, or a process that it started from its own program.
+fn is_guardian(command: &str, dir: &str) -> bool {
+    command.contains("\0guardian\0") && command.contains(dir)
+}
+
+fn is_helper(environment: &str) -> bool {
+    environment.contains("AGENTAFLOW_GUARDIAN_ROLE=")
 }
 
 /// Result of a command.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobSpec, OnNodeLost, TaskState};
-use agentaflow_api::link::{Assignment, GpuGrant, RegistryAuth};
+use agentaflow_api::link::{Assignment, Gang, GpuGrant, RegistryAuth};
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_engine::{GpuAllocation, GpuAssignment, GpuShare, Placement, Request};
 
@@ -17,7 +17,7 @@ use super::state::State;
 use crate::store::{JobRow, TaskAssignment};
 
 /// First of 1,000 ports at which the tasks of a gang meet.
-const MASTER_PORT: i64 = 29_500;
+const MASTER_PORT: u16 = 29_500;
 
 /// Secrets of a job, opened.
 #[derive(Default, serde::Deserialize)]
@@ -77,6 +77,7 @@ impl State {
             working_dir,
             cpu_cores_required,
             memory_required,
+            storage_required,
             shm_size,
             volumes,
             read_only,
@@ -94,7 +95,6 @@ impl State {
             // The server alone decides on these fields; `gpus` has the granted devices.
             job_type: _,
             endpoint_id: _,
-            storage_required: _,
             gpu_count: _,
             gpu_type: _,
             gpu_fraction: _,
@@ -114,9 +114,15 @@ impl State {
         env.extend(secret_env);
         env.insert("JOB_ID".to_owned(), job.id.to_string().into());
         let tasks = job.state.tasks.len();
+        let mut gang = None;
         if tasks > 1 {
             let master = job.state.tasks.iter().find(|task| task.task == 0)?;
-            let port = MASTER_PORT + job.id.0 % 1000;
+            let port = MASTER_PORT + u16::try_from(job.id.0.rem_euclid(1000)).unwrap_or(0);
+            gang = Some(Gang {
+                master_port: port,
+                master_here: master.node == assigned.node,
+                spans_nodes: job.state.tasks.iter().any(|task| task.node != master.node),
+            });
             env.insert("MASTER_ADDR".to_owned(), self.address(master.node).into());
             env.insert("MASTER_PORT".to_owned(), port.to_string().into());
             env.insert("RANK".to_owned(), task.to_string().into());
@@ -141,9 +147,12 @@ impl State {
             gpus: assigned.grants.clone(),
             cpu: cpu_cores_required.unwrap_or(Cores(0)),
             memory: memory_required.unwrap_or(0),
+            // GiB to MiB.
+            storage: storage_required.unwrap_or(0).saturating_mul(1024),
             shm: shm_size.unwrap_or(0),
             volumes: volumes.clone(),
             read_only: *read_only,
+            gang,
             timeout_ms: timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
             grace_ms: grace_ms(spec),
             leased: on_node_lost.unwrap_or_default() == OnNodeLost::Requeue,

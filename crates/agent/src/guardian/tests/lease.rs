@@ -9,10 +9,11 @@ use agentaflow_api::link::StopCause;
 
 use super::{TestDir, is_alive, key, run};
 use crate::clock::boot_ms;
-use crate::guardian::procs;
+use crate::guardian::groups::GroupRoots;
 use crate::guardian::supervisor::Supervisor;
 use crate::guardian::wire::{ProcessSpec, Response, StartFault};
-use crate::runtime::process::Process;
+use crate::guardian::{TASKS, procs};
+use crate::runtime::process::{Process, ProcessLimits};
 
 #[tokio::test]
 async fn only_leased_tasks_end_with_the_lease() {
@@ -78,7 +79,7 @@ async fn the_grace_counts_from_the_expiry_even_if_the_guardian_notices_it_late()
 #[tokio::test]
 async fn the_guardian_runs_until_overdue_containers_are_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    let mut supervisor = Supervisor::new(dir.path().to_owned(), None);
+    let mut supervisor = Supervisor::new(dir.path().to_owned(), GroupRoots::default());
     let docker_socket = PathBuf::from("/no/such/docker.sock");
     supervisor.set_interval(10);
     supervisor.protect(key(1), docker_socket.clone());
@@ -107,7 +108,11 @@ async fn a_start_with_a_lost_response_is_undone_before_the_refusal() {
     procs::signal(guardian, Signal::STOP);
     let spec = test.spec(2, "echo $$; sleep 300");
     assert!(tokio::time::timeout(Duration::from_millis(200), agent.start(spec)).await.is_err());
-    let process = Process::new(agent.clone(), None, 0, 1 << 20);
+    let process = Process::new(
+        agent.clone(),
+        test.dir.path().join(TASKS),
+        ProcessLimits { pids: 0, open_files: 0, log: 1 << 20 },
+    );
     let withdrawn = tokio::spawn(async move { process.withdraw(key(2)).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!withdrawn.is_finished());

@@ -1,6 +1,7 @@
 //! Connects to the Docker daemon and selects the containers of this agent.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use bollard::errors::Error as DockerError;
 use bollard::query_parameters::ListContainersOptions;
 use bollard::{API_DEFAULT_VERSION, Docker as DockerClient};
 use thiserror::Error;
+use tokio::net::UnixStream;
 
 use super::fault;
 
@@ -64,6 +66,21 @@ pub(super) async fn connect(socket: &Path) -> Result<DockerClient, ConnectError>
     Ok(client)
 }
 
+/// True if the process at the other end of the socket has the same process ids as this one.
+pub(super) async fn shares_pids(socket: &Path) -> bool {
+    let Ok(stream) = UnixStream::connect(socket).await else { return false };
+    // A process outside this pid namespace has the id 0.
+    let peer = stream.peer_cred().ok().and_then(|peer| peer.pid()).filter(|pid| *pid > 0);
+    let status = peer.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok());
+    status.is_some_and(|status| has_one_pid(&status))
+}
+
+/// A process of a nested pid namespace has several ids.
+fn has_one_pid(status: &str) -> bool {
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    ids.is_none_or(|ids| ids.split_whitespace().count() == 1)
+}
+
 /// Label value derived from the state directory (FNV-1a), so that a restarted agent finds its containers.
 pub(super) fn agent_label(state_dir: &Path) -> String {
     use std::hash::Hasher as _;
@@ -92,6 +109,12 @@ mod tests {
         let label = |path: &str| agent_label(Path::new(path));
         assert_ne!(label("/nowhere/a"), label("/nowhere/b"));
         assert_eq!(label("/nowhere/a"), "ad42ac61061acb94");
+    }
+
+    #[test]
+    fn a_daemon_in_a_nested_pid_namespace_has_other_process_ids() {
+        assert!(has_one_pid("Pid:\t7\nNSpid:\t7\n") && has_one_pid("Pid:\t7\n"));
+        assert!(!has_one_pid("Pid:\t7\nNSpid:\t7\t1\n"));
     }
 
     #[tokio::test]

@@ -11,7 +11,8 @@ use agentaflow_api::end::EndReason;
 use agentaflow_api::link::Assignment;
 
 use super::super::{CAPABILITIES, Launch, StartError};
-use super::mounts::VolumeError;
+use super::mounts::{OpenVolume, VolumeError};
+use super::network::{ContainerNetwork, MASTER_ADDR};
 use super::{AGENT, DockerSettings, GRACE, KEY, LEASED, mounts};
 
 /// Path of the result directory in a container.
@@ -52,11 +53,30 @@ pub(super) fn prepare_folder(launch: &Launch, folder: &Path) -> Result<(), Start
     })
 }
 
+/// Parts of the host that a container uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings<'a> {
+    pub(super) volumes: &'a [OpenVolume],
+    pub(super) network: &'a ContainerNetwork,
+}
+
+/// Opens the volumes of a task. Called after the image pull: a job of the same user could change them meanwhile.
+pub(super) fn open_volumes(
+    settings: &DockerSettings,
+    launch: &Launch,
+) -> Result<Vec<OpenVolume>, StartError> {
+    let Assignment { volumes, user, .. } = &launch.assignment;
+    let opened = volumes.iter().map(|one| OpenVolume::open(one, user, &settings.allowed_mounts));
+    let opened: Result<_, VolumeError> = opened.collect();
+    opened.map_err(|error| StartError::job(EndReason::StartFailed, error.to_string()))
+}
+
 pub(super) fn body(
     settings: &DockerSettings,
     agent: &str,
     launch: &Launch,
     image: &str,
+    surroundings: &Surroundings<'_>,
 ) -> Result<ContainerCreateBody, StartError> {
     // Names every field, so that a new field does not compile before it reaches the container or is listed here.
     let Assignment {
@@ -71,9 +91,13 @@ pub(super) fn body(
         // Read by `host_config`.
         cpu: _,
         memory: _,
+        storage: _,
         shm: _,
-        volumes: _,
         read_only: _,
+        // Opened by `open_volumes`.
+        volumes: _,
+        // Read by `network.rs`.
+        gang: _,
         // Read by `pull.rs`.
         image: _,
         registry_auth: _,
@@ -87,16 +111,32 @@ pub(super) fn body(
         timeout_ms: _,
         running: _,
     } = &launch.assignment;
+    let mut host = host_config(settings, launch, surroundings.volumes)?;
+    let network = surroundings.network;
+    let (networking_config, exposed_ports) = network.configure(&launch.assignment, &mut host);
+    let mut labels = labels(&launch.assignment, agent);
+    labels.extend(network.label());
     Ok(ContainerCreateBody {
         image: Some(image.to_owned()),
         // Replaces the image's entry point: a shell command must reach a shell.
         entrypoint: command.clone().filter(|command| !command.is_empty()),
         working_dir: working_dir.clone(),
-        env: Some(launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
-        labels: Some(labels(&launch.assignment, agent)),
-        host_config: Some(host_config(settings, launch)?),
+        env: Some(environment(launch, network)),
+        labels: Some(labels),
+        host_config: Some(host),
+        networking_config,
+        exposed_ports,
         ..ContainerCreateBody::default()
     })
+}
+
+fn environment(launch: &Launch, network: &ContainerNetwork) -> Vec<String> {
+    let master = network.master_address(&launch.assignment);
+    let value = |name: &str, value: &str| match master {
+        Some(master) if name == MASTER_ADDR => format!("{name}={master}"),
+        _ => format!("{name}={value}"),
+    };
+    launch.env.iter().map(|(name, given)| value(name, given)).collect()
 }
 
 fn labels(assignment: &Assignment, agent: &str) -> HashMap<String, String> {
@@ -113,7 +153,11 @@ fn labels(assignment: &Assignment, agent: &str) -> HashMap<String, String> {
     labels
 }
 
-fn host_config(settings: &DockerSettings, launch: &Launch) -> Result<HostConfig, StartError> {
+fn host_config(
+    settings: &DockerSettings,
+    launch: &Launch,
+    volumes: &[OpenVolume],
+) -> Result<HostConfig, StartError> {
     let assignment = &launch.assignment;
     let memory = some_bytes(assignment.memory);
     let tmp = || HashMap::from([("/tmp".to_owned(), "rw,exec,nosuid,nodev,mode=1777".to_owned())]);
@@ -127,6 +171,7 @@ fn host_config(settings: &DockerSettings, launch: &Launch) -> Result<HostConfig,
         pids_limit: Some(settings.pids_limit),
         device_requests: device_requests(settings, &launch.devices),
         runtime: settings.gpu_runtime.clone().filter(|_| has_gpus),
+        storage_opt: storage_options(assignment.storage),
         readonly_rootfs: Some(assignment.read_only),
         tmpfs: assignment.read_only.then(tmp),
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
@@ -134,7 +179,7 @@ fn host_config(settings: &DockerSettings, launch: &Launch) -> Result<HostConfig,
         cap_add: Some(CAPABILITIES.map(str::to_owned).to_vec()),
         // Reaps orphaned processes, and makes TERM end a first process that does not handle it.
         init: Some(true),
-        mounts: Some(all_mounts(settings, launch)?),
+        mounts: Some(all_mounts(launch, volumes)?),
         log_config: Some(log_config()),
         ..HostConfig::default()
     })
@@ -150,6 +195,10 @@ fn some_bytes(mebibytes: u64) -> Option<i64> {
     (bytes > 0).then_some(bytes)
 }
 
+fn storage_options(mebibytes: u64) -> Option<HashMap<String, String>> {
+    (mebibytes > 0).then(|| HashMap::from([("size".to_owned(), format!("{mebibytes}M"))]))
+}
+
 fn device_requests(settings: &DockerSettings, devices: &[String]) -> Option<Vec<DeviceRequest>> {
     if devices.is_empty() || settings.gpu_runtime.is_some() {
         return None;
@@ -162,12 +211,8 @@ fn device_requests(settings: &DockerSettings, devices: &[String]) -> Option<Vec<
     }])
 }
 
-fn all_mounts(settings: &DockerSettings, launch: &Launch) -> Result<Vec<Mount>, StartError> {
-    let volumes = launch.assignment.volumes.iter();
-    let volumes = volumes.map(|volume| mounts::volume(volume, &settings.allowed_mounts));
-    let volumes = volumes.collect::<Result<Vec<Mount>, VolumeError>>();
-    let mut all =
-        volumes.map_err(|error| StartError::job(EndReason::StartFailed, error.to_string()))?;
+fn all_mounts(launch: &Launch, volumes: &[OpenVolume]) -> Result<Vec<Mount>, StartError> {
+    let mut all: Vec<Mount> = volumes.iter().map(OpenVolume::mount).collect();
     all.push(own_mount(launch, "out", OUT_FOLDER, false)?);
     if launch.dir.join("data.json").exists() {
         all.push(own_mount(launch, "data.json", DATA_FILE, true)?);

@@ -5,8 +5,12 @@
 //! | `settings.rs` | settings of the operator |
 //! | `connect.rs` | connection to the daemon, selection of the agent's containers |
 //! | `create.rs` | create request: limits, capabilities, devices, mounts |
-//! | `mounts.rs` | check of volumes against the allowed host directories |
+//! | `kill.rs` | kill of containers when the daemon does not answer |
+//! | `launch.rs` | start of a container, or adoption of one that an earlier agent started |
+//! | `mounts.rs` | volumes: host directories below the allowed roots, opened without links |
+//! | `network.rs`, `firewall.rs` | network of a job, rules that keep its containers from the host |
 //! | `pull.rs` | image pull with progress |
+//! | `registry.rs`, `private_images.rs` | access to images that are on the host already |
 //! | `output.rs` | log stream of a container; `runtime/transcript.rs` stores each byte once |
 //! | `watch.rs` | wait for the end of a container |
 //! | `stop.rs` | stop of containers; the guardian uses it too |
@@ -21,9 +25,15 @@
 mod connect;
 mod create;
 mod fault;
+mod firewall;
+mod kill;
+mod launch;
 mod mounts;
+mod network;
 mod output;
+mod private_images;
 mod pull;
+mod registry;
 mod settings;
 mod stop;
 #[cfg(test)]
@@ -33,6 +43,7 @@ mod watch;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -41,7 +52,7 @@ use bollard::Docker as DockerClient;
 use bollard::errors::Error as DockerError;
 use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum as State};
 use bollard::query_parameters::{
-    CreateContainerOptions, RemoveContainerOptions, StatsOptions, TopOptions,
+    InspectContainerOptions, RemoveContainerOptions, StatsOptions, TopOptions,
 };
 use futures_util::StreamExt;
 
@@ -52,14 +63,15 @@ use agentaflow_api::units::Stamp;
 use super::stop_record::{self, StopRecord};
 use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::lease::Lease;
+use crate::storage::disk_usage;
 use connect::{agent_label, by_labels, connect};
-use fault::Secrets;
+use private_images::PrivateImages;
 use watch::Watcher;
 
 pub use connect::ConnectError;
 pub use create::{DATA_FILE, OUT_FOLDER};
-pub use settings::{DockerSettings, PullPolicy};
-pub use stop::{stop_containers, stop_leased};
+pub use settings::{DockerSettings, MountRoot, NetworkMode, PullPolicy, Subnets};
+pub use stop::{stop_containers, stop_leased, stop_overdue};
 
 // Labels of containers.
 const KEY: &str = "agentaflow.key";
@@ -67,8 +79,6 @@ const AGENT: &str = "agentaflow.agent";
 const LEASED: &str = "agentaflow.leased";
 /// Milliseconds between TERM and KILL.
 const GRACE: &str = "agentaflow.grace";
-
-const LEASE_EXPIRED: &str = "the lease expired before the container started";
 
 #[derive(Debug)]
 pub struct Docker {
@@ -78,6 +88,11 @@ pub struct Docker {
     agent: String,
     /// Leased containers start only while the lease is valid.
     lease: Option<Lease>,
+    /// False once the daemon has refused a disk limit: its storage driver has no quotas.
+    disk_quotas: AtomicBool,
+    private_images: PrivateImages,
+    /// Held while networks are created and removed.
+    networks: tokio::sync::Mutex<()>,
     tasks: Mutex<HashMap<TaskKey, ContainerTask>>,
 }
 
@@ -100,7 +115,22 @@ impl Docker {
         }
         let client = connect(&settings.socket).await?;
         let agent = agent_label(&settings.state_dir);
-        Ok(Some(Self { client, settings, agent, lease: None, tasks: Mutex::default() }))
+        let docker = Self::new(client, settings, agent);
+        docker.sweep_networks().await;
+        Ok(Some(docker))
+    }
+
+    fn new(client: DockerClient, settings: DockerSettings, agent: String) -> Self {
+        Self {
+            client,
+            private_images: PrivateImages::load(&settings.state_dir),
+            settings,
+            agent,
+            lease: None,
+            disk_quotas: AtomicBool::new(true),
+            networks: tokio::sync::Mutex::default(),
+            tasks: Mutex::default(),
+        }
     }
 
     /// Starts leased containers only while this lease is valid.
@@ -158,81 +188,6 @@ impl Docker {
         let limit = self.settings.log_limit;
         let start = || Watcher::start(self.client.clone(), id, self.folder(key), limit, stopped);
         task.watcher.get_or_insert_with(start).clone()
-    }
-
-    /// Creates and starts the container; the caller cleans up after a failure.
-    async fn launch(&self, launch: &Launch, progress: Progress<'_>) -> Result<Stamp, StartError> {
-        let key = launch.assignment.key;
-        let secrets = Secrets::of(launch);
-        if let Some(started_at) = self.adopt(key).await.map_err(|error| fault::node(&error))? {
-            return Ok(started_at);
-        }
-        create::prepare_folder(launch, &self.folder(key))?;
-        let image = pull::reference(launch)?;
-        let body = create::body(&self.settings, &self.agent, launch, &image)?;
-        pull::ensure(&self.client, self.settings.pull, launch, &image, progress, &secrets).await?;
-        let id = self.create(key, body).await.map_err(|error| fault::start(&error, &secrets))?;
-        self.tasks().entry(key).or_default().container = Some(id.clone());
-        // At the end of the lease the guardian stops running containers, but does not see created ones.
-        if self.is_expired(launch) {
-            return Err(StartError::Node(LEASE_EXPIRED.to_owned()));
-        }
-        let started = self.client.start_container(&id, None).await;
-        started.map_err(|error| fault::start(&error, &secrets))?;
-        let started_at = self.follow_started(key, id).await.map_err(|error| fault::node(&error))?;
-        if self.is_expired(launch) {
-            let grace = Duration::from_millis(launch.assignment.grace_ms);
-            self.stop(key, StopCause::LeaseLost, grace).await;
-        }
-        Ok(started_at)
-    }
-
-    /// Adopts a container of an agent that crashed. Removes a container that was created but never started.
-    async fn adopt(&self, key: TaskKey) -> Result<Option<Stamp>, DockerError> {
-        let Some(id) = self.container(key).await? else { return Ok(None) };
-        let found = match self.client.inspect_container(&id, None).await {
-            Err(error) if fault::is_missing(&error) => {
-                self.forget_container(key);
-                return Ok(None);
-            }
-            found => found?,
-        };
-        if status(&found) == State::CREATED {
-            self.remove_container(&id).await;
-            self.forget_container(key);
-            return Ok(None);
-        }
-        self.follow_started(key, id).await.map(Some)
-    }
-
-    /// Watches a started container, executes a stop that arrived meanwhile, and returns the start time.
-    async fn follow_started(&self, key: TaskKey, id: String) -> Result<Stamp, DockerError> {
-        let found = self.client.inspect_container(&id, None).await?;
-        self.watch(key, id.clone());
-        let stop = self.tasks().get(&key).and_then(|task| task.stopped.get().copied());
-        if let Some(stop) = stop {
-            stop::spawn_stop(self.client.clone(), id, stop.grace());
-        }
-        Ok(watch::started_at(&found).unwrap_or_else(Stamp::now))
-    }
-
-    /// An agent of another server may use the same key on this Docker daemon; then the name gets a suffix.
-    async fn create(
-        &self,
-        key: TaskKey,
-        body: bollard::models::ContainerCreateBody,
-    ) -> Result<String, DockerError> {
-        let named = |name: String| {
-            let options = CreateContainerOptions { name: Some(name), ..Default::default() };
-            self.client.create_container(Some(options), body.clone())
-        };
-        let created = match named(format!("agentaflow-{key}")).await {
-            Err(error) if fault::is_conflict(&error) => {
-                named(format!("agentaflow-{key}-{}", self.agent)).await?
-            }
-            created => created?,
-        };
-        Ok(created.id)
     }
 
     async fn remove_container(&self, id: &str) {
@@ -373,12 +328,23 @@ impl Runtime for Docker {
         u32::try_from(pid).ok().filter(|pid| *pid > 0).into_iter().collect()
     }
 
+    async fn disk_used(&self, key: TaskKey) -> Option<u64> {
+        let id = self.container(key).await.ok()??;
+        let options = InspectContainerOptions { size: true };
+        let found = self.client.inspect_container(&id, Some(options)).await.ok()?;
+        let written = u64::try_from(found.size_rw.unwrap_or(0)).unwrap_or(0);
+        let out = self.folder(key).join("out");
+        let results = tokio::task::spawn_blocking(move || disk_usage(&out)).await.ok()?;
+        Some(written.saturating_add(results.unwrap_or(0)))
+    }
+
     async fn remove(&self, key: TaskKey) {
         match self.container(key).await {
             Ok(Some(id)) => self.remove_container(&id).await,
             Ok(None) => {}
             Err(error) => tracing::warn!("cannot find the container of task {key}: {error}"),
         }
+        self.remove_network(key).await;
         self.tasks().remove(&key);
     }
 }

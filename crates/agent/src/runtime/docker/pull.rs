@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use bollard::Docker as DockerClient;
 use bollard::errors::Error as DockerError;
-use bollard::models::CreateImageInfo;
+use bollard::models::{CreateImageInfo, ImageInspect};
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::StreamExt;
 
@@ -16,8 +16,9 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::link::RegistryAuth;
 
 use super::super::{Launch, Progress, StartError};
-use super::PullPolicy;
 use super::fault::{self, Secrets};
+use super::registry::{check_access, check_registry};
+use super::{Docker, PullPolicy};
 
 /// Server address of Docker Hub credentials.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
@@ -39,33 +40,74 @@ pub(super) fn reference(launch: &Launch) -> Result<String, StartError> {
     Ok(if name.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") })
 }
 
-/// Pulls the image if the policy requires it.
-pub(super) async fn ensure(
-    client: &DockerClient,
-    policy: PullPolicy,
-    launch: &Launch,
-    image: &str,
-    progress: Progress<'_>,
-    secrets: &Secrets,
-) -> Result<(), StartError> {
-    if policy != PullPolicy::Always {
-        match client.inspect_image(image).await {
-            Ok(_) => return Ok(()),
-            Err(error) if !fault::is_missing(&error) => return Err(fault::node(&error)),
-            Err(_) if policy == PullPolicy::Never => {
-                let detail = format!(
-                    "Image `{image}` is not on the node, and the node does not pull images"
-                );
-                return Err(StartError::job(EndReason::ImagePull, detail));
+impl Docker {
+    /// Pulls the image if the policy requires it. Checks the job's access to an image that another job pulled with
+    /// credentials.
+    pub(super) async fn ensure_image(
+        &self,
+        launch: &Launch,
+        image: &str,
+        progress: Progress<'_>,
+        secrets: &Secrets,
+    ) -> Result<(), StartError> {
+        let policy = self.settings.pull;
+        if policy != PullPolicy::Always {
+            match self.client.inspect_image(image).await {
+                Ok(found) => return self.check_private(launch, image, &found, secrets).await,
+                Err(error) if !fault::is_missing(&error) => return Err(fault::node(&error)),
+                Err(_) if policy == PullPolicy::Never => {
+                    let detail = format!(
+                        "Image `{image}` is not on the node, and the node does not pull images"
+                    );
+                    return Err(StartError::job(EndReason::ImagePull, detail));
+                }
+                Err(_) => {}
             }
-            Err(_) => {}
         }
+        if !self.settings.allow_local_registry {
+            check_registry(image).await?;
+        }
+        self.pull(launch, image, progress, secrets).await
     }
-    progress(EventKind::Pulling, format!("Pulling `{image}`"));
-    let client = with_login(client, launch.assignment.registry_auth.as_ref());
-    pull(&client, image, progress).await.map_err(|error| pull_error(image, &error, secrets))?;
-    progress(EventKind::Pulled, format!("Pulled `{image}`"));
-    Ok(())
+
+    async fn check_private(
+        &self,
+        launch: &Launch,
+        image: &str,
+        found: &ImageInspect,
+        secrets: &Secrets,
+    ) -> Result<(), StartError> {
+        let id = found.id.as_deref().unwrap_or_default();
+        if !self.private_images.contains(image, id) {
+            return Ok(());
+        }
+        check_access(&self.client, launch, image, found, secrets).await
+    }
+
+    async fn pull(
+        &self,
+        launch: &Launch,
+        image: &str,
+        progress: Progress<'_>,
+        secrets: &Secrets,
+    ) -> Result<(), StartError> {
+        let not_recorded =
+            |error| StartError::Node(format!("cannot record the image of a job: {error}"));
+        let auth = launch.assignment.registry_auth.as_ref();
+        if auth.is_some() {
+            self.private_images.add_reference(image).map_err(not_recorded)?;
+        }
+        progress(EventKind::Pulling, format!("Pulling `{image}`"));
+        let client = with_login(&self.client, auth);
+        pull(&client, image, progress).await.map_err(|error| pull_error(image, &error, secrets))?;
+        if auth.is_some() {
+            let found = self.client.inspect_image(image).await;
+            let found = found.map_err(|error| fault::node(&error))?;
+            self.private_images.add_id(&found.id.unwrap_or_default()).map_err(not_recorded)?;
+        }
+        progress(EventKind::Pulled, format!("Pulled `{image}`"));
+        Ok(())
+    }
 }
 
 async fn pull(
@@ -91,7 +133,7 @@ async fn pull(
 
 /// Client that sends the credentials with every request. The library's own parameter encodes some passwords in a
 /// base64 alphabet that Docker does not accept, and Docker then pulls anonymously.
-fn with_login(client: &DockerClient, auth: Option<&RegistryAuth>) -> DockerClient {
+pub(super) fn with_login(client: &DockerClient, auth: Option<&RegistryAuth>) -> DockerClient {
     let Some(auth) = auth else { return client.clone() };
     let login = serde_json::json!({
         "username": auth.username,
@@ -134,7 +176,7 @@ impl RegistryFault {
     }
 }
 
-fn pull_error(image: &str, error: &DockerError, secrets: &Secrets) -> StartError {
+pub(super) fn pull_error(image: &str, error: &DockerError, secrets: &Secrets) -> StartError {
     let message = match error {
         DockerError::DockerResponseServerError { message, .. } => message.clone(),
         DockerError::DockerStreamError { error } => error.clone(),

@@ -11,8 +11,11 @@ use futures_util::future::join_all;
 use agentaflow_api::link::{StopCause, TaskKey};
 
 use super::connect::{agent_label, by_labels, connect};
+use super::kill::kill_overdue;
 use super::{AGENT, Docker, GRACE, KEY, LEASED, fault};
+use crate::backoff::RECONNECT;
 use crate::clock::{boot_ms, millis, sleep_until};
+use crate::guardian::TASKS;
 use crate::runtime::Runtime;
 use crate::runtime::stop_record::{self, StopRecord};
 
@@ -79,6 +82,32 @@ pub async fn stop_leased(
         stops.push(async move { stop(&client, &id, grace).await });
     }
     join_all(stops).await.into_iter().collect()
+}
+
+/// Stops the leased containers of `tasks`, whose lease expired at `since_ms` of the boot-time clock. Retries until Docker
+/// confirms that none of them runs; meanwhile kills the processes of containers that Docker does not stop in time.
+pub async fn stop_overdue(
+    socket: &Path,
+    state_dir: &Path,
+    tasks: &BTreeSet<TaskKey>,
+    since_ms: u64,
+) {
+    let mut backoff = RECONNECT.start();
+    let by_docker = async {
+        loop {
+            let late = Duration::from_millis(boot_ms().saturating_sub(since_ms));
+            match stop_leased(socket, state_dir, tasks, late).await {
+                Ok(()) => break,
+                Err(error) => tracing::warn!("cannot stop containers; retrying: {error}"),
+            }
+            backoff.sleep().await;
+        }
+    };
+    let folders = state_dir.join(TASKS);
+    tokio::select! {
+        () = by_docker => {}
+        () = kill_overdue(&folders, tasks, since_ms) => {}
+    }
 }
 
 /// Sends TERM (or the image's stop signal), and KILL after the grace. Returns when the container has ended.

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agentaflow_agent::runtime::uids::UidRange;
 use agentaflow_api::Dollars;
 
 use crate::amount;
 use crate::commands::kubernetes;
-use crate::commands::standalone::SimArgs;
+use crate::commands::standalone::{ContainerArgs, SimArgs};
 use crate::logging::LogArgs;
 use crate::trust::TrustArgs;
 
@@ -57,12 +58,23 @@ pub(crate) struct Args {
     /// Allow jobs to run as processes without a container
     #[arg(long, help_heading = "Jobs")]
     pub(super) allow_process: bool,
-    /// User of processes if the agent runs as root: a name, or uid:gid [default: nobody]
+    /// User of all processes if the agent runs as root: a name, or uid:gid [default: a uid of --process-uids per owner]
     #[arg(long, value_name = "USER", help_heading = "Jobs")]
     pub(super) process_user: Option<String>,
-    /// Host directory that containers may mount; repeatable
-    #[arg(long, value_name = "DIR", help_heading = "Jobs")]
-    pub(super) allow_mount: Vec<PathBuf>,
+    /// uids of processes if the agent runs as root: one per owner of jobs
+    #[arg(
+        long,
+        value_name = "FIRST-LAST",
+        default_value_t,
+        conflicts_with = "process_user",
+        help_heading = "Jobs"
+    )]
+    pub(super) process_uids: UidRange,
+    /// Maximum number of open files of each process of a process job
+    #[arg(long, value_name = "NUMBER", default_value_t = 65_536, help_heading = "Jobs")]
+    pub(super) process_open_files: u64,
+    #[command(flatten)]
+    pub(super) containers: ContainerArgs,
     /// Docker socket
     #[arg(
         long,

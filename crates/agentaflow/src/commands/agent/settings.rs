@@ -38,6 +38,8 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
         docker: docker.then(|| docker_settings(args, state_dir.clone())),
         allow_process,
         job_user: args.process_user.clone(),
+        job_uids: args.process_uids,
+        open_files_limit: args.process_open_files,
         heartbeat_interval: interval(args)?,
         stop_grace: args.stop_grace,
         max_concurrent_jobs: max_jobs(args)?,
@@ -104,7 +106,7 @@ fn runtimes(args: &Args) -> Result<(bool, bool)> {
 fn docker_settings(args: &Args, state_dir: PathBuf) -> DockerSettings {
     let mut docker = DockerSettings::new(state_dir);
     docker.socket.clone_from(&args.docker_socket);
-    docker.allowed_mounts.clone_from(&args.allow_mount);
+    args.containers.apply(&mut docker);
     docker
 }
 

@@ -160,6 +160,7 @@ fn report_end(job: &Job) -> ExitCode {
     if job.status != JobStatus::Completed && job.end_reason != Some(EndReason::Exited) {
         let reason = job.end_reason.map_or("no reason reported", EndReason::as_str);
         let message = job.error_message.as_deref().map_or_else(|| reason.to_owned(), one_line);
+        let message = output::stderr_line(&message);
         eprintln!("Job {} {}: {message}", job.handle(), job.status.as_str());
     }
     ExitCode::from(code(job))

@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal as _, Write as _};
 
+use crate::output;
+
 pub(super) struct StatusLine {
     /// The line may be overwritten; false after the first output of the job.
     live: Cell<bool>,
@@ -72,6 +74,7 @@ fn width() -> usize {
 
 fn cut(text: &str, short: &str, room: usize) -> String {
     let fits = |text: &&str| text.chars().count() <= room;
+    let (text, short) = (&*output::stderr_line(text), &*output::stderr_line(short));
     match [text, short].into_iter().find(fits) {
         Some(text) => text.to_owned(),
         None => short.chars().take(room - 1).collect::<String>() + "…",

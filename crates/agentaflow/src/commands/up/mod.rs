@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use agentaflow_agent::AgentSettings;
 use agentaflow_agent::runtime::docker::DockerSettings;
+use agentaflow_agent::runtime::uids::UidRange;
 use agentaflow_engine::Strategy;
 use agentaflow_server::core::NodeRef;
 use agentaflow_server::serve::{self, Running};
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{TAKEN_OVER, database};
-use super::standalone::{self, LeaseArgs, SimArgs, termination_signal};
+use super::standalone::{self, ContainerArgs, LeaseArgs, SimArgs, termination_signal};
 use crate::amount;
 use crate::context::{self, Contexts, LOCAL, Target};
 use crate::failure::usage;
@@ -70,12 +71,20 @@ pub(crate) struct Args {
     #[arg(long)]
     open: bool,
 
-    /// User of processes if started by root: a name, or uid:gid [default: nobody]
+    /// User of all processes if started by root: a name, or uid:gid [default: a uid of --process-uids per owner]
     #[arg(long, value_name = "USER", help_heading = "Jobs")]
     process_user: Option<String>,
-    /// Host directory that containers may mount; repeatable
-    #[arg(long, value_name = "DIR", help_heading = "Jobs")]
-    allow_mount: Vec<PathBuf>,
+    /// uids of processes if started by root: one per owner of jobs
+    #[arg(
+        long,
+        value_name = "FIRST-LAST",
+        default_value_t,
+        conflicts_with = "process_user",
+        help_heading = "Jobs"
+    )]
+    process_uids: UidRange,
+    #[command(flatten)]
+    containers: ContainerArgs,
     /// Disallow jobs without a container
     #[arg(long, help_heading = "Jobs")]
     no_process: bool,
@@ -155,7 +164,7 @@ impl LocalAgent {
         let state = data_dir.join("agent");
         let mut docker = DockerSettings::new(state.clone());
         docker.socket.clone_from(&args.docker_socket);
-        docker.allowed_mounts.clone_from(&args.allow_mount);
+        args.containers.apply(&mut docker);
         let settings = AgentSettings {
             registration_token: Some(server.registration_token.clone()),
             node_name: Some(name.clone()),
@@ -163,6 +172,7 @@ impl LocalAgent {
             docker: Some(docker),
             allow_process: !args.no_process,
             job_user: args.process_user.clone(),
+            job_uids: args.process_uids,
             heartbeat_interval: args.heartbeat,
             stop_grace: STOP_GRACE,
             ..AgentSettings::new(server.url(), state, gpus.source())

@@ -6,7 +6,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use agentaflow_agent::runtime::user::NOBODY;
 use agentaflow_server::serve::Running;
 use anyhow::Result;
 
@@ -98,8 +97,9 @@ fn runtimes(summary: &Summary<'_>) -> String {
     let process = match (args.no_process, rustix::process::geteuid().is_root()) {
         (true, _) => "no processes".to_owned(),
         (false, true) => {
-            let user = args.process_user.as_deref().unwrap_or(NOBODY);
-            format!("processes as user {user}")
+            let user = args.process_user.as_ref().map(|user| format!("as user {user}"));
+            let user = user.unwrap_or_else(|| "with a uid per owner".to_owned());
+            format!("processes {user}")
         }
         (false, false) => {
             "processes as your user, which can read your files and these tokens".to_owned()
