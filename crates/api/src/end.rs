@@ -31,7 +31,7 @@ wire_enum! {
         Cancelled = "Cancelled",
         /// A user marked the job as complete.
         Completed = "Completed",
-        /// The node was lost more often than the job may be requeued.
+        /// The node was lost more often than the job may be requeued, or the agent that the server calls lost the job.
         NodeLost = "NodeLost",
         /// Kubernetes evicted the pod.
         Evicted = "Evicted",

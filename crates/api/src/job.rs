@@ -94,7 +94,7 @@ pub struct JobSpec {
     pub volumes: Vec<Volume>,
     /// Runtime; default `docker` with an image, otherwise `process`.
     pub runtime: Option<Runtime>,
-    /// Behaviour when the node is lost.
+    /// Behaviour when the node is lost; default `requeue`, and `wait` on a node whose agent the server calls.
     pub on_node_lost: Option<OnNodeLost>,
     /// Expected run time in seconds; improves backfill, ETAs and budgets.
     #[serde(deserialize_with = "lenient::whole")]
@@ -156,7 +156,8 @@ pub enum OnNodeLost {
     /// The job is requeued; the lost node stops its tasks before they start elsewhere.
     #[default]
     Requeue,
-    /// The job keeps running on the lost node until the node returns.
+    /// The job keeps running on the lost node until the node returns. It fails if the process of an agent that the
+    /// server calls is gone.
     Wait,
 }
 

@@ -217,7 +217,7 @@ fn remedy(reason: Option<EndReason>, end: &End<'_>) -> &'static str {
         (Some(EndReason::ImagePull), _) => {
             "Check the name and tag of the image, its credentials, and access to the registry"
         }
-        (Some(EndReason::NodeLost), _) => "Submit it again; --retries does so automatically",
+        (Some(EndReason::NodeLost), _) => "Submit it again; --retries permits more lost nodes",
         (Some(EndReason::BudgetExceeded), _) => {
             "Ask an admin for credit or a higher spending limit"
         }

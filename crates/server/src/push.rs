@@ -178,13 +178,13 @@ impl PushClient {
     async fn reach(&self) -> PushReach {
         let Some(url) = below(&self.base, "health") else { return PushReach::Unreachable };
         let mut health = pin!(self.http.get(url).timeout(PROBE_TIMEOUT).send());
-        let response = match tokio::time::timeout(CALL_TIMEOUT, &mut health).await {
-            Ok(response) => response,
-            Err(_) => {
-                // The connection exists: an attempt would have failed by now.
-                self.core.record_probe(self.node, PushReach::Accepts);
-                health.await
-            }
+        let answered = tokio::time::timeout(CALL_TIMEOUT, &mut health).await;
+        let response = if let Ok(response) = answered {
+            response
+        } else {
+            // The connection exists: an attempt would have failed by now.
+            self.core.record_probe(self.node, PushReach::Accepts);
+            health.await
         };
         match response {
             Ok(response) if response.status().is_success() => PushReach::Answers,

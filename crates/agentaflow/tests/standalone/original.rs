@@ -11,7 +11,7 @@ use crate::original_worker::{INTERVAL, OriginalWorker};
 /// Longer than three heartbeat intervals and two probes of the server.
 const LONG_SILENCE: Duration = Duration::from_secs(3 * INTERVAL + 9);
 
-fn submit(cluster: &Cluster, more: Value) -> i64 {
+fn submit(cluster: &Cluster, more: &Value) -> i64 {
     let mut job =
         json!({"docker_image": "busybox", "gpu_memory_required": 1024, "stop_grace_seconds": 0});
     job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -28,7 +28,7 @@ fn a_worker_that_blocks_while_a_job_runs_keeps_the_job_and_the_result_is_billed(
     let cluster = Cluster::server(&[]);
     let worker = OriginalWorker::start(&cluster, "one");
     cluster.wait_for_nodes(1);
-    let id = submit(&cluster, json!({}));
+    let id = submit(&cluster, &json!({}));
     cluster.wait_for_status(id, "running");
     let other = OriginalWorker::start(&cluster, "two");
     eventually("the other worker is ready", SOON, || {
@@ -63,7 +63,7 @@ fn a_restarted_worker_ends_the_jobs_that_it_forgot() {
         let worker = OriginalWorker::start(&cluster, "one");
         cluster.wait_for_nodes(1);
         let policy = if requeue { json!({"on_node_lost": "requeue"}) } else { json!({}) };
-        let id = submit(&cluster, policy);
+        let id = submit(&cluster, &policy);
         cluster.wait_for_status(id, "running");
         sleep(Duration::from_secs(2));
         worker.kill();
@@ -84,7 +84,7 @@ fn a_restarted_worker_ends_the_jobs_that_it_forgot() {
             assert!((1.0..8.0).contains(&job["duration_seconds"].as_f64().unwrap()), "{job:#}");
             assert!(job["cost"].as_f64().unwrap() > 0.0, "billed up to the last sign of life");
             assert_eq!(node(&cluster, "one")["current_jobs"], 0, "the slot is free");
-            let next = submit(&cluster, json!({}));
+            let next = submit(&cluster, &json!({}));
             cluster.wait_for_status(next, "running");
             again.end_container(0, "");
             cluster.wait_for_status(next, "completed");
@@ -97,11 +97,11 @@ fn a_worker_whose_port_is_closed_is_lost() {
     let cluster = Cluster::server(&[]);
     let worker = OriginalWorker::start(&cluster, "one");
     cluster.wait_for_nodes(1);
-    let waiting = submit(&cluster, json!({}));
+    let waiting = submit(&cluster, &json!({}));
     cluster.wait_for_status(waiting, "running");
     let other = OriginalWorker::start(&cluster, "two");
     cluster.wait_for(waiting, "alone", |_| node(&cluster, "two")["reachable"] == true);
-    let moving = submit(&cluster, json!({"on_node_lost": "requeue"}));
+    let moving = submit(&cluster, &json!({"on_node_lost": "requeue"}));
     cluster.wait_for_status(moving, "running");
     worker.kill();
     let job = cluster.wait_for_status(waiting, "failed");
@@ -120,7 +120,7 @@ fn a_worker_without_docker_gets_no_containers() {
     let cluster = Cluster::server(&[]);
     let worker = OriginalWorker::without_docker(&cluster, "one");
     cluster.wait_for_nodes(1);
-    let id = submit(&cluster, json!({}));
+    let id = submit(&cluster, &json!({}));
     sleep(Duration::from_secs(2));
     assert_eq!((worker.submitted(), &cluster.job(id)["status"]), (Vec::new(), &json!("pending")));
 }
@@ -130,7 +130,7 @@ fn a_failed_container_has_its_exit_code_and_output() {
     let cluster = Cluster::server(&[]);
     let worker = OriginalWorker::start(&cluster, "one");
     cluster.wait_for_nodes(1);
-    let id = submit(&cluster, json!({}));
+    let id = submit(&cluster, &json!({}));
     cluster.wait_for_status(id, "running");
     worker.end_container(137, "epoch 1\nKilled\n");
     let job = cluster.wait_for_status(id, "failed");

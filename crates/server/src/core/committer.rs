@@ -38,6 +38,8 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
 /// Steps of the wall clock below this size are not saved.
 const LEAST_STEP_MS: u64 = 1_000;
+/// Steps of this size are reported.
+const WARN_STEP_MS: u64 = 60_000;
 /// Lifetime of idempotency keys.
 pub(super) const KEY_LIFE: Duration = Duration::from_hours(24);
 
@@ -212,6 +214,13 @@ impl Inner {
     fn save_clock_step(&self, state: &mut State, chores: &mut Chores) {
         let step = self.clock.step(&self.settings.wall_clock);
         if step.abs_diff(chores.saved_step) >= LEAST_STEP_MS {
+            if step.abs_diff(chores.saved_step) >= WARN_STEP_MS {
+                let seconds = step / 1000;
+                tracing::warn!(
+                    seconds,
+                    "The wall clock was set; times follow the old one until the server restarts"
+                );
+            }
             chores.saved_step = step;
             state.journal.write(Change::Meta(CLOCK_STEP, step.to_string()));
         }

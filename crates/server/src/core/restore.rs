@@ -108,7 +108,9 @@ fn shift_times(loaded: &mut Loaded, step: i64) {
     for JobRow { state, .. } in &mut loaded.jobs {
         let JobState { scheduled_at, started_at, warned_at, failed_at, tasks, .. } = state;
         [scheduled_at, started_at, warned_at, failed_at].into_iter().for_each(shift);
-        tasks.iter_mut().for_each(|task| shift(&mut task.started_at));
+        for task in tasks {
+            shift(&mut task.started_at);
+        }
     }
     loaded.nodes.iter_mut().for_each(|node| shift(&mut node.last_heartbeat));
 }

@@ -249,7 +249,7 @@ impl State {
                 TaskUpdate::Ended(Box::new(ended))
             }
             JobStatus::Failed => {
-                ended.exit_code = exit_code.or(Some(1));
+                ended.exit_code = exit_code;
                 let message = update
                     .error_message
                     .unwrap_or_else(|| "the agent reported a failure without a message".to_owned());

@@ -81,3 +81,25 @@ async fn a_job_that_the_server_times_is_billed_alike_across_a_step_and_a_restart
         assert!((MicroUsd(0)..MicroUsd(5 * SECOND)).contains(&billed[0].micros), "{billed:?}");
     }
 }
+
+/// A call of the system's clock would not see the stepped clock of the tests above.
+#[test]
+fn code_that_bills_reads_no_clock_but_that_of_the_server() {
+    let core = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+    let files = [
+        "budgets",
+        "finish",
+        "ledger",
+        "liveness",
+        "pricing",
+        "push_agents",
+        "task_updates",
+        "job/attempt",
+        "node/live",
+        "node/push",
+    ];
+    for file in files {
+        let text = std::fs::read_to_string(core.join(format!("{file}.rs"))).unwrap();
+        assert!(!text.contains("Stamp::now") && !text.contains("SystemTime"), "{file}");
+    }
+}
