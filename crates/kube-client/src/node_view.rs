@@ -129,6 +129,7 @@ impl Seen {
             cordoned_gpus: self.closed_gpus(),
             draining_gpus: Vec::new(),
             reachable: self.is_ready(),
+            pending_registration: None,
             api_key: None,
             spec,
         }

@@ -15,5 +15,6 @@ mod procs;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod pty;
 mod push;
+mod registration;
 mod tls;
 mod up;

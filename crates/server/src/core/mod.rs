@@ -12,6 +12,7 @@
 mod admin;
 mod assignment;
 mod budgets;
+mod claims;
 mod committer;
 mod engine_link;
 mod explain;
@@ -40,7 +41,9 @@ mod stop;
 mod submit;
 mod task_updates;
 
-pub use handle::{Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, StreamItem, Worker};
+pub use handle::{
+    Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, Registrant, StreamItem, Worker,
+};
 pub use journal::AgentMessage;
 pub use ledger::AccountSummary;
 pub use pending_reasons::PendingReasons;

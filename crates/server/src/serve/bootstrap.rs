@@ -109,7 +109,7 @@ async fn key_in_file(
     if let Some(kept) = kept.filter(|kept| is_valid(core, kind, kept)) {
         return Ok(Secret(kept.to_string()));
     }
-    let new = NewKey { kind, user, name: name.to_owned(), days: None, replace: true };
+    let new = NewKey { kind, user, name: name.to_owned(), seconds: None, uses: None, replace: true };
     let made = create_key(new).map_err(StartError::Bootstrap)?;
     let key = core.write(made).await.map_err(StartError::Bootstrap)?.key.unwrap_or_default();
     write_secret_file(&path, format!("{}\n", key.expose()).as_bytes())?;

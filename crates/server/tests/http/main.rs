@@ -6,6 +6,7 @@ mod contract;
 mod hostile;
 mod jobs;
 mod limits;
+mod registration;
 mod sessions;
 mod shots;
 mod site;

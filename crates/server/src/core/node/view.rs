@@ -36,7 +36,12 @@ impl NodeView {
 }
 
 fn silent_status(node: &Node) -> NodeStatus {
-    if node.last_heartbeat.is_none() { NodeStatus::Pending } else { NodeStatus::Inactive }
+    let unapproved = node.pending_registration.as_ref().is_some_and(|claim| !claim.approved);
+    if unapproved || node.last_heartbeat.is_none() {
+        NodeStatus::Pending
+    } else {
+        NodeStatus::Inactive
+    }
 }
 
 impl LiveNode {
@@ -92,6 +97,7 @@ impl LiveNode {
             cordoned: row.cordoned,
             draining: row.draining,
             reachable: self.is_reachable(),
+            pending_registration: row.claim.clone(),
             api_key: None,
             spec: spec.clone(),
         };
@@ -121,13 +127,20 @@ impl LiveNode {
         if self.row.cordoned || self.row.draining {
             NodeStatus::Maintenance
         } else if self.is_lost() {
-            NodeStatus::Inactive
+            self.silent_status()
         } else if self.is_alive() {
             match self.row.health {
                 Health::Unhealthy => NodeStatus::Error,
                 _ => NodeStatus::Active,
             }
-        } else if self.last_heartbeat().is_none() {
+        } else {
+            self.silent_status()
+        }
+    }
+
+    fn silent_status(&self) -> NodeStatus {
+        let unapproved = self.row.claim.as_ref().is_some_and(|claim| !claim.approved);
+        if unapproved || (!self.is_lost() && self.last_heartbeat().is_none()) {
             NodeStatus::Pending
         } else {
             NodeStatus::Inactive

@@ -18,7 +18,7 @@ use crate::api_error::ApiError;
 use crate::auth::sha256_hex;
 use crate::core::{Caller, Idempotency};
 use crate::http::app::App;
-use crate::http::caller::{Admin, User, WorkerAuth, Writer, sees_all};
+use crate::http::caller::{Admin, ClientAddress, User, WorkerAuth, Writer, sees_all};
 use crate::http::check::{check_job, check_status_update, idempotency_key};
 use crate::http::pages::JobPage;
 use crate::http::params::JobList;
@@ -128,12 +128,13 @@ pub(crate) async fn complete(
 pub(crate) async fn status(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
+    ClientAddress(address): ClientAddress,
     path: Segments,
     Sent(update): Sent<JobStatusUpdate>,
 ) -> Result<Answer<Job>, ApiError> {
     let job: JobId = path.number("job_id")?;
     check_status_update(job, &update)?;
-    app.core.job_status(job, update, worker).await.map(Answer)
+    app.core.job_status(job, update, worker, address).await.map(Answer)
 }
 
 /// Pending reason, queue position and expected start of a job.
