@@ -2,11 +2,16 @@
 //!
 //! The server calls `POST {api_endpoint}/jobs/` and `DELETE {api_endpoint}/jobs/{id}`; the agent reports with
 //! `POST /gpu-workers/jobs/{id}/status`. A registration names the endpoint. The server only calls the address that the
-//! registration came from, or one that its operator allows: otherwise a registration token could direct it anywhere.
+//! registration came from, or one that its operator allows (`endpoint.rs`).
+
+mod endpoint;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -15,6 +20,7 @@ use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::link::{Ended, Message, Report, Stop, TaskKey, TaskUpdate};
 
 use crate::core::{AgentMessage, Core, PushNode};
+use endpoint::{Endpoint, EndpointProblem, permitted};
 
 /// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,13 +28,28 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Endpoints without permission that are remembered as reported.
 const MAX_REPORTED: usize = 10_000;
+/// Clients of named endpoints that are kept.
+const MAX_CLIENTS: usize = 1_000;
 
 /// A push endpoint without permission.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ForbiddenEndpoint {
     node: NodeId,
     endpoint: String,
+    problem: EndpointProblem,
 }
+
+/// Calls to all push agents. Cheap to clone.
+#[derive(Clone)]
+struct Pusher {
+    core: Core,
+    clients: Arc<Clients>,
+    reported: Arc<Mutex<BTreeSet<ForbiddenEndpoint>>>,
+}
+
+/// HTTP clients. A client of a named endpoint connects to the checked address and does not resolve the name again.
+#[derive(Default)]
+struct Clients(Mutex<FxHashMap<(String, SocketAddr), reqwest::Client>>);
 
 /// Client of the agent of one node.
 #[derive(Clone)]
@@ -45,75 +66,119 @@ pub async fn run(
     mut messages: mpsc::UnboundedReceiver<AgentMessage>,
     stop: CancellationToken,
 ) {
-    let Ok(http) = http_client() else {
-        tracing::error!("Cannot create an HTTP client; push agents get no work");
-        return;
-    };
+    let pusher = Pusher { core, clients: Arc::default(), reported: Arc::default() };
     let mut probes = tokio::time::interval(PROBE_INTERVAL);
-    let mut reported = BTreeSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = probes.tick() => probe_all(&core, &http, &mut reported),
+            _ = probes.tick() => pusher.probe_all(),
             message = messages.recv() => {
                 let Some(message) = message else { return };
-                deliver(&core, &http, message);
+                pusher.deliver(message);
             }
         }
     }
 }
 
-fn http_client() -> Result<reqwest::Client, reqwest::Error> {
+impl Clients {
+    fn of(&self, endpoint: &Endpoint) -> Result<reqwest::Client, reqwest::Error> {
+        let host = endpoint.url.host_str().unwrap_or_default().to_owned();
+        let key = (host, endpoint.address);
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&key) {
+            return Ok(client.clone());
+        }
+        let client = http_client(endpoint)?;
+        if clients.len() >= MAX_CLIENTS {
+            clients.clear();
+        }
+        clients.insert(key, client.clone());
+        Ok(client)
+    }
+}
+
+fn http_client(endpoint: &Endpoint) -> Result<reqwest::Client, reqwest::Error> {
     agentaflow_api::client::install_crypto();
-    reqwest::Client::builder()
+    let mut builder = reqwest::Client::builder()
         .timeout(CALL_TIMEOUT)
         // A redirect would lead away from the address that was checked.
         .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .build()
+        .no_proxy();
+    if let Some(name) = endpoint.url.domain() {
+        builder = builder.resolve(name, endpoint.address);
+    }
+    if endpoint.url.scheme() == "http" {
+        // Plain HTTP needs no system certificates, which take time and memory to read.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build()
 }
 
-/// Probes every push endpoint. An endpoint without permission is reported once.
-fn probe_all(core: &Core, http: &reqwest::Client, reported: &mut BTreeSet<ForbiddenEndpoint>) {
-    for push in core.push_nodes() {
-        let node = push.id;
-        match PushClient::new(core, http, &push) {
-            Ok(client) => {
-                tokio::spawn(async move { client.probe().await });
-            }
-            Err(reason) => {
-                let forbidden = ForbiddenEndpoint { node, endpoint: push.endpoint };
-                if reported.len() < MAX_REPORTED && reported.insert(forbidden) {
-                    tracing::warn!(%node, %reason, "Push endpoint is not permitted");
-                    core.record_push_refused(node, &reason);
+impl Pusher {
+    /// Probes every push endpoint.
+    fn probe_all(&self) {
+        for push in self.core.push_nodes() {
+            let pusher = self.clone();
+            tokio::spawn(async move {
+                if let Some(client) = pusher.client(push).await {
+                    client.probe().await;
                 }
-                core.record_probe(node, false);
+            });
+        }
+    }
+
+    fn deliver(&self, message: AgentMessage) {
+        let AgentMessage { node, message } = message;
+        let mut nodes = self.core.push_nodes().into_iter();
+        let Some(push) = nodes.find(|push| push.id == node) else { return };
+        let pusher = self.clone();
+        tokio::spawn(async move {
+            let Some(client) = pusher.client(push).await else { return };
+            match message {
+                Message::Assign(assignment) => client.start(assignment.key).await,
+                Message::Stop(stop) => client.stop(&stop).await,
+                // The probe repeats unconfirmed messages.
+                Message::Sync { .. } => {}
+            }
+        });
+    }
+
+    /// Client of a permitted endpoint. An endpoint without permission counts as unreachable and is reported once.
+    async fn client(&self, push: PushNode) -> Option<PushClient> {
+        let node = push.id;
+        let allow = &self.core.settings().push_allow;
+        let checked = permitted(&push.endpoint, push.peer.as_deref(), allow).await;
+        let endpoint = match checked {
+            Ok(endpoint) => endpoint,
+            Err(problem) => {
+                self.report(ForbiddenEndpoint { node, endpoint: push.endpoint, problem });
+                self.core.record_probe(node, false);
+                return None;
+            }
+        };
+        match self.clients.of(&endpoint) {
+            Ok(http) => {
+                Some(PushClient { core: self.core.clone(), http, node, base: endpoint.url })
+            }
+            Err(error) => {
+                tracing::error!(%error, %node, "Cannot create an HTTP client for a push endpoint");
+                None
             }
         }
     }
-}
 
-fn deliver(core: &Core, http: &reqwest::Client, message: AgentMessage) {
-    let AgentMessage { node, message } = message;
-    let Some(push) = core.push_nodes().into_iter().find(|push| push.id == node) else { return };
-    let Ok(client) = PushClient::new(core, http, &push) else { return };
-    tokio::spawn(async move {
-        match message {
-            Message::Assign(assignment) => client.start(assignment.key).await,
-            Message::Stop(stop) => client.stop(&stop).await,
-            // The probe repeats unconfirmed messages.
-            Message::Sync { .. } => {}
+    fn report(&self, forbidden: ForbiddenEndpoint) {
+        let (node, reason) = (forbidden.node, forbidden.problem.to_string());
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() < MAX_REPORTED && reported.insert(forbidden) {
+            drop(reported);
+            tracing::warn!(%node, %reason, "Push endpoint is not permitted");
+            self.core.record_push_refused(node, &reason);
         }
-    });
+    }
 }
 
 impl PushClient {
-    fn new(core: &Core, http: &reqwest::Client, push: &PushNode) -> Result<Self, String> {
-        let base =
-            permitted_url(&push.endpoint, push.peer.as_deref(), &core.settings().push_allow)?;
-        Ok(Self { core: core.clone(), http: http.clone(), node: push.id, base })
-    }
-
     /// Records if the agent answers, and repeats unconfirmed messages: a call that failed, or that a killed server did
     /// not make.
     async fn probe(&self) {
@@ -185,32 +250,6 @@ impl PushClient {
     }
 }
 
-/// URL of an endpoint, if the server may call it.
-fn permitted_url(endpoint: &str, peer: Option<&str>, allow: &[String]) -> Result<Url, String> {
-    let url: Url = endpoint.parse().map_err(|_| format!("`{endpoint}` is not a URL"))?;
-    if !matches!(url.scheme(), "http" | "https")
-        || !url.username().is_empty()
-        || url.password().is_some()
-    {
-        return Err(format!("`{endpoint}` is not a plain http URL"));
-    }
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or(80));
-    let listed = allow.iter().any(|allowed| *allowed == host || *allowed == with_port);
-    let same =
-        |peer: &str| match (peer.parse::<std::net::IpAddr>(), host.parse::<std::net::IpAddr>()) {
-            (Ok(peer), Ok(host)) => peer.to_canonical() == host.to_canonical(),
-            _ => false,
-        };
-    if listed || peer.is_some_and(same) {
-        Ok(url)
-    } else {
-        Err(format!(
-            "`{host}` is neither the address that the node registered from nor permitted with --push-allow"
-        ))
-    }
-}
-
 fn below(base: &Url, path: &str) -> Option<Url> {
     let mut base = base.clone();
     base.set_query(None);
@@ -225,22 +264,30 @@ fn below(base: &Url, path: &str) -> Option<Url> {
 mod tests {
     use super::*;
 
-    fn may(endpoint: &str, peer: &str, allow: &[&str]) -> bool {
-        let allow: Vec<String> = allow.iter().map(ToString::to_string).collect();
-        permitted_url(endpoint, Some(peer), &allow).is_ok()
+    /// A played agent that answers one request and returns its first line.
+    async fn answer_once(listener: tokio::net::TcpListener, head: &'static str) -> String {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 1024];
+        let read = stream.read(&mut bytes).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+        text.lines().next().unwrap_or_default().to_owned()
     }
 
-    #[test]
-    fn only_the_registering_address_and_permitted_ones_are_called() {
-        assert!(may("http://10.0.0.7:8080", "10.0.0.7", &[]));
-        assert!(may("http://[::1]:8080", "::1", &[]));
-        assert!(may("http://127.0.0.1:9000", "::ffff:127.0.0.1", &[]));
-        assert!(!may("http://10.0.0.8:8080", "10.0.0.7", &[]));
-        assert!(!may("http://metadata.internal/", "10.0.0.7", &[]));
-        assert!(may("http://worker-1:8080", "10.0.0.7", &["worker-1"]));
-        assert!(!may("http://worker-1:9090", "10.0.0.7", &["worker-1:8080"]));
-        assert!(!may("file:///etc/passwd", "10.0.0.7", &[]));
-        assert!(!may("http://user:pass@10.0.0.7/", "10.0.0.7", &[]));
+    #[tokio::test]
+    async fn a_call_connects_to_the_checked_address_and_follows_no_redirect() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // No resolver knows this name.
+        let url: Url = format!("http://worker.invalid:{}/agent", address.port()).parse().unwrap();
+        let http = Clients::default().of(&Endpoint { url: url.clone(), address }).unwrap();
+        let moved =
+            "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n";
+        let agent = tokio::spawn(answer_once(listener, moved));
+        let answer = http.get(below(&url, "health").unwrap()).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 302);
+        assert_eq!(agent.await.unwrap(), "GET /agent/health HTTP/1.1");
     }
 
     #[test]
