@@ -36,6 +36,7 @@ mod push_agents;
 mod queue_table;
 mod registration;
 mod restore;
+mod sealed;
 mod state;
 mod stop;
 mod submit;

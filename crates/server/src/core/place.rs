@@ -99,6 +99,9 @@ impl State {
             self.engine.apply(Event::Requeued(workload.clone()));
             return;
         };
+        if self.hold_sealed_job(id) {
+            return;
+        }
         self.jobs.update(id, |state| state.begin_attempt(tasks));
         self.announce_placement(id);
         let Some(job) = self.jobs.get(id).cloned() else { return };

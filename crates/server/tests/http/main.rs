@@ -5,6 +5,7 @@ mod browser;
 mod contract;
 mod hostile;
 mod jobs;
+mod key_file;
 mod limits;
 mod registration;
 mod sessions;
