@@ -194,7 +194,11 @@ fn prepare(path: &Path) -> Result<(), StartError> {
 fn certificates(settings: &Settings) -> Result<Option<Arc<Certificates>>, TlsError> {
     let Some(tls) = &settings.tls else { return Ok(None) };
     let names = names(settings);
-    Certificates::load(tls, &settings.data_dir, names).map(|loaded| Some(Arc::new(loaded)))
+    let loaded = Certificates::load(tls, &settings.data_dir, names)?;
+    if let Some(expires) = loaded.expires() {
+        tracing::info!("certificate valid until {}", expires.strftime("%Y-%m-%d"));
+    }
+    Ok(Some(Arc::new(loaded)))
 }
 
 /// Names and addresses of this server for its own certificate.

@@ -116,12 +116,14 @@ fn path(registration: bool) -> &'static str {
     if registration { "/registration-tokens" } else { "/auth/api-keys" }
 }
 
-fn state(key: &ApiKey, now: Stamp) -> &'static str {
-    match key.expires_at {
-        _ if key.revoked => "revoked",
-        _ if key.uses_left == Some(0) => "used up",
-        Some(end) if end <= now => "expired",
-        _ => "valid",
+fn state(key: &ApiKey, now: Stamp) -> String {
+    match (key.expires_at, key.uses_left) {
+        _ if key.revoked => "revoked".to_owned(),
+        (Some(end), _) if end <= now => "expired".to_owned(),
+        (_, None) => "valid".to_owned(),
+        (_, Some(0)) => "used up".to_owned(),
+        (_, Some(1)) => "valid, 1 use left".to_owned(),
+        (_, Some(left)) => format!("valid, {left} uses left"),
     }
 }
 
@@ -131,12 +133,11 @@ const KEYS: Listing<ApiKey> = Listing {
     empty: "No keys found. Run `agentaflow token create NAME` to create one.",
 };
 
-const KEY_COLUMNS: [Column<ApiKey>; 7] = [
+const KEY_COLUMNS: [Column<ApiKey>; 6] = [
     right("ID", 0, |key| key.id.to_string()),
     left("NAME", 0, |key| key.name.clone()),
     left("PREFIX", 2, |key| format!("{}…", key.prefix)),
-    left("STATE", 1, |key| state(key, Stamp::now()).to_owned()),
-    right("USES LEFT", 3, |key| key.uses_left.map_or_else(String::new, |left| left.to_string())),
+    left("STATE", 1, |key| state(key, Stamp::now())),
     right("CREATED", 3, |key| ago(key.created_at)),
     right("LAST USED", 2, |key| key.last_used_at.map_or_else(|| "never".to_owned(), ago)),
 ];

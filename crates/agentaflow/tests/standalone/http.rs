@@ -52,6 +52,7 @@ impl Connection {
     }
 
     /// Adds a header to every request.
+    #[allow(dead_code, reason = "not all test programs need it")]
     pub(crate) fn with_header(mut self, header: impl Into<String>) -> Self {
         self.header = header.into() + "\r\n";
         self

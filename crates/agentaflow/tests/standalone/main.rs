@@ -8,6 +8,7 @@ mod documents;
 mod harness;
 mod http;
 mod image;
+mod key_file;
 mod losses;
 mod postgres;
 mod procs;

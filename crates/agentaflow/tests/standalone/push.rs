@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, SOON};
+use crate::harness::{Cluster, SOON, eventually};
 
 /// Request of the server: method, path and body.
 type Asked = (String, String, Value);
@@ -151,8 +151,9 @@ fn a_worker_on_the_host_of_the_server_is_called_only_if_allowed() {
         let id = cluster.post("/gpu-workers/jobs/", &json!({"docker_image": "busybox"})).ok();
         assert!(asked.recv_timeout(Duration::from_secs(2)).is_err(), "{host}: {id:#}");
     }
-    let log = cluster.server.output();
-    assert!(log.contains("--push-allow 127.0.0.1"), "{log}");
+    eventually("the server logs the remedy", SOON, || {
+        cluster.server.output().contains("--push-allow 127.0.0.1").then_some(())
+    });
 }
 
 #[test]

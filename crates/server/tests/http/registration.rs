@@ -78,9 +78,9 @@ async fn an_admin_approves_one_registration_from_one_address() {
     site.post(site.admin(), &approve, json!({"address": D})).await.refused(409);
     site.post(site.admin(), &approve, json!({"address": C})).await.expect(200);
     register(&site, D, &token, "n").await.refused(403);
-    let taken = register(&site, C, &token, "n").await.expect(200);
+    let accepted = register(&site, C, &token, "n").await.expect(200);
     assert_eq!(heartbeat(&site, A, &key(&node), &node).await, 401);
-    assert_eq!(heartbeat(&site, C, &key(&taken), &node).await, 200);
+    assert_eq!(heartbeat(&site, C, &key(&accepted), &node).await, 200);
     register(&site, A, &token, "n").await.refused(403);
 }
 
