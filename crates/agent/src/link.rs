@@ -46,6 +46,9 @@ pub(crate) async fn listen(sessions: Sessions, tasks: Tasks) {
             backoff.reset();
         }
         if let Err(error) = result {
+            if matches!(error, ClientError::Untrusted { .. }) {
+                warn!(%error, "the server has another key than before; nothing is sent to it");
+            }
             debug!(%error, "connection lost; reconnecting");
             listener.sessions.end_if_rejected(&session, &error);
         }

@@ -75,6 +75,14 @@ impl Registrar {
         let Some(token) = &self.settings.registration_token else {
             return self.resume(&client).ok_or_else(no_token);
         };
+        // The key of an earlier registration updates its node from any address.
+        let known = identity::read_credentials(&self.settings.state_dir, client.base().as_str());
+        if let Some(known) = known {
+            match self.register_with(&client, &known.api_key).await {
+                Err(error) if matches!(error.status(), Some(401 | 403)) => {}
+                other => return other,
+            }
+        }
         match self.register_with(&client, token).await {
             Err(error) if matches!(error.status(), Some(401 | 403)) => {
                 // The operator may have revoked the token. The API key of an earlier registration may still be
@@ -91,7 +99,9 @@ impl Registrar {
         let runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let node = facts::registration(&self.settings, &self.gpus, runtimes);
         let node = client.register_node(&node).await?;
-        let agent = client.register_agent(&self.agent(node.id)).await?;
+        // Workers behind one address keep their agents apart by the keys of their nodes.
+        let own = node.api_key.clone().map_or_else(|| client.clone(), |key| base.with_token(key));
+        let agent = own.register_agent(&self.agent(node.id)).await?;
         let api_key = agent.api_key.ok_or_else(|| ClientError::Garbled {
             url: base.base().to_string(),
             cause: "the response has no `api_key`".to_owned(),
@@ -166,6 +176,9 @@ impl Registrar {
 
     fn log_rejection(&self, error: &ClientError) {
         let message = match error.status() {
+            Some(403) if error.code() == Some(ErrorCode::ApprovalRequired) => {
+                "an admin must approve this machine"
+            }
             Some(401 | 403) => {
                 "the server rejects the registration token; set REGISTRATION_TOKEN to the content of `registration-token` in the server's data directory"
             }

@@ -73,8 +73,8 @@ impl ServerTrust {
         let found = block_on(async { Ok(Client::fingerprint(server).await?) })?;
         if !io::stdin().is_terminal() {
             return Err(usage(format!(
-                "no trusted authority signed the certificate of {server}, and nobody can be asked without a terminal; \
-                 compare {found} with the log of the server and use --server-fingerprint {found}, or use --ca-cert FILE"
+                "no trusted authority signed the certificate of {server}, and stdin is no terminal to \
+                 ask on; compare {found} with the log of the server and use --server-fingerprint {found}, or use --ca-cert FILE"
             )));
         }
         eprintln!("No trusted authority signed the certificate of {server}.");

@@ -152,6 +152,12 @@ pub struct ApiKeyCreate {
     /// Days until expiry; default never.
     #[serde(deserialize_with = "lenient::small")]
     pub expires_in_days: Option<u32>,
+    /// Seconds until expiry, instead of days (additive).
+    #[serde(deserialize_with = "lenient::whole")]
+    pub expires_in_seconds: Option<u64>,
+    /// Registration tokens: number of node registrations; default unlimited (additive).
+    #[serde(deserialize_with = "lenient::small")]
+    pub uses: Option<u32>,
 }
 
 /// An API key.
@@ -167,6 +173,9 @@ pub struct ApiKey {
     /// Time of the last use, to the minute.
     pub last_used_at: Option<Stamp>,
     pub revoked: bool,
+    /// Node registrations left; none means unlimited (additive).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses_left: Option<u32>,
     /// The key; only in the response to its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Secret>,

@@ -48,6 +48,8 @@ wire_enum! {
         NameTaken = "name_taken",
         /// 409: the node is registered by another agent.
         NodeTaken = "node_taken",
+        /// 403: an admin must approve the registration (`agentaflow node approve`).
+        ApprovalRequired = "approval_required",
         /// 409: the agent's name belongs to another node.
         AgentTaken = "agent_taken",
         /// 409: the node has live jobs.

@@ -87,6 +87,10 @@ open_enum! {
         Cancelled = "Cancelled",
         /// A node registered.
         NodeRegistered = "NodeRegistered",
+        /// A registration with the name of a known node awaits approval.
+        NodeClaimed = "NodeClaimed",
+        /// An admin approved a registration.
+        NodeApproved = "NodeApproved",
         /// A node was deleted.
         NodeRemoved = "NodeRemoved",
         /// A node stopped sending heartbeats.

@@ -234,9 +234,31 @@ pub struct Node {
     /// Length of the lease that a heartbeat renews, in milliseconds; only in the response to a heartbeat (additive).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
+    /// Registration that awaits the approval of an admin (additive).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_registration: Option<PendingRegistration>,
     /// Key for heartbeats and status; only in the response to a registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
+}
+
+/// Registration with the name of a known node, without its key and from another address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct PendingRegistration {
+    /// Address of the caller.
+    pub address: String,
+    pub requested_at: Stamp,
+    /// An admin approved the next registration from this address.
+    pub approved: bool,
+}
+
+/// Approval of a pending registration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct NodeApproval {
+    /// Expected address, so that no other registration is approved; default the pending one.
+    pub address: Option<String>,
 }
 
 /// Description of a node, with defaults applied.

@@ -32,6 +32,8 @@ wire_enum! {
         BackingOff = "BackingOff",
         /// The owner's budget does not cover the job.
         BudgetExceeded = "BudgetExceeded",
+        /// The server cannot decrypt the secrets of the job.
+        SecretsUnavailable = "SecretsUnavailable",
         /// The driver does not permit a start yet.
         Gated = "Gated",
         /// The Kubernetes driver cannot schedule the pod as it is.
@@ -106,6 +108,11 @@ pub enum PendingReason {
     },
     /// The owner's budget does not cover the job.
     BudgetExceeded(BudgetShortfall),
+    /// The server cannot decrypt the secrets of the job.
+    SecretsUnavailable {
+        /// File of the server that lacks their key.
+        key_file: String,
+    },
     /// The driver does not permit a start yet.
     Gated {
         /// Pods of the gang that exist, where the gang is not complete.
@@ -157,6 +164,7 @@ impl PendingReason {
             Self::Preempting { .. } => PendingCode::Preempting,
             Self::BackingOff { .. } => PendingCode::BackingOff,
             Self::BudgetExceeded(_) => PendingCode::BudgetExceeded,
+            Self::SecretsUnavailable { .. } => PendingCode::SecretsUnavailable,
             Self::Gated { .. } => PendingCode::Gated,
             Self::Parked { .. } => PendingCode::Parked,
             Self::Reported { reason, .. } => *reason,
@@ -259,6 +267,9 @@ mod tests {
             PendingCode::BackingOff => PendingReason::BackingOff { until, refusals: 1 },
             PendingCode::BudgetExceeded => {
                 PendingReason::BudgetExceeded(BudgetShortfall::default())
+            }
+            PendingCode::SecretsUnavailable => {
+                PendingReason::SecretsUnavailable { key_file: String::new() }
             }
             PendingCode::Gated => PendingReason::Gated { have, need, note },
             PendingCode::Parked => {

@@ -88,6 +88,9 @@ pub fn node_status(node: &Node) -> String {
 
 /// The condition that keeps new tasks from a node or from some of its GPUs.
 pub fn node_condition(node: &Node) -> Option<String> {
+    if let Some(claim) = node.pending_registration.as_ref().filter(|claim| !claim.approved) {
+        return Some(format!("registration from {} awaits approval", claim.address));
+    }
     match (node.draining, node.reachable, cordoned_gpus(node).as_slice()) {
         (true, ..) => Some("draining".to_owned()),
         (false, false, _) if node.status == NodeStatus::Active => Some("takes no work".to_owned()),

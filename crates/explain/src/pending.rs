@@ -51,6 +51,9 @@ pub fn reason(reason: &PendingReason, now: Stamp) -> String {
             moment(*until, now)
         ),
         PendingReason::BudgetExceeded(budget) => budget_exceeded(budget),
+        PendingReason::SecretsUnavailable { key_file } => format!(
+            "Secrets cannot be decrypted: their key is missing in `{key_file}` of the server. An admin restores the file"
+        ),
         PendingReason::Gated { have: Some(have), need: Some(need), .. } => {
             format!("Waiting for gang: {have}/{need} pods created")
         }

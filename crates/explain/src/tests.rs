@@ -121,6 +121,10 @@ fn a_gang_shows_how_many_tasks_fit() {
         "2/4 tasks of the gang fit now, and an empty cluster is too small",
     );
     check(
+        &WaitReason::Gated(Gate::SecretsSealed("/data/secret-key".to_owned())),
+        "Secrets cannot be decrypted: their key is missing in `/data/secret-key` of the server. An admin restores the file",
+    );
+    check(
         &WaitReason::Gated(Gate::PodsMissing { have: 3, need: 4 }),
         "Waiting for gang: 3/4 pods created",
     );

@@ -79,6 +79,9 @@ pub fn pending_reason(
         WaitReason::Gated(Gate::PodsMissing { have, need }) => {
             PendingReason::Gated { have: Some(*have), need: Some(*need), note: None }
         }
+        WaitReason::Gated(Gate::SecretsSealed(key_file)) => {
+            PendingReason::SecretsUnavailable { key_file: key_file.clone() }
+        }
         WaitReason::Gated(Gate::Paused(note)) => {
             PendingReason::Gated { have: None, need: None, note: Some(note.clone()) }
         }

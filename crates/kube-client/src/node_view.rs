@@ -130,6 +130,7 @@ impl Seen {
             draining_gpus: Vec::new(),
             reachable: self.is_ready(),
             lease_ms: None,
+            pending_registration: None,
             api_key: None,
             spec,
         }

@@ -97,7 +97,8 @@ impl Directory {
     pub fn credential(&self, hash: &str, now: Stamp) -> Option<&CredentialRow> {
         let found = self.credentials.get(self.by_hash.get(hash)?)?;
         let ended = found.expires_at.is_some_and(|end| end <= now);
-        (found.revoked_at.is_none() && !ended).then_some(found)
+        let spent = found.uses_left == Some(0);
+        (found.revoked_at.is_none() && !ended && !spent).then_some(found)
     }
 
     /// Returns true if this session of the user is valid at `now`.

@@ -2,19 +2,21 @@
 //!
 //! The server calls `POST {api_endpoint}/jobs/` and `DELETE {api_endpoint}/jobs/{id}`; the agent reports with
 //! `POST /gpu-workers/jobs/{id}/status`. A registration names the endpoint. The server only calls the address that the
-//! registration came from, or one that its operator allows: otherwise a registration token could direct it anywhere.
+//! registration came from, or one that its operator allows (`endpoint.rs`).
 //!
 //! The original worker answers nothing while a container runs, and knows none of its jobs after a restart. A probe
 //! therefore tells an agent that does not answer from a port that accepts no connections, and the server asks an agent
 //! that answers for its jobs with `GET {api_endpoint}/jobs/{id}`.
 
-mod address;
+mod endpoint;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +26,7 @@ use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::link::{Ended, Message, Report, Stop, TaskKey, TaskUpdate};
 
 use crate::core::{AgentMessage, Core, JobAnswer, PushNode, PushReach};
-use address::{below, permitted_url};
+use endpoint::{Endpoint, EndpointProblem, permitted};
 
 /// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,16 +39,30 @@ const PROBE_TIMEOUT: Duration = Duration::from_mins(2);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Endpoints without permission that are remembered as reported.
 const MAX_REPORTED: usize = 10_000;
+/// Clients of named endpoints that are kept.
+const MAX_CLIENTS: usize = 1_000;
 
 /// A push endpoint without permission.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ForbiddenEndpoint {
     node: NodeId,
     endpoint: String,
+    problem: EndpointProblem,
 }
 
-/// Nodes with a probe under way.
-type Probing = Arc<Mutex<BTreeSet<NodeId>>>;
+/// Calls to all push agents. Cheap to clone.
+#[derive(Clone)]
+struct Pusher {
+    core: Core,
+    clients: Arc<Clients>,
+    reported: Arc<Mutex<BTreeSet<ForbiddenEndpoint>>>,
+    /// Nodes with a probe under way.
+    probing: Arc<Mutex<BTreeSet<NodeId>>>,
+}
+
+/// HTTP clients. A client of a named endpoint connects to the checked address and does not resolve the name again.
+#[derive(Default)]
+struct Clients(Mutex<FxHashMap<(String, SocketAddr), reqwest::Client>>);
 
 /// Client of the agent of one node.
 #[derive(Clone)]
@@ -63,90 +79,132 @@ pub async fn run(
     mut messages: mpsc::UnboundedReceiver<AgentMessage>,
     stop: CancellationToken,
 ) {
-    let Ok(http) = http_client() else {
-        tracing::error!("Cannot create an HTTP client; push agents get no work");
-        return;
-    };
+    let pusher =
+        Pusher { core, clients: Arc::default(), reported: Arc::default(), probing: Arc::default() };
     let mut probes = tokio::time::interval(PROBE_INTERVAL);
-    let mut reported = BTreeSet::new();
-    let probing = Probing::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = probes.tick() => probe_all(&core, &http, &probing, &mut reported),
+            _ = probes.tick() => pusher.probe_all(),
             message = messages.recv() => {
                 let Some(message) = message else { return };
-                deliver(&core, &http, message);
+                pusher.deliver(message);
             }
         }
     }
 }
 
-fn http_client() -> Result<reqwest::Client, reqwest::Error> {
+impl Clients {
+    fn of(&self, endpoint: &Endpoint) -> Result<reqwest::Client, reqwest::Error> {
+        let host = endpoint.url.host_str().unwrap_or_default().to_owned();
+        let key = (host, endpoint.address);
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&key) {
+            return Ok(client.clone());
+        }
+        let client = http_client(endpoint)?;
+        if clients.len() >= MAX_CLIENTS {
+            clients.clear();
+        }
+        clients.insert(key, client.clone());
+        Ok(client)
+    }
+}
+
+fn http_client(endpoint: &Endpoint) -> Result<reqwest::Client, reqwest::Error> {
     agentaflow_api::client::install_crypto();
-    reqwest::Client::builder()
+    let mut builder = reqwest::Client::builder()
         .timeout(CALL_TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
         // An idle connection that the agent closes at the same moment would look like a failed call.
         .pool_max_idle_per_host(0)
         // A redirect would lead away from the address that was checked.
         .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .build()
+        .no_proxy();
+    if let Some(name) = endpoint.url.domain() {
+        builder = builder.resolve(name, endpoint.address);
+    }
+    if endpoint.url.scheme() == "http" {
+        // Plain HTTP needs no system certificates, which take time and memory to read.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build()
 }
 
-/// Probes every push endpoint. An endpoint without permission is reported once.
-fn probe_all(
-    core: &Core,
-    http: &reqwest::Client,
-    probing: &Probing,
-    reported: &mut BTreeSet<ForbiddenEndpoint>,
-) {
-    let nodes_probing = || probing.lock().unwrap_or_else(PoisonError::into_inner);
-    for push in core.push_nodes() {
-        let node = push.id;
-        match PushClient::new(core, http, &push) {
-            Ok(_) if !nodes_probing().insert(node) => {}
-            Ok(client) => {
-                let probing = probing.clone();
-                tokio::spawn(async move {
-                    client.probe().await;
-                    probing.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
-                });
+impl Pusher {
+    /// Probes every push endpoint that no probe is waiting for.
+    fn probe_all(&self) {
+        for push in self.core.push_nodes() {
+            let node = push.id;
+            if !self.nodes_probing().insert(node) {
+                continue;
             }
-            Err(reason) => {
-                let forbidden = ForbiddenEndpoint { node, endpoint: push.endpoint };
-                if reported.len() < MAX_REPORTED && reported.insert(forbidden) {
-                    tracing::warn!(%node, %reason, "Push endpoint is not permitted");
-                    core.record_push_refused(node, &reason);
+            let pusher = self.clone();
+            tokio::spawn(async move {
+                if let Some(client) = pusher.client(push).await {
+                    client.probe().await;
                 }
-                core.record_probe(node, PushReach::Unreachable);
+                pusher.nodes_probing().remove(&node);
+            });
+        }
+    }
+
+    fn nodes_probing(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
+        self.probing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deliver(&self, message: AgentMessage) {
+        let AgentMessage { node, message } = message;
+        let mut nodes = self.core.push_nodes().into_iter();
+        let Some(push) = nodes.find(|push| push.id == node) else { return };
+        let pusher = self.clone();
+        tokio::spawn(async move {
+            let Some(client) = pusher.client(push).await else { return };
+            match message {
+                Message::Assign(assignment) => client.start(assignment.key).await,
+                Message::Stop(stop) => client.stop(&stop).await,
+                // The probe repeats unconfirmed messages.
+                Message::Sync { .. } => {}
+            }
+        });
+    }
+
+    /// Client of a permitted endpoint. An endpoint without permission counts as unreachable and is reported once.
+    async fn client(&self, push: PushNode) -> Option<PushClient> {
+        let node = push.id;
+        let allow = &self.core.settings().push_allow;
+        let checked = permitted(&push.endpoint, push.peer.as_deref(), allow).await;
+        let endpoint = match checked {
+            Ok(endpoint) => endpoint,
+            Err(problem) => {
+                self.report(ForbiddenEndpoint { node, endpoint: push.endpoint, problem });
+                self.core.record_probe(node, PushReach::Unreachable);
+                return None;
+            }
+        };
+        match self.clients.of(&endpoint) {
+            Ok(http) => {
+                Some(PushClient { core: self.core.clone(), http, node, base: endpoint.url })
+            }
+            Err(error) => {
+                tracing::error!(%error, %node, "Cannot create an HTTP client for a push endpoint");
+                None
             }
         }
     }
-}
 
-fn deliver(core: &Core, http: &reqwest::Client, message: AgentMessage) {
-    let AgentMessage { node, message } = message;
-    let Some(push) = core.push_nodes().into_iter().find(|push| push.id == node) else { return };
-    let Ok(client) = PushClient::new(core, http, &push) else { return };
-    tokio::spawn(async move {
-        match message {
-            Message::Assign(assignment) => client.start(assignment.key).await,
-            Message::Stop(stop) => client.stop(&stop).await,
-            // The probe repeats unconfirmed messages.
-            Message::Sync { .. } => {}
+    fn report(&self, forbidden: ForbiddenEndpoint) {
+        let (node, reason) = (forbidden.node, forbidden.problem.to_string());
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() < MAX_REPORTED && reported.insert(forbidden) {
+            drop(reported);
+            tracing::warn!(%node, %reason, "Push endpoint is not permitted");
+            self.core.record_push_refused(node, &reason);
         }
-    });
+    }
 }
 
 impl PushClient {
-    fn new(core: &Core, http: &reqwest::Client, push: &PushNode) -> Result<Self, String> {
-        let base =
-            permitted_url(&push.endpoint, push.peer.as_deref(), &core.settings().push_allow)?;
-        Ok(Self { core: core.clone(), http: http.clone(), node: push.id, base })
-    }
-
     /// Records if the agent answers, repeats unconfirmed messages (a call that failed, or that a killed server did not
     /// make), and asks for the jobs that the agent should have.
     async fn probe(&self) {
@@ -268,4 +326,51 @@ fn reach_after(error: &reqwest::Error) -> PushReach {
         cause = inner.source();
     }
     PushReach::Unreachable
+}
+
+fn below(base: &Url, path: &str) -> Option<Url> {
+    let mut base = base.clone();
+    base.set_query(None);
+    base.set_fragment(None);
+    if !base.path().ends_with('/') {
+        base.set_path(&format!("{}/", base.path()));
+    }
+    base.join(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A played agent that answers one request and returns its first line.
+    async fn answer_once(listener: tokio::net::TcpListener, head: &'static str) -> String {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 1024];
+        let read = stream.read(&mut bytes).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_call_connects_to_the_checked_address_and_follows_no_redirect() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // No resolver knows this name.
+        let url: Url = format!("http://worker.invalid:{}/agent", address.port()).parse().unwrap();
+        let http = Clients::default().of(&Endpoint { url: url.clone(), address }).unwrap();
+        let moved =
+            "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n";
+        let agent = tokio::spawn(answer_once(listener, moved));
+        let answer = http.get(below(&url, "health").unwrap()).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 302);
+        assert_eq!(agent.await.unwrap(), "GET /agent/health HTTP/1.1");
+    }
+
+    #[test]
+    fn paths_are_added_below_the_endpoint() {
+        let base: Url = "http://h:1/agent?x=1".parse().unwrap();
+        assert_eq!(below(&base, "jobs/").unwrap().as_str(), "http://h:1/agent/jobs/");
+    }
 }

@@ -181,6 +181,8 @@ impl Key {
 pub struct Keyring {
     path: PathBuf,
     keys: RwLock<Vec<Key>>,
+    /// The file was missing and is new.
+    created: bool,
 }
 
 impl fmt::Debug for Keyring {
@@ -190,10 +192,21 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
+    /// The key file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// True if the file was missing. On a server with data its secrets cannot be decrypted then.
+    pub fn is_new(&self) -> bool {
+        self.created
+    }
+
     /// Reads a key file; creates one with one key if missing.
     pub fn load(path: &Path) -> Result<Self, SecretError> {
         let mut keys = read_keys(path)?;
-        if keys.is_none() {
+        let created = keys.is_none();
+        if created {
             create_secret_file(path, text_of(&[Key::random()?]).as_bytes())?;
             // Another server may have written it first.
             keys = read_keys(path)?;
@@ -202,7 +215,7 @@ impl Keyring {
         if keys.is_empty() {
             return Err(SecretError::NotAKey { path: path.to_owned(), line: 1 });
         }
-        Ok(Self { path: path.to_owned(), keys: RwLock::new(keys) })
+        Ok(Self { path: path.to_owned(), keys: RwLock::new(keys), created })
     }
 
     /// Seals a secret for one purpose, such as `job:17`; it cannot be opened for another.

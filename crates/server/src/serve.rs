@@ -135,8 +135,10 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let store = store::open(&settings).await?;
     let secrets = Arc::new(Keyring::load(&data.join("secret-key"))?);
     let jwt = JwtKeys::new(&bootstrap::jwt_key(&data)?);
-    let (core, to_push) = Core::start(settings.clone(), store, secrets).await?;
-    let first = bootstrap::first_keys(&core, &data).await?;
+    let (core, to_push) = Core::start(settings.clone(), store, secrets.clone()).await?;
+    // Without its files the server may have the wrong data directory: keys of the right one stay valid.
+    let lost_key = secrets.is_new() && core.directory(|directory| !directory.users.is_empty());
+    let first = bootstrap::first_keys(&core, &data, !lost_key).await?;
     let link = bootstrap::browser_code(&core, first.admin).await.map_err(StartError::Bootstrap)?;
     let logs = Arc::new(LogStore::new(data.join("logs")));
     set_aside_unknown_logs(&logs, &core);
@@ -167,7 +169,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
         admin_token: first.admin_token,
         registration_token: first.registration_token,
         browser_link: Secret(format!("{url}/auth/link?code={}", link.expose())),
-        warnings: warnings(addr, fingerprint.is_some()),
+        warnings: warnings(addr, fingerprint.is_some(), lost_key.then(|| secrets.path())),
         fingerprint,
         stopping,
         server,
@@ -208,7 +210,11 @@ fn prepare(path: &Path) -> Result<(), StartError> {
 fn certificates(settings: &Settings) -> Result<Option<Arc<Certificates>>, TlsError> {
     let Some(tls) = &settings.tls else { return Ok(None) };
     let names = names(settings);
-    Certificates::load(tls, &settings.data_dir, names).map(|loaded| Some(Arc::new(loaded)))
+    let loaded = Certificates::load(tls, &settings.data_dir, names)?;
+    if let Some(expires) = loaded.expires() {
+        tracing::info!("certificate valid until {}", expires.strftime("%Y-%m-%d"));
+    }
+    Ok(Some(Arc::new(loaded)))
 }
 
 /// Names and addresses of this server for its own certificate.
@@ -235,14 +241,18 @@ fn local_url(addr: SocketAddr, tls: bool) -> String {
     format!("{scheme}://{}", SocketAddr::new(ip, addr.port()))
 }
 
-fn warnings(addr: SocketAddr, tls: bool) -> Vec<String> {
-    if tls || addr.ip().is_loopback() {
-        return Vec::new();
-    }
-    vec![format!(
+fn warnings(addr: SocketAddr, tls: bool, lost_key: Option<&Path>) -> Vec<String> {
+    let lost_key = lost_key.map(|path| {
+        format!(
+            "the key file {} was missing: jobs with secrets stay pending until it is restored; no token was revoked",
+            path.display()
+        )
+    });
+    let plain = (!tls && !addr.ip().is_loopback()).then(|| format!(
         "--insecure: other machines can reach {addr}, and nothing is encrypted, tokens included; use --tls-self-signed, or \
          a proxy with TLS"
-    )]
+    ));
+    lost_key.into_iter().chain(plain).collect()
 }
 
 #[cfg(test)]

@@ -95,5 +95,10 @@ fn show() -> Result<()> {
         };
     let token = if target.token.is_some() { " with a token" } else { " without a token" };
     let token = if target.kubernetes.is_some() { "" } else { token };
-    output::print(&format!("{}{token} ({origin})\n", target.description()))
+    let trust = match (&target.server_fingerprint, &target.ca_cert) {
+        (Some(pin), _) => format!(", fingerprint {pin}"),
+        (None, Some(file)) => format!(", authority {}", file.display()),
+        (None, None) => String::new(),
+    };
+    output::print(&format!("{}{token}{trust} ({origin})\n", target.description()))
 }

@@ -116,6 +116,7 @@ async fn create_key(client: &Client, user: &str, password: Secret) -> Result<Sec
     let new = ApiKeyCreate {
         name: format!("command line, {}", Stamp::now()),
         expires_in_days: Some(365),
+        ..ApiKeyCreate::default()
     };
     let key: ApiKey = client.post("/auth/api-keys").body(&new).json().await?;
     key.key.context("the server did not return the new key")

@@ -20,6 +20,7 @@ mod lint;
 mod login;
 mod logs;
 mod monitor;
+mod node;
 mod openapi;
 mod queue;
 mod run;
@@ -77,6 +78,7 @@ pub(crate) enum Command {
     Cordon(fleet::CordonArgs),
     Uncordon(fleet::UncordonArgs),
     Drain(fleet::DrainArgs),
+    Node(node::Args),
     User(user::Args),
     Token(token::Args),
     // Contexts.
@@ -140,6 +142,7 @@ impl Command {
             Self::Cordon(args) => fleet::cordon(&args),
             Self::Uncordon(args) => fleet::uncordon(&args),
             Self::Drain(args) => fleet::drain(&args),
+            Self::Node(args) => node::run(&args),
             Self::User(args) => user::run(&args),
             Self::Token(args) => token::run(&args),
             Self::Login(args) => login::run(&args),

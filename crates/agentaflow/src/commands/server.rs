@@ -56,7 +56,8 @@ pub(crate) struct Args {
     /// Public host name of the server; repeatable
     #[arg(long, value_name = "NAME")]
     public_host: Vec<String>,
-    /// Host that agents may use as push endpoint besides their own address; repeatable
+    /// Host that agents may use as push endpoint besides their own address; a loopback or link-local address always
+    /// needs it; repeatable
     #[arg(long, value_name = "HOST")]
     push_allow: Vec<String>,
     /// Proxy whose X-Forwarded-For and Forwarded headers name the client, as an address or network; repeatable

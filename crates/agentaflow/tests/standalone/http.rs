@@ -35,6 +35,7 @@ impl<T: io::Read + io::Write> Stream for T {}
 pub(crate) struct Connection {
     stream: BufReader<Box<dyn Stream>>,
     token: Option<String>,
+    header: String,
 }
 
 impl Connection {
@@ -46,7 +47,15 @@ impl Connection {
     }
 
     pub(crate) fn over(stream: Box<dyn Stream>, token: Option<&str>) -> Self {
-        Self { stream: BufReader::new(stream), token: token.map(String::from) }
+        let token = token.map(String::from);
+        Self { stream: BufReader::new(stream), token, header: String::new() }
+    }
+
+    /// Adds a header to every request.
+    #[allow(dead_code, reason = "not all test programs need it")]
+    pub(crate) fn with_header(mut self, header: impl Into<String>) -> Self {
+        self.header = header.into() + "\r\n";
+        self
     }
 
     pub(crate) fn call(
@@ -59,9 +68,10 @@ impl Connection {
         let token = self.token.as_ref();
         let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{}Content-Type: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{}{}Content-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n{body}",
             bearer.unwrap_or_default(),
+            self.header,
             body.len()
         );
         self.stream.get_mut().write_all(request.as_bytes())?;

@@ -8,6 +8,7 @@ mod documents;
 mod harness;
 mod http;
 mod image;
+mod key_file;
 mod losses;
 mod original;
 mod original_worker;
@@ -17,5 +18,6 @@ mod procs;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod pty;
 mod push;
+mod registration;
 mod tls;
 mod up;

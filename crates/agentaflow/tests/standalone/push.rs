@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, SOON};
+use crate::harness::{Cluster, SOON, eventually};
 
 /// Request of the server: method, path and body.
 type Asked = (String, String, Value);
@@ -82,7 +82,7 @@ fn register(cluster: &Cluster, endpoint: &str) -> Value {
 
 #[test]
 fn a_push_agent_gets_a_job_and_reports_it_with_the_token() {
-    let cluster = Cluster::server(&[]);
+    let cluster = Cluster::server(&["--push-allow", "127.0.0.1"]);
     let (port, asked) = push_agent("127.0.0.1");
     register(&cluster, &format!("http://127.0.0.1:{port}"));
     cluster.wait_for_nodes(1);
@@ -117,7 +117,7 @@ fn a_push_agent_gets_a_job_and_reports_it_with_the_token() {
 
 #[test]
 fn a_cancelled_job_is_cancelled_at_its_push_agent() {
-    let cluster = Cluster::server(&[]);
+    let cluster = Cluster::server(&["--push-allow", "127.0.0.1"]);
     let (port, asked) = push_agent("127.0.0.1");
     register(&cluster, &format!("http://127.0.0.1:{port}"));
     cluster.wait_for_nodes(1);
@@ -132,7 +132,7 @@ fn a_cancelled_job_is_cancelled_at_its_push_agent() {
 
 #[test]
 fn an_unsupported_job_is_not_pushed() {
-    let cluster = Cluster::server(&[]);
+    let cluster = Cluster::server(&["--push-allow", "127.0.0.1"]);
     let (port, asked) = push_agent("127.0.0.1");
     register(&cluster, &format!("http://127.0.0.1:{port}"));
     cluster.wait_for_nodes(1);
@@ -140,6 +140,20 @@ fn an_unsupported_job_is_not_pushed() {
     let id = cluster.post("/gpu-workers/jobs/", &job).ok()["id"].as_i64().unwrap();
     assert!(asked.recv_timeout(Duration::from_secs(2)).is_err(), "it was pushed");
     assert_eq!(cluster.job(id)["status"], "pending");
+}
+
+#[test]
+fn a_worker_on_the_host_of_the_server_is_called_only_if_allowed() {
+    let cluster = Cluster::server(&["--push-allow", "localhost"]);
+    for host in ["127.0.0.1", "localhost"] {
+        let (port, asked) = push_agent("127.0.0.1");
+        register(&cluster, &format!("http://{host}:{port}"));
+        let id = cluster.post("/gpu-workers/jobs/", &json!({"docker_image": "busybox"})).ok();
+        assert!(asked.recv_timeout(Duration::from_secs(2)).is_err(), "{host}: {id:#}");
+    }
+    eventually("the server logs the remedy", SOON, || {
+        cluster.server.output().contains("--push-allow 127.0.0.1").then_some(())
+    });
 }
 
 #[test]

@@ -207,11 +207,17 @@ fn replaced_files_serve_new_connections_and_close_no_old_one() {
     authority.issue(&certificate, &key);
     let text = |path: &Path| path.display().to_string();
     let (certificate_text, key_text) = (text(&certificate), text(&key));
-    let cluster = Cluster::server(&["--tls-cert", &certificate_text, "--tls-key", &key_text]);
+    let mut cluster = Cluster::server(&["--tls-cert", &certificate_text, "--tls-key", &key_text]);
     assert_eq!(token_login(&cluster, &[]).code, Some(2), "a private authority is not trusted");
     let login = token_login(&cluster, &["--ca-cert", &text(&ca)]);
     assert_eq!(login.code, Some(0), "{}", login.err);
-    assert_eq!(run(&cluster, &["get", "nodes"]).code, Some(0));
+    let url = cluster.url();
+    cluster.agent_at("private", &url, &["--ca-cert", &text(&ca)]);
+    eventually("the agent trusts the authority", SOON, || {
+        let listed = run(&cluster, &["get", "nodes", "-o", "json"]);
+        listed.out.contains("\"reachable\": true").then_some(())
+    });
+    assert!(!cluster.path("agent-private/server-fingerprint.json").exists());
 
     let mut old = https(cluster.port, &ca, Some(&cluster.token())).unwrap();
     assert_eq!(old.call("GET", "/auth/me", None).unwrap().status, 200);

@@ -107,6 +107,8 @@ pub enum Gate {
     Budget(String),
     /// The driver has not seen all pods of the gang yet.
     PodsMissing { have: u32, need: u32 },
+    /// The driver cannot open the secrets of the workload; the text names their key file.
+    SecretsSealed(String),
     /// A user or another system suspended the workload.
     Paused(String),
 }

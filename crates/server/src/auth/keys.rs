@@ -15,7 +15,6 @@ use crate::store::{Change, CredentialKind, CredentialRow};
 const MOST: usize = 100;
 /// Time for which lists still show a revoked key.
 const SHOWN_AFTER: i64 = 30 * 24 * 3600 * 1000;
-const DAY: i64 = 24 * 3600 * 1000;
 
 /// Specification of a new key.
 #[derive(Clone, Debug)]
@@ -25,8 +24,10 @@ pub struct NewKey {
     /// Owner of the key.
     pub user: UserId,
     pub name: String,
-    /// Days until expiry; none means never.
-    pub days: Option<u32>,
+    /// Seconds until expiry; none means never.
+    pub seconds: Option<u64>,
+    /// Node registrations of a registration token; none means unlimited.
+    pub uses: Option<u32>,
     /// Revoke older keys of the same kind and name of the user.
     pub replace: bool,
 }
@@ -56,13 +57,19 @@ pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, ApiError> {
             id: ids.0.credential,
             user_id: Some(new.user),
             created_at: now,
-            expires_at: new.days.map(|days| Stamp(now.0.saturating_add(i64::from(days) * DAY))),
+            expires_at: new.seconds.map(|seconds| expiry(now, seconds)),
+            uses_left: new.uses,
             ..minted.row
         };
         let shown = show_key(&row, Some(minted.secret));
         changes.push(Change::Credential(Box::new(row)));
         Ok((changes, shown))
     }))
+}
+
+fn expiry(now: Stamp, seconds: u64) -> Stamp {
+    let ms = i64::try_from(seconds.saturating_mul(1000)).unwrap_or(i64::MAX);
+    Stamp(now.0.saturating_add(ms))
 }
 
 /// Revokes a key. `owner` restricts the call to keys of that user.
@@ -120,6 +127,7 @@ pub fn show_key(row: &CredentialRow, key: Option<Secret>) -> ApiKey {
         expires_at: row.expires_at,
         last_used_at: row.last_used_at,
         revoked: row.revoked_at.is_some(),
+        uses_left: row.uses_left,
         key,
     }
 }

@@ -14,6 +14,7 @@ use super::job::workload::grace_ms;
 use super::node::{gpu_id, instances, price};
 use super::pricing;
 use super::state::State;
+use crate::secrets::SecretError;
 use crate::store::{JobRow, TaskAssignment};
 
 /// First of 1,000 ports at which the tasks of a gang meet.
@@ -22,7 +23,7 @@ const MASTER_PORT: u16 = 29_500;
 /// Secrets of a job, opened.
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
-struct JobSecrets {
+pub(super) struct JobSecrets {
     password: Option<Secret>,
     env: BTreeMap<String, Secret>,
 }
@@ -108,7 +109,15 @@ impl State {
             estimated_duration_seconds: _,
             preemptible: _,
         } = spec;
-        let JobSecrets { password, env: secret_env } = self.open_secrets(job);
+        let JobSecrets { password, env: secret_env } = match self.open_secrets(job) {
+            Ok(secrets) => secrets,
+            // The agent received the secrets with the start of the task.
+            Err(_) if assigned.state != TaskState::Scheduled => JobSecrets::default(),
+            Err(error) => {
+                tracing::error!(job = %job.id, %error, "Cannot decrypt the secrets of an assigned job; it is not sent");
+                return None;
+            }
+        };
         let mut env: BTreeMap<String, Secret> =
             plain_env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
         env.extend(secret_env);
@@ -170,15 +179,10 @@ impl State {
         address.unwrap_or_else(|| "127.0.0.1".to_owned())
     }
 
-    fn open_secrets(&self, job: &JobRow) -> JobSecrets {
-        let Some(sealed) = &job.state.sealed else { return JobSecrets::default() };
-        match self.secrets.open(&format!("job:{}", job.id), sealed) {
-            Ok(plain) => serde_json::from_slice(&plain).unwrap_or_default(),
-            Err(error) => {
-                tracing::error!(job = %job.id, %error, "Cannot open the secrets of a job; it starts without them");
-                JobSecrets::default()
-            }
-        }
+    pub(super) fn open_secrets(&self, job: &JobRow) -> Result<JobSecrets, SecretError> {
+        let Some(sealed) = &job.state.sealed else { return Ok(JobSecrets::default()) };
+        let plain = self.secrets.open(&format!("job:{}", job.id), sealed)?;
+        serde_json::from_slice(&plain).map_err(|_| SecretError::Broken)
     }
 
     /// Seals every secret with the current key. Returns the number of jobs that had an older one.

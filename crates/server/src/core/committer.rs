@@ -178,6 +178,7 @@ impl Inner {
         if chores.tick.is_due() {
             state.find_lost_nodes();
             state.stop_overdue_pushes();
+            state.release_sealed_jobs();
             for node in self.outboxes.stopped_polling() {
                 state.connect_node(node, Contact::StreamClosed);
             }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::Event;
-use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
+use agentaflow_api::ids::{AgentId, CredentialId, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::link::Framed;
 use agentaflow_api::queue::{Queue, QueueSpec};
 use agentaflow_api::units::Stamp;
@@ -48,6 +48,15 @@ pub enum Worker {
     Agent { agent: AgentId, node: NodeId },
     /// With a registration token.
     Token,
+}
+
+/// Credential of a caller that registers a node or agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registrant {
+    /// A registration token; with its number if its uses are limited.
+    Token { limited: Option<CredentialId> },
+    /// The current key of this node or of its agent.
+    Key(NodeId),
 }
 
 /// A node as callers name it.

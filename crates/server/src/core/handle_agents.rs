@@ -13,7 +13,8 @@ use agentaflow_api::ids::{AgentId, JobId, NodeId};
 use agentaflow_api::job::{Job, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, TaskKey};
 
-use super::handle::{Core, StreamItem, Worker};
+use super::claims::is_address_of;
+use super::handle::{Core, Registrant, StreamItem, Worker};
 use super::job_view::show_agent;
 use super::node::{Contact, JobAnswer, PushReach};
 use super::push_agents::{PushNode, PushWork};
@@ -27,11 +28,13 @@ impl Core {
     pub async fn register_agent(
         &self,
         agent: AgentRegistration,
-        _peer: IpAddr,
+        peer: IpAddr,
+        registrant: Registrant,
     ) -> Result<Agent, ApiError> {
         let (row, agent, key, previous) = self
             .change(|state| {
                 let previous = state.nodes.agent_named(&agent.agent_id).map(|row| row.node_id);
+                state.check_agent_registrant(&agent, peer, registrant)?;
                 let registered = state.register_agent(agent)?;
                 let row = state.nodes.agent(registered.id).cloned().unwrap_or_default();
                 let agent = shown(state, &row);
@@ -72,10 +75,11 @@ impl Core {
         job: JobId,
         update: JobStatusUpdate,
         from: Worker,
+        peer: IpAddr,
     ) -> Result<Job, ApiError> {
         let live = self.inner.lock().jobs.get_unsaved(job).cloned();
         let row = self.row_or_stored(job, live).await?;
-        let node = self.reporting_node(&row, &from)?;
+        let node = self.reporting_node(&row, &from, peer)?;
         let status = update.status.unwrap_or_default();
         let present = row.state.status;
         if present.is_final() {
@@ -116,10 +120,11 @@ impl Core {
         &self,
         job: JobId,
         from: &Worker,
+        peer: IpAddr,
     ) -> Result<Option<TaskKey>, ApiError> {
         let live = self.inner.lock().jobs.get_unsaved(job).cloned();
         let row = self.row_or_stored(job, live).await?;
-        let node = self.reporting_node(&row, from)?;
+        let node = self.reporting_node(&row, from, peer)?;
         if row.state.status.is_final() || row.state.status == JobStatus::Pending {
             return Ok(None);
         }
@@ -129,7 +134,12 @@ impl Core {
 
     /// Node for which a worker reports the status of a job. A registration token suffices for a push node, whose agent
     /// has no key; the node is then none.
-    fn reporting_node(&self, row: &JobRow, from: &Worker) -> Result<Option<NodeId>, ApiError> {
+    fn reporting_node(
+        &self,
+        row: &JobRow,
+        from: &Worker,
+        peer: IpAddr,
+    ) -> Result<Option<NodeId>, ApiError> {
         let tasks = &row.state.tasks;
         match from {
             Worker::Node(node) | Worker::Agent { node, .. } => {
@@ -148,15 +158,22 @@ impl Core {
                     let node = self.inner.published.node_view(id);
                     node.is_none_or(|node| node.node().spec.api_endpoint.is_some())
                 };
-                if tasks.iter().any(|task| is_push(task.node)) {
+                let may = |node: NodeId| is_push(node) && self.registered_from(node, peer);
+                if tasks.iter().any(|task| may(task.node)) {
                     return Ok(None);
                 }
                 Err(ApiError::forbidden(
-                    "a registration token may report the status of jobs on push nodes only; use the key \
-                     from the node's registration",
+                    "a registration token may report the status of jobs on push nodes that registered from this \
+                     address only; use the key from the node's registration",
                 ))
             }
         }
+    }
+
+    /// Returns true if a registration token from this address may act for the node.
+    pub fn registered_from(&self, node: NodeId, peer: IpAddr) -> bool {
+        let state = self.inner.lock();
+        state.nodes.get(node).is_none_or(|node| is_address_of(node.row(), peer))
     }
 
     /// Applies updates of tasks from one agent. The caller stores their logs.

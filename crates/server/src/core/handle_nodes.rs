@@ -9,7 +9,8 @@ use agentaflow_api::ids::NodeId;
 use agentaflow_api::node::{GpuInstance, Heartbeat, Node, NodeRegistration, NodeUpdate};
 use agentaflow_engine::{GpuHealth, GpuView};
 
-use super::handle::{Core, NodeRef};
+use super::claims::approval_required;
+use super::handle::{Core, NodeRef, Registrant};
 use super::node::LiveNode;
 use crate::api_error::ApiError;
 
@@ -62,10 +63,27 @@ impl Core {
         &self,
         node: NodeRegistration,
         peer: IpAddr,
+        registrant: Registrant,
     ) -> Result<Node, ApiError> {
-        let registered = self.change(|state| state.register_node(node, peer)).await?;
+        let name = node.node_name.clone();
+        let registered = self.change(|state| state.register_node(node, peer, registrant)).await?;
+        let registered = registered.ok_or_else(|| approval_required(&name, peer))?;
         let node = self.node(&NodeRef::Number(registered.id))?;
         Ok(Node { api_key: Some(registered.key), ..node })
+    }
+
+    /// Approves the pending registration of a node, from `address` if given.
+    pub async fn approve_node(
+        &self,
+        node: &NodeRef,
+        address: Option<String>,
+    ) -> Result<Node, ApiError> {
+        self.change(|state| {
+            let id = state.nodes.find(node)?;
+            state.approve_claim(id, address.as_deref())
+        })
+        .await?;
+        self.node(node)
     }
 
     /// Changes a node on behalf of an admin.

@@ -12,6 +12,7 @@
 mod admin;
 mod assignment;
 mod budgets;
+mod claims;
 mod clock;
 mod committer;
 mod engine_link;
@@ -36,13 +37,16 @@ mod push_agents;
 mod queue_table;
 mod registration;
 mod restore;
+mod sealed;
 mod state;
 mod stop;
 mod submit;
 mod task_updates;
 
 pub use clock::WallClock;
-pub use handle::{Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, StreamItem, Worker};
+pub use handle::{
+    Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, Registrant, StreamItem, Worker,
+};
 pub use journal::AgentMessage;
 pub use ledger::AccountSummary;
 pub(crate) use node::{JobAnswer, PushReach};

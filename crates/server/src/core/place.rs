@@ -99,6 +99,9 @@ impl State {
             self.engine.apply(Event::Requeued(workload.clone()));
             return;
         };
+        if self.hold_sealed_job(id) {
+            return;
+        }
         let (incarnation, now) = (self.incarnation, self.now());
         self.jobs.update(id, |state| state.begin_attempt(tasks, incarnation, now));
         self.announce_placement(id);

@@ -11,6 +11,8 @@ use agentaflow_api::node::{NodeRegistration, NodeSpec, PriceSource};
 use agentaflow_api::units::{Dollars, Secret};
 use agentaflow_engine::{MicroDollars, Price};
 
+use super::claims::Claim;
+use super::handle::Registrant;
 use super::node::{Contact, LiveNode, engine_node};
 use super::state::State;
 use crate::api_error::ApiError;
@@ -31,12 +33,13 @@ struct CompletedSpec {
 }
 
 impl State {
-    /// Registers a node. The same `node_id` or `node_name` updates the known node.
+    /// Registers a node. The same `node_id` or `node_name` updates the known node. None if an admin must approve that.
     pub(super) fn register_node(
         &mut self,
         registration: NodeRegistration,
         peer: IpAddr,
-    ) -> Result<Registered<NodeId>, ApiError> {
+        registrant: Registrant,
+    ) -> Result<Option<Registered<NodeId>>, ApiError> {
         let name = registration.node_name.clone();
         let same_name = self.nodes.registered_as(&name);
         let known = registration.node_id.as_deref().and_then(|id| self.nodes.named(id));
@@ -47,16 +50,20 @@ impl State {
             return Err(ApiError::conflict(ErrorCode::NameTaken, message));
         }
         let is_new = known.is_none();
+        if self.claim(known.as_ref(), peer, registrant)? == Claim::Pending {
+            return Ok(None);
+        }
         let row = self.node_row(registration, known, peer)?;
         let id = row.id;
         let key = auth::mint(CredentialKind::Node, &row.spec.node_name)?;
+        self.use_token(registrant)?;
         let key = self.activate_worker_key(key, id, None);
         self.journal.write(Change::Node(Box::new(row.clone())));
         self.nodes.insert(row);
         let verb = if is_new { "registered" } else { "registered again" };
         self.node_event(id, EventKind::NodeRegistered, format!("node `{name}` {verb}"));
         self.report_node(id);
-        Ok(Registered { id, key })
+        Ok(Some(Registered { id, key }))
     }
 
     /// Record of a registration. Values that an admin set stay.
@@ -87,7 +94,8 @@ impl State {
         let row = NodeRow {
             spec,
             price_source,
-            peer: Some(peer.to_string()),
+            peer: Some(peer.to_canonical().to_string()),
+            claim: None,
             registered_at: now,
             updated_at: now,
             ..old

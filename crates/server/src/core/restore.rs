@@ -21,6 +21,7 @@ use super::journal::Journal;
 use super::ledger::Ledger;
 use super::node::{LeaseTerms, LiveNode, NodeTable, TaskBooking, TaskRef};
 use super::queue_table::{QueueTable, ROOT, engine_queue};
+use super::sealed::SealedJobs;
 use super::state::State;
 use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::Keyring;
@@ -79,6 +80,7 @@ impl State {
             jobs,
             nodes,
             queues,
+            sealed: SealedJobs::default(),
         };
         state.reseal_secrets();
         if step != 0 {

@@ -19,6 +19,7 @@ use super::ledger::Ledger;
 use super::node::{LiveNode, NodeTable};
 use super::published::{Published, QueueView};
 use super::queue_table::QueueTable;
+use super::sealed::SealedJobs;
 use crate::directory::SharedDirectory;
 use crate::secrets::Keyring;
 use crate::settings::Settings;
@@ -41,6 +42,7 @@ pub(crate) struct State {
     pub(super) ledger: Ledger,
     pub(super) engine: EngineLink,
     pub(super) journal: Journal,
+    pub(super) sealed: SealedJobs,
 }
 
 impl State {

@@ -74,6 +74,7 @@ fn worker_routes() -> OpenApiRouter<App> {
         .routes(routes!(nodes::register))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show, nodes::update, nodes::delete))
+        .routes(routes!(nodes::approve))
         .routes(routes!(nodes::heartbeat))
         .routes(routes!(nodes::stats))
         .routes(routes!(nodes::available))

@@ -41,12 +41,19 @@ pub(super) fn jwt_key(data: &Path) -> Result<Zeroizing<Vec<u8>>, StartError> {
     Ok(Zeroizing::new(kept.as_bytes().to_vec()))
 }
 
-/// Creates the first admin and the keys in files where they are missing or not valid.
-pub(super) async fn first_keys(core: &Core, data: &Path) -> Result<First, StartError> {
+/// Creates the first admin and the keys in files where they are missing or not valid. `replace` revokes the older keys of
+/// these names.
+pub(super) async fn first_keys(
+    core: &Core,
+    data: &Path,
+    replace: bool,
+) -> Result<First, StartError> {
     let admin = core.write(first_admin()).await.map_err(StartError::Bootstrap)?;
-    let admin_token = key_in_file(core, data, CredentialKind::ApiKey, ADMIN_TOKEN, admin).await?;
+    let admin_token =
+        key_in_file(core, data, CredentialKind::ApiKey, ADMIN_TOKEN, (admin, replace)).await?;
     let kind = CredentialKind::Registration;
-    let registration_token = key_in_file(core, data, kind, REGISTRATION_TOKEN, admin).await?;
+    let registration_token =
+        key_in_file(core, data, kind, REGISTRATION_TOKEN, (admin, replace)).await?;
     Ok(First { admin, admin_token, registration_token })
 }
 
@@ -102,14 +109,14 @@ async fn key_in_file(
     data: &Path,
     kind: CredentialKind,
     name: &str,
-    user: UserId,
+    (user, replace): (UserId, bool),
 ) -> Result<Secret, StartError> {
     let path = data.join(name);
     let kept = read_secret_file(&path)?;
     if let Some(kept) = kept.filter(|kept| is_valid(core, kind, kept)) {
         return Ok(Secret(kept.to_string()));
     }
-    let new = NewKey { kind, user, name: name.to_owned(), days: None, replace: true };
+    let new = NewKey { kind, user, name: name.to_owned(), seconds: None, uses: None, replace };
     let made = create_key(new).map_err(StartError::Bootstrap)?;
     let key = core.write(made).await.map_err(StartError::Bootstrap)?.key.unwrap_or_default();
     write_secret_file(&path, format!("{}\n", key.expose()).as_bytes())?;

@@ -51,7 +51,7 @@ const SILENCE_MS: u32 = 30_000;
 
 type Site = NormalizePath<Router>;
 
-/// What a connection needs; cheap to clone.
+/// TLS, proxies and routes of the server. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Entrance {
     /// None for plain HTTP.

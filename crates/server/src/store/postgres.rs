@@ -4,12 +4,13 @@
 //! dies, and an epoch that every start increments and every transaction checks: a server that lost the lock writes
 //! nothing.
 
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions, Postgres};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions, PgSslMode, Postgres};
 use sqlx::{ConnectOptions, Connection, Pool};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -78,11 +79,21 @@ fn options(url: &str) -> Result<PgConnectOptions, Cause> {
     if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Err("the address of a database begins with postgres://".into());
     }
-    let options = PgConnectOptions::from_str(url)?
+    let mut options = PgConnectOptions::from_str(url)?;
+    if !states_ssl_mode(url) && !is_local(&options) {
+        options = options.ssl_mode(PgSslMode::VerifyFull);
+    }
+    let options = options
         .application_name(&application_name())
         .statement_cache_capacity(256)
         // A lost connection of this server blocks the next one only for this time.
-        .options([("idle_in_transaction_session_timeout", "30s"), ("lock_timeout", "20s")])
+        // These override the settings of the address, the role and the database. An acknowledged job must survive a crash
+        // of the database.
+        .options([
+            ("idle_in_transaction_session_timeout", "30s"),
+            ("lock_timeout", "20s"),
+            ("synchronous_commit", "on"),
+        ])
         .disable_statement_logging();
     Ok(options)
 }
@@ -112,6 +123,23 @@ async fn holder(options: &PgConnectOptions) -> Result<String, Cause> {
     let server = name.strip_prefix(APPLICATION).map_or("", str::trim);
     let server = if server.is_empty() { format!("host {address}") } else { server.to_owned() };
     Ok(format!(" ({server}, since {since})"))
+}
+
+/// Returns true if the address or the environment chooses the TLS mode.
+fn states_ssl_mode(url: &str) -> bool {
+    let stated =
+        |url: Url| url.query_pairs().any(|(name, _)| matches!(&*name, "sslmode" | "ssl-mode"));
+    std::env::var_os("PGSSLMODE").is_some() || Url::parse(url).is_ok_and(stated)
+}
+
+/// Returns true for a database on this machine: a socket or a loopback address.
+fn is_local(options: &PgConnectOptions) -> bool {
+    let host = options.get_host();
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    options.get_socket().is_some()
+        || host.starts_with('/')
+        || host == "localhost"
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Cause> {
@@ -287,6 +315,46 @@ mod tests {
         let url = "postgres://ann:s3cret@db.example:5433/jobs?password=s3cret&sslmode=require";
         assert_eq!(shown(url), "postgres://ann@db.example:5433/jobs");
         assert_eq!(shown("s3cret"), "the PostgreSQL database");
+    }
+
+    #[test]
+    fn a_remote_database_is_verified_unless_its_address_says_otherwise() {
+        if std::env::var_os("PGSSLMODE").is_some() {
+            return;
+        }
+        let mode = |address: &str| {
+            format!("{:?}", options(&format!("postgres://{address}")).unwrap().get_ssl_mode())
+        };
+        for remote in ["ann@db.example/jobs", "ann@192.0.2.7/jobs", "ann@[2001:db8::7]:5433/jobs"] {
+            assert_eq!(mode(remote), "VerifyFull", "{remote}");
+        }
+        for local in
+            ["ann@localhost/jobs", "ann@127.0.0.1/jobs", "ann@[::1]/jobs", "ann@%2Frun%2Fpg/jobs"]
+        {
+            assert_eq!(mode(local), "Prefer", "{local}");
+        }
+        assert_eq!(mode("ann@db.example/jobs?sslmode=require"), "Require");
+        assert_eq!(mode("ann@db.example/jobs?ssl-mode=disable"), "Disable");
+    }
+
+    #[test]
+    fn commits_are_synchronous_whatever_the_address_says() {
+        let address = "postgres://ann@localhost/jobs?options=-c%20synchronous_commit%3Doff";
+        let options = options(address).unwrap();
+        let all = options.get_options().unwrap();
+        let last = all.rfind("synchronous_commit=").unwrap();
+        assert!(all[last..].starts_with("synchronous_commit=on"), "{all}");
+    }
+
+    #[tokio::test]
+    #[ignore = "needs PostgreSQL in AGENTAFLOW_TEST_POSTGRES"]
+    async fn postgres_commits_are_synchronous_against_the_settings_of_the_database() {
+        let url = std::env::var("AGENTAFLOW_TEST_POSTGRES").unwrap();
+        let joint = if url.contains('?') { '&' } else { '?' };
+        let url = format!("{url}{joint}options[synchronous_commit]=off");
+        let mut connection = connect(&options(&url).unwrap()).await.unwrap();
+        let shown = connection.fetch(plain("SELECT current_setting('synchronous_commit')")).await;
+        assert_eq!(one(shown.unwrap()).unwrap().text(0).unwrap(), "on");
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_api::ids::{AgentId, CredentialId, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, KubernetesObjects, StopCause};
-use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PriceSource};
+use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PendingRegistration, PriceSource};
 use agentaflow_api::pending::{BudgetShortfall, PendingReason};
 use agentaflow_api::queue::QueueSpec;
 use agentaflow_api::units::{Dollars, Stamp};
@@ -79,6 +79,9 @@ pub struct CredentialRow {
     /// To the minute.
     pub last_used_at: Option<Stamp>,
     pub revoked_at: Option<Stamp>,
+    /// Node registrations left of a registration token; none means unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uses_left: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -100,6 +103,9 @@ pub struct NodeRow {
     pub overrides: NodeOverrides,
     /// Address that the node registered from.
     pub peer: Option<String>,
+    /// Registration from another address, without the key of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claim: Option<PendingRegistration>,
     /// Last registration.
     pub registered_at: Stamp,
     /// First registration.

@@ -74,7 +74,10 @@ async fn a_job_that_the_server_times_is_billed_alike_across_a_step_and_a_restart
             rig.job(id).await
         );
         let update = JobStatusUpdate { status: Some(JobStatus::Completed), ..Default::default() };
-        rig.core.job_status(id, update, Reporter::Node(worker.node)).await.unwrap();
+        rig.core
+            .job_status(id, update, Reporter::Node(worker.node), crate::rig::HERE)
+            .await
+            .unwrap();
         let all = LedgerFilter { limit: 10, ..Default::default() };
         let billed = rig.core.store().ledger(&all).await.unwrap();
         assert_eq!(billed.len(), 1);

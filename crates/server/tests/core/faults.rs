@@ -227,7 +227,10 @@ async fn a_missing_gpu_affects_only_its_own_job() {
     }
     let waits = rig.submit(spec(1)).await;
     // One GPU falls off the bus, and the server restarts at once.
-    rig.core.register_node(crate::rig::registration("a", 1), crate::rig::HERE).await.unwrap();
+    rig.core
+        .register_node(crate::rig::registration("a", 1), crate::rig::HERE, crate::rig::TOKEN)
+        .await
+        .unwrap();
     rig.restart().await;
     let agent = rig.core.agents()[0].id;
     let _stream = rig.core.open_stream(agent, None, 0).await.unwrap();

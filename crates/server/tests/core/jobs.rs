@@ -204,7 +204,7 @@ async fn illegal_transitions_are_refused_and_a_repeated_end_is_accepted() {
             status: Some(status),
             ..Default::default()
         };
-        rig.core.job_status(id, update, From::Node(worker.node))
+        rig.core.job_status(id, update, From::Node(worker.node), crate::rig::HERE)
     };
     assert_eq!(say(blocked, JobStatus::Running).await.unwrap_err().status, 409);
     assert_eq!(say(waits, JobStatus::Pending).await.unwrap_err().status, 409);
@@ -234,7 +234,7 @@ async fn a_missing_runtime_has_its_own_pending_code() {
     let mut node = crate::rig::registration("a", 1);
     node.runtimes = vec!["process".into()];
     let _worker = rig.worker("a", 1).await;
-    rig.core.register_node(node, "127.0.0.1".parse().unwrap()).await.unwrap();
+    rig.core.register_node(node, "127.0.0.1".parse().unwrap(), crate::rig::TOKEN).await.unwrap();
     let docker = agentaflow_api::job::JobSpec {
         runtime: None,
         docker_image: Some("pytorch/pytorch".into()),

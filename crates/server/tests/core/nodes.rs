@@ -174,7 +174,7 @@ async fn a_node_without_an_agent_gets_no_job() {
     let rig = Rig::new().await;
     let node = rig
         .core
-        .register_node(registration("by-hand", 4), "127.0.0.1".parse().unwrap())
+        .register_node(registration("by-hand", 4), "127.0.0.1".parse().unwrap(), crate::rig::TOKEN)
         .await
         .unwrap();
     assert_eq!(node.status, NodeStatus::Pending);
@@ -301,14 +301,27 @@ async fn a_second_agent_of_a_node_is_refused_while_the_first_has_jobs() {
         node_id: Some(node.0 as u64),
         ..Default::default()
     };
-    let refused = rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await;
+    let refused = rig
+        .core
+        .register_agent(agent("other", worker.node), crate::rig::HERE, crate::rig::TOKEN)
+        .await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::NodeTaken);
     // Another node must not take an agent's name, and with it the agent's stream.
-    let thief = rig.core.register_node(registration("b", 1), crate::rig::HERE).await.unwrap();
-    let refused = rig.core.register_agent(agent("agent-a", thief.id), crate::rig::HERE).await;
+    let thief = rig
+        .core
+        .register_node(registration("b", 1), crate::rig::HERE, crate::rig::TOKEN)
+        .await
+        .unwrap();
+    let refused = rig
+        .core
+        .register_agent(agent("agent-a", thief.id), crate::rig::HERE, crate::rig::TOKEN)
+        .await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::AgentTaken);
     worker.report(key, ended(0, 1)).await;
-    rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await.unwrap();
+    rig.core
+        .register_agent(agent("other", worker.node), crate::rig::HERE, crate::rig::TOKEN)
+        .await
+        .unwrap();
     assert_eq!(rig.core.agents().len(), 1, "the first is forgotten, with its key");
 }
 
@@ -319,7 +332,11 @@ async fn values_of_an_admin_survive_a_registration() {
     let price = agentaflow_api::units::Dollars(9_000_000);
     let update = NodeUpdate { price_per_gpu_hour: Some(price), ..NodeUpdate::default() };
     rig.core.update_node(&NodeRef::Number(worker.node), update).await.unwrap();
-    let node = rig.core.register_node(registration("a", 1), crate::rig::HERE).await.unwrap();
+    let node = rig
+        .core
+        .register_node(registration("a", 1), crate::rig::HERE, crate::rig::TOKEN)
+        .await
+        .unwrap();
     assert_eq!((node.spec.price_per_gpu_hour, node.price_source), (price, PriceSource::Admin));
 }
 
@@ -485,7 +502,8 @@ async fn a_registration_token_stands_for_the_only_push_node_of_an_address() {
     for (name, last) in [("a", 1), ("b", 2), ("c", 2)] {
         let endpoint = Some(format!("http://10.0.0.{last}:8080"));
         let node = NodeRegistration { api_endpoint: endpoint, ..registration(name, 1) };
-        nodes.push(rig.core.register_node(node, address(last)).await.unwrap().id);
+        nodes
+            .push(rig.core.register_node(node, address(last), crate::rig::TOKEN).await.unwrap().id);
     }
     let identify = |last| rig.core.identify(Reporter::Token, address(last));
     assert_eq!(identify(1), Reporter::Node(nodes[0]));

@@ -18,13 +18,15 @@ use agentaflow_api::link::{
 use agentaflow_api::node::{GpuInstance, Heartbeat, NodeRegistration};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_server::ApiError;
-use agentaflow_server::core::{Caller, Core, NodeRef, StreamItem};
+use agentaflow_server::core::{Caller, Core, NodeRef, Registrant, StreamItem};
 use agentaflow_server::secrets::Keyring;
 use agentaflow_server::settings::Settings;
 use agentaflow_server::store::{Change, Store, UserRow, open_sqlite};
 
 /// Heartbeat interval of the agents; a node is lost after three intervals.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const TOKEN: Registrant = Registrant::Token { limited: None };
+/// Address of all workers.
 pub(crate) const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 pub(crate) struct Rig {
@@ -149,7 +151,7 @@ impl Rig {
     /// Registers a worker and opens its stream.
     pub(crate) async fn join(&self, registration: NodeRegistration) -> Worker {
         let name = registration.node_name.clone();
-        let node = self.core.register_node(registration, HERE).await.unwrap();
+        let node = self.core.register_node(registration, HERE, TOKEN).await.unwrap();
         let mut config = serde_json::Map::new();
         config.insert("heartbeat_interval_ms".into(), (INTERVAL.as_millis() as u64).into());
         let agent = AgentRegistration {
@@ -158,7 +160,7 @@ impl Rig {
             config,
             ..AgentRegistration::default()
         };
-        let agent = self.core.register_agent(agent, HERE).await.unwrap();
+        let agent = self.core.register_agent(agent, HERE, TOKEN).await.unwrap();
         let stream = self.core.open_stream(agent.id, None, 0).await.unwrap();
         let mut worker = Worker { node: node.id, agent: agent.id, stream, core: self.core.clone() };
         assert!(matches!(worker.next().await, Message::Sync { .. }));

@@ -11,7 +11,7 @@ use agentaflow_api::ids::{
 };
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, StopCause};
-use agentaflow_api::node::{Health, NodeSpec, PriceSource};
+use agentaflow_api::node::{Health, NodeSpec, PendingRegistration, PriceSource};
 use agentaflow_api::pending::PendingReason;
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use agentaflow_api::units::{Cores, Dollars, GpuAmount, Stamp};
@@ -56,6 +56,7 @@ pub(crate) fn credential(id: i64, kind: CredentialKind) -> CredentialRow {
         expires_at: Some(Stamp(Stamp::now().0 + 60_000)),
         last_used_at: Some(NOW),
         revoked_at: Some(NOW),
+        uses_left: Some(2),
     }
 }
 
@@ -71,6 +72,11 @@ pub(crate) fn node(id: i64, name: &str) -> NodeRow {
         last_heartbeat: Some(NOW),
         overrides: NodeOverrides { region: Some("eu".to_owned()), ..NodeOverrides::default() },
         peer: Some("10.0.0.7".to_owned()),
+        claim: Some(PendingRegistration {
+            address: "10.0.0.8".to_owned(),
+            requested_at: NOW,
+            approved: true,
+        }),
         registered_at: NOW,
         created_at: NOW,
         updated_at: NOW,

@@ -25,7 +25,8 @@ Examples:
       Simulate a machine with eight GPUs
 
 Environment variables, overridden by options: API_ENDPOINT, REGISTRATION_TOKEN, NODE_NAME, POD_NAME, LOG_LEVEL,
-HEARTBEAT_INTERVAL, MAX_CONCURRENT_JOBS, AGENTAFLOW_SERVER_FINGERPRINT, AGENTAFLOW_CA_CERT. There is no option for the token, since other users can read command lines.
+HEARTBEAT_INTERVAL, MAX_CONCURRENT_JOBS, AGENTAFLOW_SERVER_FINGERPRINT, AGENTAFLOW_CA_CERT. There is no option for the
+token, since other users can read command lines.
 SIGTERM stops the agent; its jobs keep running, and the next agent adopts them.";
 
 /// Run an agent: offer this machine as a node of a server

@@ -88,7 +88,7 @@ fn nodes_check(nodes: &[Node]) -> Vec<Check> {
         return vec![Check::fail(
             "nodes",
             "no node registered",
-            "on a GPU host, run `agentaflow agent --server URL` with REGISTRATION_TOKEN from `agentaflow token create --worker NAME`; \
+            "on a GPU host, run `agentaflow agent --server URL` with REGISTRATION_TOKEN from `agentaflow token create --registration`; \
              a wrong token is a 401 in the log of the agent",
         )];
     }

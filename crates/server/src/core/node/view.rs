@@ -36,7 +36,12 @@ impl NodeView {
 }
 
 fn silent_status(node: &Node) -> NodeStatus {
-    if node.last_heartbeat.is_none() { NodeStatus::Pending } else { NodeStatus::Inactive }
+    let unapproved = node.pending_registration.as_ref().is_some_and(|claim| !claim.approved);
+    if unapproved || node.last_heartbeat.is_none() {
+        NodeStatus::Pending
+    } else {
+        NodeStatus::Inactive
+    }
 }
 
 impl LiveNode {
@@ -93,6 +98,7 @@ impl LiveNode {
             draining: row.draining,
             reachable: self.is_reachable(),
             lease_ms: None,
+            pending_registration: row.claim.clone(),
             api_key: None,
             spec: spec.clone(),
         };
@@ -124,13 +130,20 @@ impl LiveNode {
         if self.row.cordoned || self.row.draining {
             NodeStatus::Maintenance
         } else if self.is_lost() {
-            NodeStatus::Inactive
+            self.silent_status()
         } else if self.is_alive() {
             match self.row.health {
                 Health::Unhealthy => NodeStatus::Error,
                 _ => NodeStatus::Active,
             }
-        } else if self.last_heartbeat().is_none() {
+        } else {
+            self.silent_status()
+        }
+    }
+
+    fn silent_status(&self) -> NodeStatus {
+        let unapproved = self.row.claim.as_ref().is_some_and(|claim| !claim.approved);
+        if unapproved || (!self.is_lost() && self.last_heartbeat().is_none()) {
             NodeStatus::Pending
         } else {
             NodeStatus::Inactive

@@ -46,6 +46,18 @@ pub fn check_key(key: &ApiKeyCreate) -> Checked {
             "`expires_in_days` must be 1 or more; leave it out for no end",
         );
     }
+    if key.expires_in_seconds.is_some() && key.expires_in_days.is_some() {
+        let text = "`expires_in_seconds` and `expires_in_days` exclude each other";
+        return refuse("expires_in_seconds", text);
+    }
+    let most = u64::from(limits::DAYS) * 24 * 3600;
+    if key.expires_in_seconds.is_some_and(|seconds| seconds == 0 || seconds > most) {
+        let text = format!("`expires_in_seconds` must be 1 to {most}; leave it out for no end");
+        return refuse("expires_in_seconds", text);
+    }
+    if key.uses == Some(0) {
+        return refuse("uses", "`uses` must be 1 or more; leave it out for no limit");
+    }
     Ok(())
 }
 

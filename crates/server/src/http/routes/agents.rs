@@ -5,20 +5,18 @@ use axum::extract::{Request, State};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::agent::{Agent, AgentRegistration, AgentUpdate};
-use agentaflow_api::ids::{AgentId, NodeId};
-use agentaflow_api::units::Stamp;
+use agentaflow_api::ids::AgentId;
 
 use crate::api_error::ApiError;
-use crate::auth::Principal;
 use crate::core::Worker;
 use crate::http::answer::Listed;
 use crate::http::app::App;
-use crate::http::caller::{Anyone, bearer, holder, peer};
+use crate::http::caller::{Anyone, peer};
 use crate::http::check::{check_agent, check_agent_update};
 use crate::http::limits;
 use crate::http::params::Paging;
 use crate::http::read::{QueryParams, Segments, Sent, body, object};
-use crate::http::routes::nodes::registration_token;
+use crate::http::routes::nodes::registrant;
 
 /// Registers an agent, or the agent of that name again. The response contains a new `api_key`; older streams end.
 #[utoipa::path(post, path = "/gpu-workers/agents/register", tag = "agents", security(("registration" = [])),
@@ -30,21 +28,10 @@ pub(crate) async fn register(
     request: Request,
 ) -> Result<Answer<Agent>, ApiError> {
     let address = peer(request.extensions());
-    let own_node =
-        bearer(request.headers())?.and_then(|token| match holder(&app, token, Stamp::now()) {
-            Ok(Principal::Worker(Worker::Node(node), _)) => Some(node),
-            _ => None,
-        });
-    if own_node.is_none() {
-        registration_token(&app, request.headers(), None, address)?;
-    }
+    let registrant = registrant(&app, request.headers(), None, address)?;
     let agent: AgentRegistration = object(&body(request, limits::BODY).await?)?;
     check_agent(&agent)?;
-    let node = agent.node_id.and_then(|id| i64::try_from(id).ok()).map(NodeId);
-    if own_node.is_some() && own_node != node {
-        return Err(ApiError::forbidden("this key belongs to another node than `node_id`"));
-    }
-    app.core.register_agent(agent, address).await.map(Answer)
+    app.core.register_agent(agent, address, registrant).await.map(Answer)
 }
 
 /// Agents, by number.

@@ -18,7 +18,7 @@ use crate::api_error::ApiError;
 use crate::auth::sha256_hex;
 use crate::core::{Caller, Idempotency};
 use crate::http::app::App;
-use crate::http::caller::{Admin, User, WorkerAuth, Writer, peer, sees_all};
+use crate::http::caller::{Admin, ClientAddress, User, WorkerAuth, Writer, sees_all};
 use crate::http::check::{check_job, check_status_update, idempotency_key, take_output};
 use crate::http::limits;
 use crate::http::pages::JobPage;
@@ -130,19 +130,20 @@ pub(crate) async fn complete(
 pub(crate) async fn status(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
+    ClientAddress(address): ClientAddress,
     path: Segments,
     request: Request,
 ) -> Result<Answer<Job>, ApiError> {
     let job: JobId = path.number("job_id")?;
-    let worker = app.core.identify(worker, peer(request.extensions()));
+    let worker = app.core.identify(worker, address);
     let mut update: JobStatusUpdate = object(&body(request, limits::STATUS).await?)?;
     check_status_update(job, &update)?;
     if let Some(output) = take_output(&mut update)
-        && let Some(task) = app.core.reported_task(job, &worker).await?
+        && let Some(task) = app.core.reported_task(job, &worker, address).await?
     {
         write_piece(&app, task, 0, output.as_bytes()).await?;
     }
-    app.core.job_status(job, update, worker).await.map(Answer)
+    app.core.job_status(job, update, worker, address).await.map(Answer)
 }
 
 /// Pending reason, queue position and expected start of a job.

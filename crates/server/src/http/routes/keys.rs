@@ -84,7 +84,7 @@ pub(crate) async fn rotate(
 
 /// Creates a registration token for nodes and agents. The response contains the token, once.
 #[utoipa::path(post, path = "/registration-tokens", tag = "registration tokens", security(("user" = [])),
-    request_body(content = ApiKeyCreate, example = json!({"name": "rack 7", "expires_in_days": 30})),
+    request_body(content = ApiKeyCreate, example = json!({"name": "rack 7", "expires_in_seconds": 3600, "uses": 1})),
     responses((status = 201, description = "Token", body = ApiKey)))]
 pub(crate) async fn create_token(
     State(app): State<App>,
@@ -132,11 +132,13 @@ async fn make(
         let detail = "this name belongs to the key in the server's data directory; choose another";
         return Err(ApiError::conflict(ErrorCode::NameTaken, detail));
     }
+    let days = new.expires_in_days.map(|days| u64::from(days) * 24 * 3600);
     let new = NewKey {
         kind,
         user: caller.user.id,
         name: new.name,
-        days: new.expires_in_days,
+        seconds: new.expires_in_seconds.or(days),
+        uses: new.uses.filter(|_| kind == CredentialKind::Registration),
         replace: false,
     };
     let key = app.core.write(create_key(new)?).await?;

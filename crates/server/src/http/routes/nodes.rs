@@ -1,24 +1,28 @@
 //! Nodes: registration, heartbeats, statistics and changes.
 
+use std::net::IpAddr;
+
 use axum::Json as Answer;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use serde_json::Value;
 
 use agentaflow_api::error::{Credential, TokenProblem};
-use agentaflow_api::ids::NodeId;
+use agentaflow_api::ids::{CredentialId, NodeId};
 use agentaflow_api::node::{
-    AvailableNodes, Heartbeat, Node, NodeRegistration, NodeStats, NodeStatus, NodeUpdate,
+    AvailableNodes, Heartbeat, Node, NodeApproval, NodeRegistration, NodeStats, NodeStatus,
+    NodeUpdate,
 };
 use agentaflow_api::units::{Cores, Stamp};
 
 use crate::api_error::ApiError;
 use crate::auth::Principal;
-use crate::core::{NodeRef, Worker};
+use crate::core::{NodeRef, Registrant, Worker};
 use crate::http::answer::Listed;
 use crate::http::app::App;
 use crate::http::caller::{
-    Admin, User, WorkerAuth, bearer, holder, needs, peer, record_use, stranger, wrong_kind,
+    Admin, ClientAddress, User, WorkerAuth, bearer, holder, needs, peer, record_use, stranger,
+    wrong_kind,
 };
 use crate::http::check::{check_heartbeat, check_node, check_node_update};
 use crate::http::limits;
@@ -37,23 +41,26 @@ pub(crate) async fn register(
     let address = peer(request.extensions());
     let headers = request.headers().clone();
     // Verifies the header before reading the body; without a token in the header, the body may hold it.
-    let early = registration_token(&app, &headers, None, address);
+    let early = registrant(&app, &headers, None, address);
     let bytes = match &early {
         Err(refusal) if refusal.status == 403 || refusal.status == 429 => {
             return Err(refusal.clone());
         }
         Err(_) => body(request, limits::STRANGER).await?,
-        Ok(()) => body(request, limits::BODY).await?,
+        Ok(_) => body(request, limits::BODY).await?,
     };
     let node: Result<NodeRegistration, ApiError> = object(&bytes);
-    if let Err(refusal) = early {
-        let token = node.as_ref().ok().and_then(|node| node.registration_token.as_ref());
-        let token = token.ok_or(refusal)?;
-        registration_token(&app, &headers, Some(token.expose()), address)?;
-    }
+    let registrant = match early {
+        Ok(registrant) => registrant,
+        Err(refusal) => {
+            let token = node.as_ref().ok().and_then(|node| node.registration_token.as_ref());
+            let token = token.ok_or(refusal)?;
+            registrant(&app, &headers, Some(token.expose()), address)?
+        }
+    };
     let node = NodeRegistration { registration_token: None, ..node? };
     check_node(&node)?;
-    app.core.register_node(node, address).await.map(Answer)
+    app.core.register_node(node, address, registrant).await.map(Answer)
 }
 
 /// Nodes, by number.
@@ -98,6 +105,20 @@ pub(crate) async fn update(
     app.core.update_node(&node_ref(&path)?, update).await.map(Answer)
 }
 
+/// Approves a registration with the name of this node that came from another address, without the key of the node.
+#[utoipa::path(post, path = "/gpu-workers/nodes/{node_id}/approve", tag = "nodes", security(("user" = [])),
+    params(("node_id" = String, Path, description = "Node name (`gpu-…`) or number")),
+    request_body(content = NodeApproval, example = json!({"address": "192.0.2.7"})),
+    responses((status = 200, description = "Node; the next registration from the address is accepted for one hour", body = Node)))]
+pub(crate) async fn approve(
+    State(app): State<App>,
+    _: Admin,
+    path: Segments,
+    Sent(approval): Sent<NodeApproval>,
+) -> Result<Answer<Node>, ApiError> {
+    app.core.approve_node(&node_ref(&path)?, approval.address).await.map(Answer)
+}
+
 /// Deletes a node; fails while the node has live jobs.
 #[utoipa::path(delete, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
     params(("node_id" = String, Path, description = "Node name (`gpu-…`) or number")),
@@ -119,12 +140,13 @@ pub(crate) async fn delete(
 pub(crate) async fn heartbeat(
     State(app): State<App>,
     WorkerAuth(worker): WorkerAuth,
+    ClientAddress(address): ClientAddress,
     path: Segments,
     Sent(beat): Sent<Heartbeat>,
 ) -> Result<Answer<Node>, ApiError> {
     let node = node_ref(&path)?;
     check_heartbeat(&beat)?;
-    owns(&app, &worker, &node)?;
+    owns(&app, &worker, &node, address)?;
     same_node(&app, &node, beat.node_id.as_ref())?;
     app.core.heartbeat(&node, beat).map(Answer)
 }
@@ -182,14 +204,23 @@ pub(crate) fn node_ref(path: &Segments) -> Result<NodeRef, ApiError> {
         .map_or_else(|| NodeRef::Name(text.to_owned()), |number| NodeRef::Number(NodeId(number))))
 }
 
-/// Rejects a worker that may not act for this node. A registration token may act for all nodes.
-fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), ApiError> {
-    let (Worker::Node(own) | Worker::Agent { node: own, .. }) = worker else { return Ok(()) };
+/// Rejects a worker that may not act for this node. A registration token may act for nodes that registered from the same
+/// address.
+fn owns(app: &App, worker: &Worker, node: &NodeRef, address: IpAddr) -> Result<(), ApiError> {
     let asked = match node {
         NodeRef::Number(number) => *number,
         NodeRef::Name(_) => app.core.node_id(node)?,
     };
-    if asked == *own {
+    let may = match worker {
+        Worker::Node(own) | Worker::Agent { node: own, .. } => asked == *own,
+        Worker::Token if app.core.registered_from(asked, address) => true,
+        Worker::Token => {
+            return Err(ApiError::forbidden(
+                "the node registered from another address; a registration token does not suffice, use the node's key",
+            ));
+        }
+    };
+    if may {
         return Ok(());
     }
     Err(ApiError::forbidden("this key belongs to another node than the one in the path"))
@@ -219,13 +250,14 @@ fn same_node(app: &App, node: &NodeRef, message: Option<&Value>) -> Result<(), A
     ))
 }
 
-/// Verifies the registration token: in the header or, for clients that cannot send a header, in the body.
-pub(crate) fn registration_token(
+/// Verifies the credential of a registration: the key of the node or its agent, or a registration token, in the header
+/// or, for clients that cannot send a header, in the body.
+pub(crate) fn registrant(
     app: &App,
     headers: &HeaderMap,
     in_body: Option<&str>,
-    address: std::net::IpAddr,
-) -> Result<(), ApiError> {
+    address: IpAddr,
+) -> Result<Registrant, ApiError> {
     let now = Stamp::now();
     let refused = |problem| stranger(app, address, needs(Credential::Registration, problem));
     let token = match in_body {
@@ -234,13 +266,25 @@ pub(crate) fn registration_token(
     };
     match holder(app, token, now) {
         Ok(Principal::Worker(Worker::Token, used)) => {
-            record_use(app, used, now);
-            Ok(())
+            let limited = used.map(|(id, _)| id).filter(|id| is_limited(app, *id));
+            if limited.is_none() {
+                record_use(app, used, now);
+            }
+            Ok(Registrant::Token { limited })
+        }
+        Ok(Principal::Worker(Worker::Node(node) | Worker::Agent { node, .. }, _)) => {
+            Ok(Registrant::Key(node))
         }
         Ok(Principal::User(..)) => Err(wrong_kind(Credential::Registration, Credential::User)),
-        Ok(_) => Err(wrong_kind(Credential::Registration, Credential::Worker)),
         Err(problem) => Err(refused(problem)),
     }
+}
+
+/// Returns true for a token with limited uses. The core counts them.
+fn is_limited(app: &App, id: CredentialId) -> bool {
+    app.core.directory(|directory| {
+        directory.credentials.get(&id).is_some_and(|row| row.uses_left.is_some())
+    })
 }
 
 fn node_status(text: &str) -> Result<NodeStatus, ApiError> {
