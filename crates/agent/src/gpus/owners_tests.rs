@@ -23,15 +23,15 @@ fn process(pid: u32, ancestors: &[u32], group: &str) -> ProcessOrigin {
 
 #[test]
 fn the_owner_is_found_by_pid_cgroup_or_nearest_ancestor() {
-    let tasks = [task(1, &[100], &["/agentaflow/a/1-1-0"]), task(2, &[200, 201], &["/docker/x"])];
+    let tasks = [task(1, &[100], &["/agentaflow/a/1-1-0-00000000"]), task(2, &[200, 201], &["/docker/x"])];
     for (process, expected) in [
         (process(100, &[], "/"), Some(1)),
         (process(201, &[100], "/"), Some(2)),
-        (process(7, &[6, 5], "/agentaflow/a/1-1-0"), Some(1)),
+        (process(7, &[6, 5], "/agentaflow/a/1-1-0-00000000"), Some(1)),
         (process(7, &[6, 5], "/docker/x/deeper"), Some(2)),
         (process(7, &[6, 200, 100], "/"), Some(2)),
         (process(7, &[6, 5], "/docker/xy"), None),
-        (process(7, &[6, 5], "/agentaflow/a/1-1-01"), None),
+        (process(7, &[6, 5], "/agentaflow/a/1-1-0-000000001"), None),
         (process(7, &[], "/user.slice"), None),
     ] {
         assert_eq!(owner(&process, &tasks), expected.map(key), "{process:?}");
@@ -41,10 +41,10 @@ fn the_owner_is_found_by_pid_cgroup_or_nearest_ancestor() {
 #[test]
 fn a_mark_is_the_cgroup_prefix_of_one_task() {
     for (path, expected) in [
-        ("/agentaflow/a/17-1-0", Some("/agentaflow/a/17-1-0".to_owned())),
-        ("/x/agentaflow/a/17-1-0/inner", Some("/x/agentaflow/a/17-1-0".to_owned())),
-        ("/agentaflow/a/18-1-0", None),
-        ("/17-1-0", None),
+        ("/agentaflow/a/17-1-0-00000000", Some("/agentaflow/a/17-1-0-00000000".to_owned())),
+        ("/x/agentaflow/a/17-1-0-00000000/inner", Some("/x/agentaflow/a/17-1-0-00000000".to_owned())),
+        ("/agentaflow/a/18-1-0-00000000", None),
+        ("/17-1-0-00000000", None),
         ("/user.slice/session-1.scope", None),
         (&format!("/docker/{ID}/init"), Some(format!("/docker/{ID}"))),
         (

@@ -182,7 +182,7 @@ async fn an_agent_with_containers_of_an_earlier_agent_waits_for_docker() {
     let mut settings = bed.open_settings();
     let mut left = shell(1, "true");
     left.runtime = Runtime::Docker;
-    let folder = settings.state_dir.join("tasks/1-1-0");
+    let folder = settings.state_dir.join("tasks").join(left.key.to_string());
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("assignment.json"), serde_json::to_vec(&left).unwrap()).unwrap();
     let error = TestBed::agent_with(settings.clone()).running.await.unwrap().unwrap_err();
