@@ -167,7 +167,8 @@ impl Fleet {
     }
 
     pub(crate) async fn job_object(&self, id: i64) -> Job {
-        self.share.api().get(&format!("gpu-job-{id}-1-0")).await.unwrap()
+        let name = self.job(id)["k8s_job_name"].as_str().unwrap().to_owned();
+        self.share.api().get(&name).await.unwrap()
     }
 
     /// Sets a KWOK annotation on a pod.
