@@ -118,7 +118,7 @@ pub fn quoted(workload: &WorkloadId) -> String {
 }
 
 /// A sentence that continues another one.
-fn uncapitalised(text: &str) -> String {
+pub fn uncapitalised(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }

@@ -1,4 +1,4 @@
-//! Server, agents and machines are killed at random times under load: no job is lost, no job runs twice at
+//! Server, agents, guardians and machines are killed at random times under load: no job is lost, no job runs twice at
 //! the same time, and the ledger matches the costs of the jobs.
 //!
 //! `CHAOS_SEED` sets the random seed, `CHAOS_SECONDS` the duration.
@@ -50,7 +50,15 @@ fn job(cluster: &Cluster, dice: &mut Dice) -> Value {
 fn strike(cluster: &mut Cluster, dice: &mut Dice) -> String {
     let name = ["one", "two", "three"][dice.below(3) as usize];
     let away = Duration::from_millis(dice.below(1500));
-    match dice.below(10) {
+    match dice.below(12) {
+        10..12 => {
+            // Jobs die with the guardian; otherwise they would still run when the server starts them elsewhere.
+            cluster.agents.get_mut(name).unwrap().kill();
+            cluster.kill_guardian(name);
+            sleep(away);
+            cluster.restart_agent(name);
+            format!("agent and guardian {name}, for {away:?}")
+        }
         0..4 => {
             cluster.server.kill();
             sleep(away / 2);

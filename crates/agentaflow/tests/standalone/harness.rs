@@ -241,6 +241,14 @@ impl Cluster {
             .copied()
     }
 
+    /// Kills the guardian of an agent; its sentinel survives.
+    pub(crate) fn kill_guardian(&self, agent: &str) {
+        if let Some(guardian) = self.guardian(agent) {
+            // It may have ended by itself.
+            let _ = rustix::process::kill_process(guardian, Signal::KILL);
+        }
+    }
+
     /// Kills all processes of an agent, like a power failure.
     pub(crate) fn lose_machine(&mut self, agent: &str) {
         let dir = self.state_dir(agent).display().to_string();

@@ -111,7 +111,8 @@ fn pending_text(job: &Job, explanation: Option<&Explanation>) -> Option<[String;
             let _ = write!(text, ", position {position} of {}", explanation.waiting);
         }
         if !explanation.eta_text.is_empty() {
-            let _ = write!(text, ", {}", one_line(&explanation.eta_text));
+            let eta = agentaflow_explain::uncapitalised(&explanation.eta_text);
+            let _ = write!(text, ", {}", one_line(&eta));
         }
     }
     let now = Stamp::now();
