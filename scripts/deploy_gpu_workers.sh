@@ -12,7 +12,7 @@ case $API_ENDPOINT in
 esac
 worker=$(dirname "$0")/../deploy/worker
 
-kubectl apply -f "$worker/00-namespace.yaml" -f "$worker/10-rbac.yaml"
+kubectl apply -f "$worker/00-namespace.yaml" -f "$worker/10-rbac.yaml" -f "$worker/15-network-policy.yaml"
 if [ -n "${REGISTRATION_TOKEN:-}" ]; then
     # Through a pipe: other users of this machine can read command line arguments.
     printf %s "$REGISTRATION_TOKEN" |

@@ -7,6 +7,7 @@ use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
 use agentaflow_manifest::catalogue::Catalogue;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
@@ -35,6 +36,11 @@ async fn a_posted_job_runs_as_a_kubernetes_job_and_is_billed() {
         (labels["agentaflow.io/job"].as_str(), labels["agentaflow.io/attempt"].as_str()),
         (&*id.to_string(), "1")
     );
+    // The network policy selects the pods of jobs.
+    let policy = fleet.share.api::<NetworkPolicy>().get("agentaflow-jobs").await.unwrap();
+    let selector = policy.spec.unwrap().pod_selector.unwrap().match_expressions.unwrap();
+    let pod_labels = made.spec.clone().unwrap().template.metadata.unwrap().labels.unwrap();
+    assert!(selector.iter().all(|term| pod_labels.contains_key(&term.key)), "{pod_labels:?}");
     // Readers of Jobs must not see the secrets.
     assert!(!serde_json::to_string(&made).unwrap().contains("imagenet"));
     let secret = fleet.share.api::<Secret>().get(&format!("{name}-env")).await.unwrap();

@@ -64,6 +64,9 @@ impl Fleet {
         let rights = rights.replace("imagepod-gpu-worker", &account);
         let own = format!("namespace: {}", share.namespace);
         share.apply(&rights.replace("namespace: imagepod", &own)).await;
+        let policy = repository().join("deploy/worker/15-network-policy.yaml");
+        let policy = fs::read_to_string(policy).unwrap();
+        share.apply(&policy.replace("namespace: imagepod", &own)).await;
         let mut kubeconfig = share.kubeconfig_of(&account).await;
         let mut proxy = None;
         if proxied {
