@@ -384,6 +384,8 @@ pub(crate) fn program(home: &Path) -> Command {
         "AGENTAFLOW_SERVER",
         "AGENTAFLOW_TOKEN",
         "AGENTAFLOW_CONTEXT",
+        "AGENTAFLOW_SERVER_FINGERPRINT",
+        "AGENTAFLOW_CA_CERT",
         "XDG_DATA_HOME",
         "LOG_LEVEL",
     ] {
