@@ -48,7 +48,7 @@ fn the_job_of_a_task_is_pinned_to_its_node_and_not_retried() {
     let (job, secrets) = built(&launch(|_| {}), &node(json!({}), "true")).unwrap();
     assert_eq!(
         (&job["metadata"]["name"], &job["metadata"]["namespace"]),
-        (&json!("gpu-job-17-2-0"), &json!("imagepod"))
+        (&json!("gpu-job-17-2-0-00000000"), &json!("imagepod"))
     );
     let spec = &job["spec"];
     assert_eq!(
@@ -124,7 +124,7 @@ fn registry_credentials_are_in_a_separate_secret() {
     let (job, secrets) =
         built(&launch(|job| job["registry_auth"] = auth), &node(json!({}), "true")).unwrap();
     let pod = &job["spec"]["template"]["spec"];
-    assert_eq!(pod["imagePullSecrets"], json!([{"name": "gpu-job-17-2-0-pull"}]));
+    assert_eq!(pod["imagePullSecrets"], json!([{"name": "gpu-job-17-2-0-00000000-pull"}]));
     assert!(!job.to_string().contains("pass-word"));
     let config: Value =
         serde_json::from_slice(&secrets[1].data.as_ref().unwrap()[".dockerconfigjson"].0).unwrap();

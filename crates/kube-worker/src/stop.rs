@@ -128,7 +128,7 @@ mod tests {
         let (jobs, pods) =
             (Api::default_namespaced(client.clone()), Api::default_namespaced(client));
         let deleter = JobDeleter { jobs, pods, owner: "o".to_owned() };
-        let key = "7-1-1".parse().unwrap();
+        let key = "7-1-1-0".parse().unwrap();
         let over =
             tokio::time::timeout(Duration::from_secs(1), deleter.delete_until_gone(key)).await;
         assert!(over.is_err(), "the pod still exists");

@@ -30,7 +30,7 @@ async fn a_posted_job_runs_as_a_kubernetes_job_and_is_billed() {
     assert_eq!(fleet.node()["gpu_memory_available"], json!(81_920));
 
     let made = fleet.share.api::<Job>().get(&name).await.unwrap();
-    check_against_create_gpu_job(&made, id, &fleet.node_name);
+    check_against_create_gpu_job(&made, &name, &fleet.node_name);
     let labels = made.metadata.labels.clone().unwrap();
     assert_eq!(
         (labels["agentaflow.io/job"].as_str(), labels["agentaflow.io/attempt"].as_str()),
@@ -65,9 +65,9 @@ async fn a_posted_job_runs_as_a_kubernetes_job_and_is_billed() {
 }
 
 /// All fields are as in `create_gpu_job`, except fields that server and node decide.
-fn check_against_create_gpu_job(made: &Job, id: i64, node: &str) {
+fn check_against_create_gpu_job(made: &Job, name: &str, node: &str) {
     let ask = GpuJobRequest {
-        task_id: format!("{id}-1-0"),
+        task_id: name.trim_start_matches("gpu-job-").to_owned(),
         image: "pytorch/pytorch:latest".to_owned(),
         gpu_type: "a100-80".to_owned(),
         memory: Some("16384Mi".to_owned()),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -199,6 +199,10 @@ impl Cluster {
         if !extra.contains(&"--runtime") {
             arguments.extend(["--runtime", "process", "--allow-process"].map(String::from));
         }
+        if geteuid().is_root() && !extra.contains(&"--process-user") {
+            // Jobs of several agents on this machine share files.
+            arguments.extend(["--process-user", "nobody"].map(String::from));
+        }
         arguments.extend(extra.iter().map(ToString::to_string));
         self.agent_arguments.insert(name.to_owned(), arguments);
         self.restart_agent(name);
@@ -245,7 +249,7 @@ impl Cluster {
     pub(crate) fn kill_guardian(&self, agent: &str) {
         if let Some(guardian) = self.guardian(agent) {
             // It may have ended by itself.
-            let _ = rustix::process::kill_process(guardian, Signal::KILL);
+            let _ = kill_process(guardian, Signal::KILL);
         }
     }
 
@@ -406,6 +410,8 @@ pub(crate) fn program(home: &Path) -> Command {
         "AGENTAFLOW_SERVER",
         "AGENTAFLOW_TOKEN",
         "AGENTAFLOW_CONTEXT",
+        "AGENTAFLOW_SERVER_FINGERPRINT",
+        "AGENTAFLOW_CA_CERT",
         "XDG_DATA_HOME",
         "LOG_LEVEL",
     ] {

@@ -25,7 +25,7 @@ fn node(cluster: &Cluster, name: &str) -> Value {
 
 #[test]
 fn a_worker_that_blocks_while_a_job_runs_keeps_the_job_and_the_result_is_billed() {
-    let cluster = Cluster::server(&[]);
+    let cluster = Cluster::server(&["--push-allow", "127.0.0.1"]);
     let worker = OriginalWorker::start(&cluster, "one");
     cluster.wait_for_nodes(1);
     let id = submit(&cluster, &json!({}));
@@ -59,7 +59,7 @@ fn a_worker_that_blocks_while_a_job_runs_keeps_the_job_and_the_result_is_billed(
 #[test]
 fn a_restarted_worker_ends_the_jobs_that_it_forgot() {
     for requeue in [false, true] {
-        let cluster = Cluster::server(&[]);
+        let cluster = Cluster::server(&["--push-allow", "127.0.0.1"]);
         let worker = OriginalWorker::start(&cluster, "one");
         cluster.wait_for_nodes(1);
         let policy = if requeue { json!({"on_node_lost": "requeue"}) } else { json!({}) };
@@ -94,7 +94,7 @@ fn a_restarted_worker_ends_the_jobs_that_it_forgot() {
 
 #[test]
 fn a_worker_whose_port_is_closed_is_lost() {
-    let cluster = Cluster::server(&[]);
+    let cluster = Cluster::server(&["--push-allow", "127.0.0.1"]);
     let worker = OriginalWorker::start(&cluster, "one");
     cluster.wait_for_nodes(1);
     let waiting = submit(&cluster, &json!({}));
@@ -117,7 +117,7 @@ fn a_worker_whose_port_is_closed_is_lost() {
 
 #[test]
 fn a_worker_without_docker_gets_no_containers() {
-    let cluster = Cluster::server(&[]);
+    let cluster = Cluster::server(&["--push-allow", "127.0.0.1"]);
     let worker = OriginalWorker::without_docker(&cluster, "one");
     cluster.wait_for_nodes(1);
     let id = submit(&cluster, &json!({}));
@@ -127,7 +127,7 @@ fn a_worker_without_docker_gets_no_containers() {
 
 #[test]
 fn a_failed_container_has_its_exit_code_and_output() {
-    let cluster = Cluster::server(&[]);
+    let cluster = Cluster::server(&["--push-allow", "127.0.0.1"]);
     let worker = OriginalWorker::start(&cluster, "one");
     cluster.wait_for_nodes(1);
     let id = submit(&cluster, &json!({}));

@@ -144,6 +144,11 @@ fn is_local(options: &PgConnectOptions) -> bool {
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Cause> {
     match timeout(PATIENCE, options.connect()).await {
+        Ok(Err(sqlx::Error::Tls(problem))) => Err(format!(
+            "TLS failed: {problem}; a database on another host is verified (sslmode=verify-full) unless its address \
+             states another `sslmode`"
+        )
+        .into()),
         Ok(connected) => Ok(connected?),
         Err(_) => Err("it does not answer".into()),
     }

@@ -150,7 +150,8 @@ async fn a_job_goes_to_an_agent_over_the_stream_and_its_output_comes_back() {
     let follow = site.request("GET", &format!("{path}/logs?follow=true")).bearer_auth(site.admin());
     let follow = tokio::spawn(send(follow));
     let data = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-    let task = json!({"job": job["id"], "epoch": 1, "task": 0});
+    let incarnation = &assigned["incarnation"];
+    let task = json!({"job": job["id"], "epoch": 1, "incarnation": incarnation, "task": 0});
     let with = |fields: Value| {
         let mut all = task.as_object().unwrap().clone();
         all.extend(fields.as_object().unwrap().clone());
