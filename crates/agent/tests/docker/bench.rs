@@ -54,7 +54,7 @@ impl Bench {
             "memory": 0, "shm": 0, "volumes": [], "read_only": false, "grace_ms": 300,
             "leased": true, "simulated": false, "user": "ada", "job_name": "a test",
         });
-        let dir = self.state.path().join(format!("tasks/{job}-1-0"));
+        let dir = self.state.path().join(format!("tasks/{job}-1-0-00000000"));
         fs::create_dir_all(&dir).unwrap();
         let env = vec![("PATH".to_owned(), "/bin".to_owned())];
         let assignment = serde_json::from_value(assignment).unwrap();

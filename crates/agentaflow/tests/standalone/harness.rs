@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -198,10 +198,6 @@ impl Cluster {
         }
         if !extra.contains(&"--runtime") {
             arguments.extend(["--runtime", "process", "--allow-process"].map(String::from));
-        }
-        if geteuid().is_root() && !extra.contains(&"--process-user") {
-            // Jobs of several agents on this machine share files.
-            arguments.extend(["--process-user", "nobody"].map(String::from));
         }
         arguments.extend(extra.iter().map(ToString::to_string));
         self.agent_arguments.insert(name.to_owned(), arguments);
