@@ -156,9 +156,8 @@ pub(crate) fn archive() -> Vec<u8> {
     let bin = root.path().join("bin");
     fs::create_dir(&bin).unwrap();
     fs::copy("/bin/busybox", bin.join("busybox")).expect("Debian's busybox-static is installed");
-    for applet in [
-        "cat", "grep", "head", "nc", "seq", "sh", "sleep", "tail", "touch", "tr", "true",
-    ] {
+    for applet in ["cat", "grep", "head", "nc", "seq", "sh", "sleep", "tail", "touch", "tr", "true"]
+    {
         symlink("busybox", bin.join(applet)).unwrap();
     }
     let tar = Command::new("tar").arg("-C").arg(root.path()).args(["-c", "."]).output().unwrap();

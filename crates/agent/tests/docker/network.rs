@@ -45,7 +45,10 @@ async fn gateway(bench: &Bench, launch: &Launch) -> String {
 async fn networks(bench: &Bench, key: TaskKey) -> Vec<String> {
     let all = bench.client.list_networks(None::<ListNetworksOptions>).await.unwrap();
     let ours = format!("-{}-{}", key.job, key.epoch);
-    all.into_iter().filter_map(|network| network.name).filter(|name| name.ends_with(&ours)).collect()
+    all.into_iter()
+        .filter_map(|network| network.name)
+        .filter(|name| name.ends_with(&ours))
+        .collect()
 }
 
 const CLIENT: &str = "for i in $(seq 1 50); do \
@@ -110,7 +113,9 @@ async fn docker_a_job_cannot_reach_a_container_of_another_job() {
     let stranger = bench.launch(&script);
     bench.run(&stranger).await;
     assert!(!output(&stranger).contains("reached"), "{}", output(&stranger));
-    let mate = format!("for i in $(seq 1 20); do echo mate | nc -w 2 {address} 7000 && exit 0; done; exit 1");
+    let mate = format!(
+        "for i in $(seq 1 20); do echo mate | nc -w 2 {address} 7000 && exit 0; done; exit 1"
+    );
     let mate = member(&bench, &mate, Some(&first), gang);
     assert_eq!(bench.run(&mate).await.code, Some(0));
     until(|| output(&first) == "mate\n").await;
@@ -147,7 +152,8 @@ async fn docker_containers_reach_services_of_the_host_only_if_allowed() {
         let seen = output(&launch).matches("service of the host").count();
         assert_eq!(seen, if allowed { 2 } else { 0 }, "{}", output(&launch));
     }
-    let metadata = ["-w", "-C", "DOCKER-USER", "-i", "aafc+", "-d", "169.254.0.0/16", "-j", "REJECT"];
+    let metadata =
+        ["-w", "-C", "DOCKER-USER", "-i", "aafc+", "-d", "169.254.0.0/16", "-j", "REJECT"];
     assert!(Command::new("iptables").args(metadata).status().unwrap().success());
 }
 

@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn colours_and_progress_bars_of_a_job_stay() {
-        for text in ["plain é 训练\n", "\u{1b}[1;31mred\u{1b}[0m\n", "10%\r20%\r\n", "a\tb\u{8}c"] {
+        for text in ["plain é 训练\n", "\u{1b}[1;31mred\u{1b}[0m\n", "10%\r20%\r\n", "a\tb\u{8}c"]
+        {
             assert_eq!(shown(text), text);
         }
     }

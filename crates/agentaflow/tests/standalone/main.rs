@@ -12,4 +12,5 @@ mod losses;
 mod postgres;
 mod procs;
 mod push;
+mod terminal;
 mod up;

@@ -20,8 +20,8 @@ const IPTABLES: &str = "iptables";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Firewall {
     Enforced,
-    /// The agent is not root.
-    NotRoot,
+    /// The agent is not root, or not in the network of the daemon.
+    OtherNetwork,
     /// The host has no `iptables`.
     Missing,
     /// `iptables` failed.
@@ -31,7 +31,7 @@ pub(super) enum Firewall {
 /// Adds missing rules. Called before each start: a restart of a firewall service removes rules.
 pub(super) async fn enforce() -> Firewall {
     if !geteuid().is_root() {
-        return Firewall::NotRoot;
+        return Firewall::OtherNetwork;
     }
     if run(&["--version"]).await.is_none() {
         return Firewall::Missing;
@@ -42,7 +42,8 @@ pub(super) async fn enforce() -> Firewall {
     let replies = [&["-i", &bridges][..], &answers, &["-j", "ACCEPT"]].concat();
     let host = ["-i", &bridges, "-j", "REJECT"];
     // Docker evaluates its chain before its own rules; without that chain Docker does not forward packets either.
-    let forward = if run(&["-S", "DOCKER-USER"]).await == Some(true) { "DOCKER-USER" } else { "FORWARD" };
+    let forward =
+        if run(&["-S", "DOCKER-USER"]).await == Some(true) { "DOCKER-USER" } else { "FORWARD" };
     let forward = insert(forward, &metadata).await;
     // Inserted in reverse order: replies come first.
     let input = insert("INPUT", &host).await && insert("INPUT", &replies).await;

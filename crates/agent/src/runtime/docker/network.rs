@@ -15,7 +15,7 @@ use fnv::FnvHasher;
 use agentaflow_api::link::{Assignment, Gang, TaskKey};
 
 use super::connect::by_labels;
-use super::settings::{NetworkMode, Subnets};
+use super::settings::NetworkMode;
 use super::{AGENT, Docker, fault};
 
 /// Label of networks and containers.
@@ -63,9 +63,8 @@ impl ContainerNetwork {
         let master = assignment.gang.filter(|_| assignment.key.task == 0);
         let aliases = master.map(|_| vec![MASTER.to_owned()]);
         let endpoint = EndpointSettings { aliases, ..EndpointSettings::default() };
-        let config = NetworkingConfig {
-            endpoints_config: Some(HashMap::from([(name.clone(), endpoint)])),
-        };
+        let config =
+            NetworkingConfig { endpoints_config: Some(HashMap::from([(name.clone(), endpoint)])) };
         let Some(Gang { master_port, .. }) = master.filter(|gang| gang.spans_nodes) else {
             return (Some(config), None);
         };
@@ -85,7 +84,10 @@ impl ContainerNetwork {
 impl Docker {
     /// Creates the network of a job. The caller holds `networks` until the container exists: a network without
     /// containers is removed.
-    pub(super) async fn ensure_network(&self, key: TaskKey) -> Result<ContainerNetwork, DockerError> {
+    pub(super) async fn ensure_network(
+        &self,
+        key: TaskKey,
+    ) -> Result<ContainerNetwork, DockerError> {
         if self.settings.network == NetworkMode::Host {
             return Ok(ContainerNetwork::Host);
         }
@@ -115,10 +117,7 @@ impl Docker {
             name: name.to_owned(),
             driver: Some("bridge".to_owned()),
             ipam: Some(Ipam { config: Some(vec![config]), ..Ipam::default() }),
-            options: Some(HashMap::from([(
-                "com.docker.network.bridge.name".to_owned(),
-                bridge,
-            )])),
+            options: Some(HashMap::from([("com.docker.network.bridge.name".to_owned(), bridge)])),
             labels: Some(HashMap::from([
                 (AGENT.to_owned(), self.agent.clone()),
                 (NETWORK.to_owned(), name.to_owned()),
@@ -187,6 +186,7 @@ pub(super) fn range(subnet: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Subnets;
     use super::*;
 
     #[test]

@@ -115,9 +115,8 @@ impl FromStr for Subnets {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wide = range(text).filter(|(first, last)| (31..1 << 24).contains(&(last - first)));
-        let (first, last) = wide.ok_or_else(|| {
-            "use an IPv4 subnet of /8 to /27, such as 10.213.0.0/16".to_owned()
-        })?;
+        let (first, last) = wide
+            .ok_or_else(|| "use an IPv4 subnet of /8 to /27, such as 10.213.0.0/16".to_owned())?;
         Ok(Self { first, count: (last - first + 1) / NETWORK_SIZE })
     }
 }
