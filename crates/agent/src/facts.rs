@@ -39,7 +39,12 @@ pub(crate) fn registration(
     let mut registration = NodeRegistration {
         node_name: settings.node_name.clone().unwrap_or_else(|| hostname.clone()),
         hostname: Some(hostname),
-        ip_address: own_address(&settings.server).map(|address| address.to_string()),
+        ip_address: settings
+            .remote_node
+            .is_none()
+            .then(|| own_address(&settings.server))
+            .flatten()
+            .map(|address| address.to_string()),
         region: settings.region.clone(),
         zone: settings.zone.clone(),
         gpu_count: Some(instances.len() as u32),

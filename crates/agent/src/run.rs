@@ -191,7 +191,7 @@ async fn host(
     gpus: &Arc<GpuWatch>,
 ) -> Result<(Host, Vec<String>), AgentError> {
     let job_users = if settings.allow_process {
-        JobUsers::choose(settings.job_user.as_deref(), settings.job_uids, &settings.state_dir)
+        JobUsers::choose(settings.job_user.as_deref(), settings.job_uids)
             .map_err(AgentError::Process)?
     } else {
         JobUsers::Agent

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use crate::end::StartFailure;
 use crate::event::EventKind;
-use crate::ids::JobId;
+use crate::ids::{JobId, UserId};
 use crate::job::{ResourceUsage, Runtime, Volume};
 use crate::units::{Cores, Secret, Stamp};
 
@@ -176,6 +176,8 @@ pub struct Assignment {
     pub simulated: bool,
     /// Name of the owner.
     pub user: String,
+    #[serde(default)]
+    pub user_id: Option<UserId>,
     /// The task runs already according to the server: an agent without the task reports its end instead of
     /// starting it a second time.
     #[serde(default)]

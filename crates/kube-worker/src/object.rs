@@ -99,8 +99,10 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
         simulated: _,
         // The server assigns no job with volumes to a cluster.
         volumes: _,
-        // Pods of a cluster reach each other.
+        // For networks of Docker.
         gang: _,
+        // For processes.
+        user_id: _,
         // Read by the agent.
         runtime: _,
         timeout_ms: _,

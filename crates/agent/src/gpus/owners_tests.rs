@@ -23,7 +23,8 @@ fn process(pid: u32, ancestors: &[u32], group: &str) -> ProcessOrigin {
 
 #[test]
 fn the_owner_is_found_by_pid_cgroup_or_nearest_ancestor() {
-    let tasks = [task(1, &[100], &["/agentaflow/a/1-1-0-00000000"]), task(2, &[200, 201], &["/docker/x"])];
+    let tasks =
+        [task(1, &[100], &["/agentaflow/a/1-1-0-00000000"]), task(2, &[200, 201], &["/docker/x"])];
     for (process, expected) in [
         (process(100, &[], "/"), Some(1)),
         (process(201, &[100], "/"), Some(2)),
@@ -42,7 +43,10 @@ fn the_owner_is_found_by_pid_cgroup_or_nearest_ancestor() {
 fn a_mark_is_the_cgroup_prefix_of_one_task() {
     for (path, expected) in [
         ("/agentaflow/a/17-1-0-00000000", Some("/agentaflow/a/17-1-0-00000000".to_owned())),
-        ("/x/agentaflow/a/17-1-0-00000000/inner", Some("/x/agentaflow/a/17-1-0-00000000".to_owned())),
+        (
+            "/x/agentaflow/a/17-1-0-00000000/inner",
+            Some("/x/agentaflow/a/17-1-0-00000000".to_owned()),
+        ),
         ("/agentaflow/a/18-1-0-00000000", None),
         ("/17-1-0-00000000", None),
         ("/user.slice/session-1.scope", None),

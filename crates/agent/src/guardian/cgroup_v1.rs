@@ -143,7 +143,7 @@ fn mount(controller: Controller, mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         let mut kind = kind.split(' ');
-        let (fs, options) = (kind.next()?, kind.last()?);
+        let (fs, options) = (kind.next()?, kind.next_back()?);
         let found = fs == "cgroup" && options.split(',').any(|name| name == controller.name());
         found.then(|| mount.split(' ').nth(4).map(PathBuf::from))?
     })

@@ -1,5 +1,6 @@
 //! Guardian with real processes.
 
+mod cgroups;
 mod lease;
 
 use std::collections::BTreeMap;
@@ -362,42 +363,6 @@ async fn an_invalid_message_does_not_affect_later_messages() {
     }
     assert!(answers.contains("\"protocol\":1"), "{answers}");
     assert_eq!(run(&agent, test.spec(2, "exit 4")).await.code, Some(4));
-}
-
-#[tokio::test]
-async fn a_task_over_its_memory_limit_ends_out_of_memory_on_hosts_with_cgroups() {
-    let Some(root) = super::cgroup::CgroupRoot::find("test-of-limits") else {
-        println!("skipped: this host has no usable cgroup v2");
-        return;
-    };
-    root.remove();
-    let test = TestDir::new();
-    let agent = test.agent();
-    let spec =
-        ProcessSpec { memory: 32, ..test.spec(1, "head -c 300000000 /dev/zero | tail | wc -c") };
-    let exit = run(&agent, spec).await;
-    assert!(exit.out_of_memory, "{exit:?}");
-    assert!((16..=32).contains(&exit.memory), "{exit:?}");
-    let exit = run(&agent, ProcessSpec { memory: 32, ..test.spec(2, "true") }).await;
-    assert!(!exit.out_of_memory && exit.code == Some(0), "{exit:?}");
-}
-
-#[tokio::test]
-async fn a_task_cannot_open_denied_devices_on_hosts_with_the_devices_controller() {
-    let test = TestDir::new();
-    let agent = test.agent();
-    // Stands for a GPU: `/dev/zero`.
-    let script = "head -c 1 /dev/zero > /dev/null && echo open; head -c 1 /dev/null && echo other";
-    run(&agent, test.spec(1, script)).await;
-    assert_eq!(test.output(1), "open\nother\n");
-    if !Path::new("/sys/fs/cgroup/devices").exists() {
-        println!("skipped: this host has no devices controller of cgroup v1");
-        return;
-    }
-    let denied_devices = vec!["c 1:5 rwm".to_owned()];
-    run(&agent, ProcessSpec { denied_devices, ..test.spec(2, script) }).await;
-    let log = test.output(2);
-    assert!(!log.contains("open\n") && log.contains("other\n"), "{log}");
 }
 
 #[tokio::test]

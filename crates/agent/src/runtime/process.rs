@@ -84,6 +84,8 @@ impl Process {
             // Labels of containers.
             job_name: _,
             user: _,
+            // Read by `user.rs`.
+            user_id: _,
             // Read by `crate::storage`.
             storage: _,
             // Read by `crate::tasks`.

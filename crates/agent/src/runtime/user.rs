@@ -1,11 +1,13 @@
 //! Users of process jobs.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::process::{getegid, geteuid};
 
-use super::uids::{UidRange, UidTable};
+use agentaflow_api::ids::UserId;
+
+use super::uids::UidRange;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobUser {
@@ -22,26 +24,26 @@ pub enum JobUsers {
     /// All jobs run as the user that the operator chose.
     One(JobUser),
     /// The jobs of each owner have their own uid.
-    Range(UidTable),
+    Range(UidRange),
 }
 
 impl JobUsers {
     /// An agent that runs as root never runs jobs as root; any other agent can run them only as its own user. `name` is
-    /// the operator's choice, `state` the state directory of the agent.
-    pub fn choose(name: Option<&str>, range: UidRange, state: &Path) -> Result<Self, String> {
+    /// the operator's choice.
+    pub fn choose(name: Option<&str>, range: UidRange) -> Result<Self, String> {
         match name {
             Some(name) => Ok(JobUser::choose(name)?.map_or(Self::Agent, Self::One)),
-            None if geteuid().is_root() => Ok(Self::Range(UidTable::new(range, state))),
+            None if geteuid().is_root() => Ok(Self::Range(range)),
             None => Ok(Self::Agent),
         }
     }
 
     /// User of the jobs of an owner; `None` means the user of the agent.
-    pub fn of(&self, owner: &str) -> Result<Option<JobUser>, String> {
+    pub fn of(&self, owner: Option<UserId>) -> Result<Option<JobUser>, String> {
         match self {
             Self::Agent => Ok(None),
             Self::One(user) => Ok(Some(user.clone())),
-            Self::Range(table) => table.user(owner).map(Some),
+            Self::Range(range) => range.user(owner).map(Some),
         }
     }
 

@@ -314,7 +314,7 @@ impl Host {
     /// User of a task; `None` means the user of the agent.
     fn user(&self, assignment: &Assignment) -> Result<Option<JobUser>, String> {
         match assignment.runtime {
-            RuntimeKind::Process => self.job_users.of(&assignment.user),
+            RuntimeKind::Process => self.job_users.of(assignment.user_id),
             RuntimeKind::Docker => Ok(None),
         }
     }

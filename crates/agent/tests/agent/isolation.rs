@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agentaflow_api::ids::UserId;
 use agentaflow_api::link::StopCause;
 
 use crate::{TestBed, shell};
@@ -23,7 +24,7 @@ async fn jobs_of_different_users_have_different_uids_and_cannot_reach_each_other
     let agent = bed.agent();
     let script = "echo \"uid $(id -u) pid $$ tmp $TMPDIR\"; touch $TMPDIR/mine; sleep 60";
     let mut first = shell(1, script);
-    first.user = "ada".to_owned();
+    first.user_id = Some(UserId(1));
     let first = bed.assign(first);
     let line = bed
         .server
@@ -31,7 +32,7 @@ async fn jobs_of_different_users_have_different_uids_and_cannot_reach_each_other
         .await;
     let word = |at: usize| line.split_whitespace().nth(at).unwrap().to_owned();
     let (uid, pid, tmp) = (word(1), word(3), word(5));
-    let spy = |job: i64, user: &str| {
+    let spy = |job: i64, user: i64| {
         let mut spy = shell(
             job,
             &format!(
@@ -39,10 +40,10 @@ async fn jobs_of_different_users_have_different_uids_and_cannot_reach_each_other
                  kill -0 {pid} && echo signalled; ls {tmp} && echo listed; exit 0"
             ),
         );
-        spy.user = user.to_owned();
+        spy.user_id = Some(UserId(user));
         bed.assign(spy)
     };
-    let other = spy(2, "bob");
+    let other = spy(2, 2);
     bed.server.ended(other).await;
     let log = bed.server.log(other);
     assert!(!log.contains(&format!("uid {uid}\n")), "{log}");
@@ -50,7 +51,7 @@ async fn jobs_of_different_users_have_different_uids_and_cannot_reach_each_other
         assert!(!log.contains(success), "{log}");
     }
     // The same commands work for jobs of the same user.
-    let own = spy(3, "ada");
+    let own = spy(3, 1);
     bed.server.ended(own).await;
     let log = bed.server.log(own);
     for success in [format!("uid {uid}\n").as_str(), "read\n", "signalled\n", "listed\n"] {
@@ -118,7 +119,7 @@ async fn a_job_dies_with_its_agent_and_guardian() {
     assert_eq!(guardians.len(), 1, "{guardians:?}");
     agent.kill().unwrap();
     agent.wait().unwrap();
-    bed.kill(guardians[0]);
+    TestBed::kill(guardians[0]);
     let alive = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z ")

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use agentaflow_agent::{AgentError, AgentSettings};
-use agentaflow_api::ids::JobId;
+use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::Runtime;
 use agentaflow_api::link::{Assignment, Message, TaskKey};
 use agentaflow_api::units::{Cores, Secret};
@@ -182,7 +182,7 @@ impl TestBed {
         self.processes(|environ| !environ.contains("AGENTAFLOW_GUARDIAN_ROLE"))
     }
 
-    fn kill(&self, pid: i32) {
+    fn kill(pid: i32) {
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
@@ -232,6 +232,7 @@ fn shell(job: i64, script: &str) -> Assignment {
         leased: false,
         simulated: false,
         user: "someone".to_owned(),
+        user_id: Some(UserId(7)),
         running: false,
     }
 }

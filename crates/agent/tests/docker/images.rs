@@ -75,6 +75,7 @@ fn digest(temp: &TempDir, bytes: &[u8]) -> String {
     format!("sha256:{}", sum.split_whitespace().next().unwrap())
 }
 
+#[expect(clippy::result_large_err, reason = "a response of the played registry")]
 fn allowed(headers: &HeaderMap) -> Result<(), Response> {
     if headers.get(header::AUTHORIZATION).is_some_and(|value| value == BASIC) {
         return Ok(());

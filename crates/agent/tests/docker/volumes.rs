@@ -1,4 +1,4 @@
-//! Volumes of containers.
+//! Volumes and disk usage of containers.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use agentaflow_agent::runtime::docker::MountRoot;
+use agentaflow_agent::runtime::docker::{MountRoot, OUT_FOLDER};
 use agentaflow_agent::runtime::{Launch, Runtime};
 use agentaflow_api::end::EndReason;
 
-use crate::bench::{Bench, connect, output, settings, socket};
+use crate::bench::{Bench, connect, output, settings, socket, until};
 
 fn root(path: &Path, writable: bool) -> Vec<MountRoot> {
     vec![MountRoot { path: path.to_owned(), writable }]
@@ -52,7 +52,7 @@ async fn docker_a_mount_outside_the_allowed_roots_is_rejected_even_through_a_lin
 async fn docker_a_writable_volume_keeps_its_files_and_leaves_no_docker_volume() {
     let temp = tempfile::tempdir().unwrap();
     let bench = Bench::with(|settings| settings.allowed_mounts = root(temp.path(), true)).await;
-    // The image has files in `/bin`, which must not be copied to the host.
+    fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let mut launch = bench.launch("touch /data/new");
     launch.assignment.volumes = volume(temp.path(), false);
     bench.run(&launch).await;
@@ -96,6 +96,23 @@ async fn userns_root_of_a_container_is_not_root_in_a_volume() {
     bench.run(&launch).await;
     let text = output(&launch);
     assert!(text.contains("from the host\n") && text.contains("refused\n"), "{text}");
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
+async fn docker_disk_usage_of_a_container_counts_its_layer_and_its_results() {
+    let bench = Bench::new().await;
+    let script = format!(
+        "head -c 3000000 /dev/zero > /file; head -c 3000000 /dev/zero > {OUT_FOLDER}/file; \
+         echo done; exec sleep 60"
+    );
+    let mut launch = bench.launch(&script);
+    // Without quotas in Docker's storage driver the limit is not an error.
+    launch.assignment.storage = 100;
+    bench.start(&launch).await;
+    until(|| output(&launch).contains("done")).await;
+    let used = bench.docker.disk_used(launch.assignment.key).await.unwrap();
+    assert!((6_000_000..8_000_000).contains(&used), "{used}");
 }
 
 /// A job that mounts `data`; a daemon behind a proxy that replaces `data` by a link to `/etc` when a request with this

@@ -20,7 +20,7 @@ const FORMS: [(&str, &str); 4] = [
 const KEYS: [&str; 4] = ["aft_", "afi_", "afr_", "afw_"];
 
 /// Fields of JSON and YAML that depend on time or machine.
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "duration_seconds",
     "cost",
     "micros",
@@ -38,6 +38,7 @@ const FIELDS: [&str; 18] = [
     "storage_total",
     "storage_available",
     "hostname",
+    "ip_address",
     "seq",
 ];
 

@@ -105,7 +105,7 @@ fn docker_containers_of_a_gang_on_one_host_meet_in_their_network() {
     assert_eq!(job["status"], "completed", "{job:#}");
     let task = |task: u32| {
         let path = format!("/gpu-workers/jobs/{id}/logs?task={task}");
-        cluster.get(&path).body.to_string()
+        cluster.get(&path).body
     };
     assert!(task(1).contains("welcome to 2"), "{} {}", task(0), task(1));
 }

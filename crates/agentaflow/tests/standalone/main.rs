@@ -19,5 +19,6 @@ mod procs;
 mod pty;
 mod push;
 mod registration;
+mod terminal;
 mod tls;
 mod up;

@@ -43,6 +43,28 @@ fn check(name: &str, model: &Model, ascii: bool) {
 }
 
 #[test]
+fn control_characters_of_jobs_do_not_reach_the_terminal() {
+    let mut model = model(120, 40);
+    let mut data = snapshot(0);
+    for job in &mut data.jobs {
+        job.spec.job_name = Some("evil\u{1b}]0;title\u{7}\u{9b}2J".to_owned());
+    }
+    let ids: Vec<String> = data.jobs.iter().map(agentaflow_api::job::Job::handle).collect();
+    model.update(Message::Snapshot(Box::new(data)));
+    press(&mut model, "<Tab>l");
+    let mut logs = 0;
+    for id in ids {
+        let line = "output \u{1b}[2J\u{1b}]52;c;eA==\u{7}".to_owned();
+        model.update(Message::Logs(id, Ok(vec![line])));
+        let shown = drawn(&model, model.size, true, false);
+        let control = |cell: &ratatui::buffer::Cell| cell.symbol().contains(char::is_control);
+        assert!(!shown.content.iter().any(control), "{:?}", lines(&shown));
+        logs += usize::from(lines(&shown).contains("output"));
+    }
+    assert_eq!(logs, 1, "the log of one job is shown");
+}
+
+#[test]
 fn screens_match_their_pictures() {
     for (name, size, keys) in [
         ("80x24", (80, 24), ""),

@@ -167,6 +167,7 @@ impl State {
             leased: on_node_lost.unwrap_or_default() == OnNodeLost::Requeue,
             simulated: node.row().spec.simulated,
             user: user.unwrap_or_default(),
+            user_id: Some(job.user_id),
             running: assigned.state == TaskState::Running,
         })
     }

@@ -68,11 +68,22 @@ pub(super) async fn connect(socket: &Path) -> Result<DockerClient, ConnectError>
 
 /// True if the process at the other end of the socket has the same process ids as this one.
 pub(super) async fn shares_pids(socket: &Path) -> bool {
-    let Ok(stream) = UnixStream::connect(socket).await else { return false };
-    // A process outside this pid namespace has the id 0.
-    let peer = stream.peer_cred().ok().and_then(|peer| peer.pid()).filter(|pid| *pid > 0);
+    let peer = peer(socket).await;
     let status = peer.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok());
     status.is_some_and(|status| has_one_pid(&status))
+}
+
+/// True if the process at the other end of the socket has the same network as this one. Only root can tell.
+pub(super) async fn shares_network(socket: &Path) -> bool {
+    let network = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let daemon = peer(socket).await.and_then(|pid| network(&pid.to_string()));
+    daemon.is_some() && daemon == network("self")
+}
+
+/// Pid of the process that listens at the socket; `None` if it is outside this pid namespace.
+async fn peer(socket: &Path) -> Option<i32> {
+    let stream = UnixStream::connect(socket).await.ok()?;
+    stream.peer_cred().ok()?.pid().filter(|pid| *pid > 0)
 }
 
 /// A process of a nested pid namespace has several ids.

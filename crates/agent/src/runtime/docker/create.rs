@@ -110,6 +110,8 @@ pub(super) fn body(
         runtime: _,
         timeout_ms: _,
         running: _,
+        // For processes only.
+        user_id: _,
     } = &launch.assignment;
     let mut host = host_config(settings, launch, surroundings.volumes)?;
     let network = surroundings.network;

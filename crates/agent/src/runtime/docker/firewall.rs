@@ -20,8 +20,8 @@ const IPTABLES: &str = "iptables";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Firewall {
     Enforced,
-    /// The agent is not root.
-    NotRoot,
+    /// The agent is not root, or not in the network of the daemon.
+    OtherNetwork,
     /// The host has no `iptables`.
     Missing,
     /// `iptables` failed.
@@ -31,7 +31,7 @@ pub(super) enum Firewall {
 /// Adds missing rules. Called before each start: a restart of a firewall service removes rules.
 pub(super) async fn enforce() -> Firewall {
     if !geteuid().is_root() {
-        return Firewall::NotRoot;
+        return Firewall::OtherNetwork;
     }
     if run(&["--version"]).await.is_none() {
         return Firewall::Missing;

@@ -103,14 +103,21 @@ impl Docker {
         if self.settings.allow_host_access || self.settings.network == NetworkMode::Host {
             return Ok(());
         }
-        let problem = match firewall::enforce().await {
+        let enforced = if connect::shares_network(&self.settings.socket).await {
+            firewall::enforce().await
+        } else {
+            Firewall::OtherNetwork
+        };
+        let problem = match enforced {
             Firewall::Enforced => return Ok(()),
             Firewall::Failed => {
                 let detail = "iptables cannot keep containers from services of the host; repair it, or start the agent \
                      with --allow-host-access";
                 return Err(StartError::Node(detail.to_owned()));
             }
-            Firewall::NotRoot => "the agent is not root",
+            Firewall::OtherNetwork => {
+                "the agent is not root, or not in the network of the Docker daemon"
+            }
             Firewall::Missing => "the host has no iptables",
         };
         WARNED.call_once(|| {

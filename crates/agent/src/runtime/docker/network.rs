@@ -15,7 +15,7 @@ use fnv::FnvHasher;
 use agentaflow_api::link::{Assignment, Gang, TaskKey};
 
 use super::connect::by_labels;
-use super::settings::{NetworkMode, Subnets};
+use super::settings::NetworkMode;
 use super::{AGENT, Docker, fault};
 
 /// Label of networks and containers.
@@ -186,6 +186,7 @@ pub(super) fn range(subnet: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Subnets;
     use super::*;
 
     #[test]

@@ -1,0 +1,45 @@
+//! Job output on a terminal, which `script` of util-linux provides.
+
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use crate::harness::Cluster;
+
+const ATTACK: &str = r"printf '\033]0;owned\007\033[31mred\033[0m\033[2J\n'";
+
+#[test]
+fn escape_sequences_of_a_job_are_harmless_on_a_terminal_and_unchanged_in_a_pipe() {
+    if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("skipped: `script` of util-linux is not installed");
+        return;
+    }
+    let mut cluster = Cluster::server(&[]);
+    cluster.agent("box", &[]);
+    cluster.wait_for_nodes(1);
+    let id = cluster.submit(ATTACK, json!({}));
+    cluster.wait_for_status(id, "completed");
+    let id = id.to_string();
+    for arguments in [vec!["logs", &id], vec!["run", "--", "sh", "-c", ATTACK]] {
+        let piped = cluster.run(&arguments);
+        let raw = "\u{1b}]0;owned\u{7}\u{1b}[31mred\u{1b}[0m\u{1b}[2J\n";
+        assert!(piped.out.contains(raw), "{:?}", piped.out);
+        let plain = cluster.cli(&arguments);
+        let quoted =
+            |text: &std::ffi::OsStr| format!("'{}'", text.to_str().unwrap().replace('\'', r"'\''"));
+        let line: Vec<String> =
+            std::iter::once(plain.get_program()).chain(plain.get_args()).map(quoted).collect();
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &line.join(" "), "/dev/null"]);
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => script.env(name, value),
+                None => script.env_remove(name),
+            };
+        }
+        let shown = script.stdin(Stdio::null()).output().unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("␛]0;owned␇\u{1b}[31mred\u{1b}[0m␛[2J"), "{shown:?}");
+        assert!(!shown.contains("\u{1b}]0;owned"), "{shown:?}");
+    }
+}
