@@ -124,7 +124,7 @@ impl FromStr for Subnets {
 /// Placeholder for the owner of a job in the path of a [`MountRoot`].
 const USER: &str = "{user}";
 
-/// Host directory that volumes may mount. A path such as `/home/{user}` gives every user another directory.
+/// Host directory that volumes may mount. A path such as `/srv/users/{user}` gives every user another directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountRoot {
     pub path: PathBuf,
