@@ -14,9 +14,10 @@ use super::handle::Core;
 use super::job::workload::workload_id;
 use crate::store::JobRow;
 
-/// A system with more jobs and nodes is copied at most once in [`LARGE_AGE`].
+/// A system with more jobs and nodes is copied at most once in [`LARGE_AGE`]: the copy of 100,000 jobs holds the core's lock
+/// for about 25 ms, and heartbeats need the lock.
 const LARGE: usize = 5_000;
-const LARGE_AGE: Duration = Duration::from_secs(1);
+const LARGE_AGE: Duration = Duration::from_secs(10);
 /// A copy of a small system serves lists for this long, unless the engine changed.
 const SMALL_AGE: Duration = Duration::from_millis(100);
 
