@@ -1,9 +1,16 @@
 //! Parses the output of `cargo test`: totals from the result lines, names from the lines of tests.
+//!
+//! A test that skips itself (`tests/skip.rs`) prints a line of its own and then passes for the test harness:
+//! `test NAME ... skipped, REASON`. It counts as skipped. A skipped part of a test has a name of its own.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::report::Report;
+
+/// Outcome of a test that skips itself; the reason follows.
+const SKIPPED: &str = "skipped, ";
+const SKIP_MARK: &str = " ... skipped, ";
 
 /// Parses the output of `cargo test --no-fail-fast`.
 ///
@@ -12,9 +19,15 @@ pub(crate) fn read(output: &str, succeeded: bool) -> Report {
     let mut report = Report::default();
     let mut running: Option<String> = None;
     let mut unfinished = Vec::new();
+    let mut interrupted: Option<String> = None;
     for line in output.lines() {
         let line = without_colour(line);
-        if let Some(program) = started(&line) {
+        interrupted = interrupted_test(&line).map(str::to_owned).or(interrupted);
+        if line == "FAILED"
+            && let Some(test) = interrupted.take()
+        {
+            record(&mut report, running.as_deref(), &test, &line);
+        } else if let Some(program) = started(&line) {
             unfinished.extend(running.replace(program));
         } else if let Some(passed) = passed(&line) {
             report.passed += passed;
@@ -24,6 +37,9 @@ pub(crate) fn read(output: &str, succeeded: bool) -> Report {
             record(&mut report, running.as_deref(), test, outcome);
         }
     }
+    let run = names_of_run(output);
+    let skipped_themselves = report.skipped.iter().filter(|entry| run.contains(&entry.name));
+    report.passed = report.passed.saturating_sub(skipped_themselves.count());
     unfinished.extend(running);
     if !succeeded {
         for program in unfinished {
@@ -36,16 +52,18 @@ pub(crate) fn read(output: &str, succeeded: bool) -> Report {
     report
 }
 
-/// Names of the tests that ran, in the form of a report.
+/// Names of the tests that ran, in the form of a report; tests that skipped themselves included.
 pub(crate) fn names_of_run(output: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut running: Option<String> = None;
     for line in output.lines() {
         let line = without_colour(line);
+        names.extend(interrupted_test(&line).map(|test| full_name(running.as_deref(), test)));
         if let Some(program) = started(&line) {
             running = Some(program);
         } else if let Some((test, outcome)) = test_line(&line)
             && !outcome.starts_with("ignored")
+            && !outcome.starts_with(SKIPPED)
         {
             names.insert(full_name(running.as_deref(), test));
         }
@@ -86,15 +104,32 @@ fn passed(line: &str) -> Option<usize> {
     before.rsplit(' ').next()?.parse().ok()
 }
 
+/// With one thread the harness prints the name of a test first and the outcome at its end. A skip in between follows on the
+/// same line, and the outcome is a line of its own: `test a ... test b ... skipped, REASON` gives `a`.
+fn interrupted_test(line: &str) -> Option<&str> {
+    let (before, after) = line.strip_prefix("test ")?.split_once(" ... test ")?;
+    after.contains(SKIP_MARK).then_some(before)
+}
+
 /// `test names_are_unique ... ok` gives the name and the outcome.
 fn test_line(line: &str) -> Option<(&str, &str)> {
-    line.strip_prefix("test ")?.rsplit_once(" ... ")
+    let line = line.strip_prefix("test ")?;
+    if let Some((before, reason)) = line.split_once(SKIP_MARK) {
+        let name = before.rsplit("test ").next()?;
+        let start = line.len() - reason.len() - SKIPPED.len();
+        return Some((name, &line[start..]));
+    }
+    line.rsplit_once(" ... ")
 }
 
 fn record(report: &mut Report, program: Option<&str>, test: &str, outcome: &str) {
     let name = full_name(program, test);
     if outcome == "FAILED" {
         report.fail(name, "see the output above");
+    } else if let Some(reason) = outcome.strip_prefix(SKIPPED) {
+        if !report.skipped.iter().any(|entry| entry.name == name) {
+            report.skip(name, reason);
+        }
     } else if let Some(reason) = outcome.strip_prefix("ignored") {
         let reason = reason.trim_start_matches(", ");
         report.skip(name, if reason.is_empty() { "ignored, no reason given" } else { reason });
@@ -192,6 +227,48 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
                 "doc-tests demo src/lib.rs - run (line 3) - compile",
             ]
         );
+    }
+
+    #[test]
+    fn a_test_that_skips_itself_is_skipped_and_not_passed() {
+        let output = "     Running tests/a.rs (target/debug/deps/a-01)\n\
+                      running 3 tests\n\
+                      test root::changes_users ... skipped, needs root\n\
+                      test root::changes_users ... ok\n\
+                      test chaos::campaign ... ok\n\
+                      test chaos::clock ... skipped, needs `a ... b`\n\
+                      test serial ... test serial ... skipped, needs one thread\n\
+                      ok\n\
+                      test result: ok. 3 passed; 0 failed; 0 ignored;\n\
+                      \x20    Running tests/b.rs (target/debug/deps/b-02)\n\
+                      test root::changes_users ... ok\n\
+                      test result: ok. 1 passed; 0 failed; 0 ignored;\n";
+        let report = read(output, true);
+        let skipped: Vec<String> =
+            report.skipped.iter().map(|e| format!("{}: {}", e.name, e.reason)).collect();
+        assert_eq!(
+            skipped,
+            [
+                "a (tests/a.rs) root::changes_users: needs root",
+                "a (tests/a.rs) chaos::clock: needs `a ... b`",
+                "a (tests/a.rs) serial: needs one thread",
+            ]
+        );
+        // A part of the campaign was skipped, not the campaign.
+        assert_eq!(report.passed, 1 + 1);
+        assert!(names_of_run(output).contains("a (tests/a.rs) serial"));
+    }
+
+    #[test]
+    fn a_failure_after_a_skipped_part_is_named() {
+        let output = "     Running tests/a.rs (target/debug/deps/a-01)\n\
+                      test campaign ... test clock ... skipped, no library\n\
+                      FAILED\n\
+                      test result: FAILED. 0 passed; 1 failed; 0 ignored;\n";
+        let report = read(output, false);
+        let failed: Vec<&str> = report.failed.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(failed, ["a (tests/a.rs) campaign"]);
+        assert_eq!((report.passed, report.skipped.len()), (0, 1));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod examples;
 mod generate;
 mod glossary;
 mod kube;
+mod leftovers;
 mod links;
 mod machine_paths;
 mod openapi;
@@ -30,6 +31,7 @@ mod suggest;
 mod test;
 mod test_programs;
 mod tools;
+mod web;
 
 use std::process::ExitCode;
 
@@ -54,7 +56,7 @@ struct Subcommand {
     run: fn(&[String]) -> Result<ExitCode, CommandError>,
 }
 
-const SUBCOMMANDS: [Subcommand; 13] = [
+const SUBCOMMANDS: [Subcommand; 14] = [
     Subcommand {
         name: "run",
         about: "Build the program and start it: API, scheduler and one worker",
@@ -84,6 +86,12 @@ const SUBCOMMANDS: [Subcommand; 13] = [
         about: "Start a Kubernetes control plane with simulated GPU nodes",
         help: kube::HELP,
         run: kube::run,
+    },
+    Subcommand {
+        name: "web",
+        about: "Build the browser dashboard",
+        help: web::HELP,
+        run: web::run,
     },
     Subcommand {
         name: "openapi",

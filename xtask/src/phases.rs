@@ -10,7 +10,7 @@ use crate::report::Report;
 use crate::test_programs::{self, Tier};
 use crate::{
     commits, crds, examples, glossary, links, machine_paths, openapi, process, prose, reference,
-    repo, tools,
+    repo, tools, web,
 };
 
 /// One check of the repository.
@@ -25,11 +25,12 @@ pub(crate) struct Phase {
     pub(crate) check: fn(Tier) -> Result<Report>,
 }
 
-pub(crate) const PHASES: [Phase; 17] = [
+pub(crate) const PHASES: [Phase; 18] = [
     cheap("fmt", "the code is formatted", |_| fmt()),
     ci("clippy", "clippy reports nothing", |_| clippy()),
     ci("deny", "dependencies: licences, sources, duplicates, advisories", |_| deny()),
     ci("tests", "unit, property, integration and end-to-end tests", test_programs::tests),
+    ci("web", "the dashboard builds, fits its size and works in a browser", |_| web::check()),
     ci("openapi", "docs/openapi.json matches the code", |_| openapi::GENERATOR.check()),
     ci("reference", "docs/commands.md matches the code", |_| reference::GENERATOR.check()),
     ci("crds", "deploy/crds matches the code", |_| crds::GENERATOR.check()),

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::{CommandError, repo};
+use crate::output::out;
+use crate::{CommandError, repo, web};
 
 pub(crate) const HELP: &str = "\
 Build the program and start `agentaflow up`: API, scheduler and one worker.
@@ -13,11 +14,16 @@ Build the program and start `agentaflow up`: API, scheduler and one worker.
 Usage: cargo xtask run [-- ARGUMENT...]
 
 Arguments after `--` are passed to `agentaflow up`; `cargo xtask run -- --help` lists them.
-Needs only Rust. Without an NVIDIA driver the worker simulates GPUs. Ctrl-C stops the
-program. The first build takes several minutes on two cores.";
+Needs only Rust; with npm, the program includes the browser dashboard. Without an NVIDIA
+driver the worker simulates GPUs. Ctrl-C stops the program. The first build takes several
+minutes on two cores.";
 
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, CommandError> {
     let passed_on = passed_on(arguments)?;
+    // The program works without the dashboard and then serves a plain start page.
+    if let Err(error) = web::build() {
+        out!("note: the program is built without the dashboard: {error:#}");
+    }
     // Two steps: the build shows its progress, `cargo run` only the output of the program.
     if !attached(&["build", "--release", "--package", "agentaflow"])? {
         return Ok(ExitCode::FAILURE);

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 
+use crate::leftovers::TestRun;
 use crate::output::out;
 use crate::report::Report;
 use crate::services::{self, Service};
-use crate::{cargo_test, generate, process, repo};
+use crate::{cargo_test, generate, process, repo, tools};
 
 /// A run with more failures is not retried: the change is broken, not the machine busy.
 const RETRY_LIMIT: usize = 5;
@@ -26,7 +27,7 @@ const FULL_VARIABLE: &str = "AGENTAFLOW_TEST_FULL";
 /// Property cases of the full tier; the default of proptest is 256.
 const FULL_PROPERTY_CASES: &str = "1024";
 
-/// Length of the crash campaign against server and agents; 20 seconds in CI.
+/// Length of each crash campaign against server and agents; 15 or 20 seconds in CI.
 const FULL_CHAOS_SECONDS: &str = "120";
 
 /// Size of a test run.
@@ -61,13 +62,36 @@ impl fmt::Display for Tier {
 }
 
 pub(crate) fn tests(tier: Tier) -> Result<Report> {
+    install_optional_tools();
+    let run = TestRun::begin();
+    let mut report = run_tests(tier, &run)?;
+    for process in run.leftovers() {
+        report.fail(process, "still runs after the tests; a test must stop it");
+    }
+    Ok(report)
+}
+
+/// Tests that miss one of these tools skip a part of themselves and report it.
+fn install_optional_tools() {
+    let installed = [
+        tools::ensure_faketime(),
+        tools::ensure_program("promtool"),
+        tools::ensure_program("script"),
+    ];
+    for error in installed.into_iter().filter_map(Result::err) {
+        out!("   {error:#}");
+    }
+}
+
+fn run_tests(tier: Tier, run: &TestRun) -> Result<Report> {
     let mut command = repo::cargo(&["test", "--workspace", "--no-fail-fast"]);
     command.envs(tier.variables().iter().copied());
+    run.mark(&mut command);
     let finished = process::run(&mut command)?;
     let mut report = cargo_test::read(&finished.output, finished.succeeded());
     if report.is_failure() {
         finished.show_output();
-        retry(&mut report, tier, &[])?;
+        retry(&mut report, tier, run, &[])?;
     }
     generate::PROGRAMS_BUILT.store(true, Ordering::Relaxed);
     let skipped: Vec<&str> = report.skipped.iter().map(|entry| entry.name.as_str()).collect();
@@ -75,7 +99,7 @@ pub(crate) fn tests(tier: Tier) -> Result<Report> {
     let services = services::start(kinds);
     explain_skips(&mut report, &services);
     if services.iter().any(Service::is_running) {
-        run_service_tests(&mut report, tier, &services)?;
+        run_service_tests(&mut report, tier, run, &services)?;
     }
     Ok(report)
 }
@@ -92,26 +116,31 @@ fn explain_skips(report: &mut Report, services: &[Service]) {
 }
 
 /// Runs the ignored tests of the running services and removes these tests from the skipped ones.
-fn run_service_tests(report: &mut Report, tier: Tier, services: &[Service]) -> Result<()> {
+fn run_service_tests(
+    report: &mut Report,
+    tier: Tier,
+    run: &TestRun,
+    services: &[Service],
+) -> Result<()> {
     let options = ["--ignored", "--test-threads", SERVICE_TEST_THREADS];
-    let mut command = test_programs(tier, services, &options);
+    let mut command = test_programs(tier, run, services, &options);
     let running = services.iter().filter(|service| service.is_running());
     command.args(running.map(|service| service.kind.prefix));
     let finished = process::run(&mut command)?;
     let mut second = cargo_test::read(&finished.output, finished.succeeded());
     if second.is_failure() {
         finished.show_output();
-        retry(&mut second, tier, services)?;
+        retry(&mut second, tier, run, services)?;
     }
-    let run = cargo_test::names_of_run(&finished.output);
-    report.skipped.retain(|entry| !run.contains(&entry.name));
+    let names = cargo_test::names_of_run(&finished.output);
+    report.skipped.retain(|entry| !names.contains(&entry.name));
     report.add(second);
     Ok(())
 }
 
 /// Runs failed tests of programs under `tests/` a second time, one by one: they observe real programs and miss a deadline on
 /// a busy machine. A test that passes then is flaky.
-fn retry(report: &mut Report, tier: Tier, services: &[Service]) -> Result<()> {
+fn retry(report: &mut Report, tier: Tier, run: &TestRun, services: &[Service]) -> Result<()> {
     let names = report.failed.iter();
     let tests: Vec<&str> =
         names.filter_map(|entry| cargo_test::path_of_integration_test(&entry.name)).collect();
@@ -120,25 +149,26 @@ fn retry(report: &mut Report, tier: Tier, services: &[Service]) -> Result<()> {
     }
     out!("   {} failed; retrying: {}", report.failed.len(), tests.join(", "));
     let options = ["--include-ignored", "--test-threads", "1", "--exact"];
-    let mut command = test_programs(tier, services, &options);
+    let mut command = test_programs(tier, run, services, &options);
     let finished = process::run(command.args(tests))?;
     let second = cargo_test::read(&finished.output, finished.succeeded());
     if second.is_failure() {
         finished.show_output();
     }
-    let run = cargo_test::names_of_run(&finished.output);
+    let names = cargo_test::names_of_run(&finished.output);
     report.mark_flaky("failed in the first run; see the output above", |name| {
-        run.contains(name) && !second.failed.iter().any(|entry| entry.name == name)
+        names.contains(name) && !second.failed.iter().any(|entry| entry.name == name)
     });
     Ok(())
 }
 
 /// All test programs with the variables of the services. Without doc-tests: filters would match names of their files.
-fn test_programs(tier: Tier, services: &[Service], options: &[&str]) -> Command {
+fn test_programs(tier: Tier, run: &TestRun, services: &[Service], options: &[&str]) -> Command {
     let mut command = repo::cargo(&["test", "--workspace", "--no-fail-fast"]);
     command.args(["--lib", "--bins", "--tests", "--"]).args(options);
     command.envs(tier.variables().iter().copied());
     command.envs(services.iter().flat_map(Service::variables));
+    run.mark(&mut command);
     command
 }
 

@@ -11,14 +11,17 @@ use crate::output::out;
 use crate::{process, repo};
 
 /// Programs and their Debian packages.
-const DEBIAN_PACKAGES: [(&str, &str); 7] = [
+const DEBIAN_PACKAGES: [(&str, &str); 10] = [
+    ("chromium", "chromium"),
     ("containerd", "containerd"),
     ("curl", "curl"),
     ("dockerd", "docker.io"),
     ("git", "git"),
     ("ip", "iproute2"),
     ("openssl", "openssl"),
+    ("promtool", "prometheus"),
     ("runc", "runc"),
+    ("script", "bsdutils"),
 ];
 
 /// Debian keeps the PostgreSQL server programs in `VERSION/bin` here.
@@ -51,6 +54,16 @@ pub(crate) fn ensure_program(program: &str) -> Result<()> {
     let known = DEBIAN_PACKAGES.iter().find(|(name, _)| *name == program);
     let (_, package) = known.with_context(|| format!("no package is known for `{program}`"))?;
     install_package(&format!("`{program}`"), package)
+}
+
+/// Installs libfaketime, which sets the wall clock of a program, if missing.
+pub(crate) fn ensure_faketime() -> Result<()> {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().filter_map(Result::ok);
+    let mut libraries = folders.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
+    if libraries.any(|library| library.is_file()) {
+        return Ok(());
+    }
+    install_package("libfaketime", "libfaketime")
 }
 
 /// Installs PostgreSQL if missing; returns the folder of its programs.
@@ -146,7 +159,7 @@ pub(crate) fn is_on_path(program: &str) -> bool {
     on_path(program).is_some()
 }
 
-fn on_path(program: &str) -> Option<PathBuf> {
+pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(program)).find(|file| is_executable(file))
 }

@@ -11,6 +11,7 @@ use agentaflow_api::node::{Health, Heartbeat, NodeRegistration};
 use agentaflow_api::units::Cores;
 
 use crate::gpus::GpuWatch;
+use crate::guardian::device_rule::DeviceControl;
 use crate::settings::AgentSettings;
 
 /// Documentation address, which no host has.
@@ -25,6 +26,7 @@ pub(crate) fn registration(
     settings: &AgentSettings,
     gpus: &GpuWatch,
     runtimes: Vec<String>,
+    device_control: Option<DeviceControl>,
 ) -> NodeRegistration {
     let host = gpus.host();
     let instances = gpus.instances();
@@ -33,6 +35,9 @@ pub(crate) fn registration(
     let (storage, _) = storage_gib(&settings.state_dir);
     let mut node_metadata = Map::new();
     node_metadata.insert("gpu_source".to_owned(), Value::from(host.source));
+    if let Some(control) = device_control {
+        node_metadata.insert("device_control".to_owned(), Value::from(control.as_str()));
+    }
     if let Some(pod) = &settings.pod_name {
         node_metadata.insert("pod_name".to_owned(), Value::from(pod.clone()));
     }

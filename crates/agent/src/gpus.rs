@@ -1,14 +1,17 @@
 //! Watches the GPUs: readings, memory per task, and tasks far over their share.
 //!
-//! I/O is in this file and in `gpus/processes.rs`; pure functions determine the owner of a process (`gpus/owners.rs`)
+//! I/O is in this file, in `gpus/processes.rs` and in the file of `gpus/health.rs`; pure functions determine the owner of a process (`gpus/owners.rs`)
 //! and the tasks over their share (`gpus/shares.rs`).
 
+pub(crate) mod device_files;
 mod environment;
+mod health;
 mod owners;
 mod processes;
 mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +23,9 @@ use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 pub use environment::{Mps, device_env};
 pub use shares::OverShare;
 
+pub(crate) use health::ApplicationFault;
+
+use health::HealthTable;
 use owners::{Owner, Owners};
 use processes::ProcessOrigin;
 use shares::OverCounter;
@@ -57,6 +63,8 @@ struct GpuState {
     peaks: BTreeMap<TaskKey, u64>,
     owners: Owners,
     over: OverCounter,
+    health: HealthTable,
+    application_faults: Vec<ApplicationFault>,
     /// Set when no GPU can be read.
     fault: Option<String>,
 }
@@ -81,9 +89,11 @@ impl GpuWatch {
         Self { source, state: Mutex::default(), reading: Arc::default() }
     }
 
-    /// Starts with one tick; fails if the source cannot be read.
-    pub async fn open(source: Arc<dyn GpuSource>) -> Result<Self, GpuError> {
+    /// Starts with one tick; fails if the source cannot be read. Driver errors are kept in `dir`, the state directory.
+    pub async fn open(source: Arc<dyn GpuSource>, dir: &Path) -> Result<Self, GpuError> {
+        source.watch_errors();
         let watch = Self::new(source);
+        watch.state().health = HealthTable::load(dir);
         watch.tick(&[]).await;
         let fault = watch.state().fault.clone();
         fault.map_or(Ok(watch), |fault| Err(GpuError::Broken(fault)))
@@ -103,6 +113,21 @@ impl GpuWatch {
         let state = self.state();
         // A GPU that could never be read has no memory; the source has logged a warning.
         state.devices.iter().filter(|gpu| gpu.memory > 0).map(|gpu| state.instance(gpu)).collect()
+    }
+
+    /// GPUs that an admin has cordoned, by index.
+    pub fn set_cordoned(&self, cordoned: &[String]) {
+        let mut state = self.state();
+        let uuids: BTreeMap<String, String> =
+            state.devices.iter().map(|gpu| (gpu.index.to_string(), gpu.uuid.clone())).collect();
+        state
+            .health
+            .set_cordoned(cordoned.iter().cloned().collect(), |index| uuids.get(index).cloned());
+    }
+
+    /// Driver errors of applications since the last call.
+    pub(crate) fn take_application_faults(&self) -> Vec<ApplicationFault> {
+        std::mem::take(&mut self.state().application_faults)
     }
 
     /// UUIDs and fault texts of faulty GPUs; all GPUs when the driver fails.
@@ -192,6 +217,7 @@ impl GpuState {
             self.read_at = Some(now);
         }
         self.samples = reading.samples.into_iter().map(|s| (s.uuid.clone(), s)).collect();
+        self.application_faults.extend(self.health.observe(&self.samples, now));
         let owned: Vec<(DeviceProcess, Owner)> = reading
             .processes
             .into_iter()
@@ -236,20 +262,28 @@ impl GpuState {
     }
 
     fn fault(&self, gpu: &Device) -> Option<String> {
+        let broken = self.health.status(&gpu.uuid) == Some(GpuStatus::Error);
+        let own = self.health.message(&gpu.uuid).filter(|_| broken);
+        self.silence(gpu).or(own)
+    }
+
+    /// Reason for which a GPU has no readings.
+    fn silence(&self, gpu: &Device) -> Option<String> {
         let own = self.samples.get(&gpu.uuid).and_then(|sample| sample.fault.clone());
         self.fault.clone().or(own)
     }
 
     fn status(&self, gpu: &Device) -> GpuStatus {
-        match () {
-            () if self.fault(gpu).is_some() => GpuStatus::Error,
-            () if self.busy.contains(&gpu.uuid) => GpuStatus::Busy,
-            () => GpuStatus::Available,
+        if self.silence(gpu).is_some() {
+            return GpuStatus::Error;
         }
+        let busy = self.busy.contains(&gpu.uuid);
+        let usable = if busy { GpuStatus::Busy } else { GpuStatus::Available };
+        self.health.status(&gpu.uuid).unwrap_or(usable)
     }
 
     fn instance(&self, gpu: &Device) -> GpuInstance {
-        let faulty = self.fault(gpu).is_some();
+        let faulty = self.silence(gpu).is_some();
         // The readings of a faulty GPU are old, and the server must not place work there.
         let sample = self.samples.get(&gpu.uuid).filter(|_| !faulty).cloned().unwrap_or_default();
         let used = sample.memory_used.unwrap_or(0);
@@ -260,7 +294,7 @@ impl GpuState {
             gpu_name: Some(gpu.name.clone()),
             gpu_type: Some(gpu.name.clone()),
             gpu_memory: Some(gpu.memory),
-            gpu_memory_available: Some(if faulty { 0 } else { free }),
+            gpu_memory_available: Some(if self.fault(gpu).is_some() { 0 } else { free }),
             utilization: sample.utilization.map(f64::from),
             temperature: sample.temperature.map(f64::from),
             power_usage: sample.power,
@@ -272,6 +306,8 @@ impl GpuState {
             sm_clock: sample.sm_clock,
             ecc_errors: sample.ecc_errors,
             throttled: sample.throttled,
+            problem: self.silence(gpu).or_else(|| self.health.message(&gpu.uuid)),
+            xid: self.health.xid(&gpu.uuid),
         }
     }
 }

@@ -77,6 +77,7 @@ impl HeartbeatSender {
         let timeout = self.settings.heartbeat_interval.clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT);
         let node = session.client.heartbeat(&session.node_id, &heartbeat, timeout).await?;
         self.lease.renew(sent, self.settings.lease(&node));
+        self.gpus.set_cordoned(&node.cordoned_gpus);
         Ok(())
     }
 }
@@ -100,6 +101,10 @@ pub(crate) async fn watch_gpus(gpus: Arc<GpuWatch>, tasks: Tasks) {
         for over in gpus.tick(&loads).await {
             warn!(key = %over.key, "{over}");
             tasks.stop_over_share(&over);
+        }
+        for fault in gpus.take_application_faults() {
+            warn!(gpu = fault.uuid, "{}", fault.message);
+            tasks.report_application_fault(&fault);
         }
     }
 }

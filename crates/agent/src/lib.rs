@@ -18,6 +18,7 @@ mod heartbeat;
 mod identity;
 mod lease;
 mod link;
+mod memory;
 mod port;
 mod register;
 mod report;
@@ -25,9 +26,13 @@ mod run;
 pub mod runtime;
 mod session;
 mod settings;
+#[cfg(test)]
+#[path = "../../../tests/skip.rs"]
+mod skip;
 mod storage;
 mod tasks;
 mod trust;
 
+pub use memory::release_start_pages;
 pub use run::{AgentError, run};
 pub use settings::{AgentSettings, NodeFacts, Prices, RemoteNode};

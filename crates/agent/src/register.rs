@@ -16,6 +16,7 @@ use agentaflow_backoff::BackoffPolicy;
 
 use crate::backoff::RECONNECT;
 use crate::gpus::GpuWatch;
+use crate::guardian::client::Guardian;
 use crate::identity::{self, Credentials};
 use crate::lease::Lease;
 use crate::session::{Session, Sessions};
@@ -35,6 +36,8 @@ pub(crate) struct Registrar {
     pub(crate) sessions: Sessions,
     pub(crate) lease: Lease,
     pub(crate) gpus: Arc<GpuWatch>,
+    /// Guardian of process jobs.
+    pub(crate) guardian: Option<Guardian>,
 }
 
 impl Registrar {
@@ -97,7 +100,8 @@ impl Registrar {
         let client = base.with_token(token.clone());
         let sent = clock::boot_ms();
         let runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let node = facts::registration(&self.settings, &self.gpus, runtimes);
+        let control = self.guardian.as_ref().and_then(Guardian::device_control);
+        let node = facts::registration(&self.settings, &self.gpus, runtimes, control);
         let node = client.register_node(&node).await?;
         // Workers behind one address keep their agents apart by the keys of their nodes.
         let own = node.api_key.clone().map_or_else(|| client.clone(), |key| base.with_token(key));

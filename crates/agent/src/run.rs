@@ -34,7 +34,7 @@ use crate::settings::AgentSettings;
 use crate::storage::watch_storage;
 use crate::tasks::{FolderRemover, Host, Tasks, prepare_root, remove_orphans, tidy_root};
 use crate::trust::Connector;
-use crate::{docker_daemon, identity, link, port};
+use crate::{docker_daemon, identity, link, memory, port};
 
 /// Longest wait for the last task updates to reach the server at shutdown.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
@@ -89,7 +89,7 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
             .map_err(|source| AgentError::Port { address, source })?;
         parts.spawn(port::serve(listener, sessions.clone(), shutdown.clone()));
     }
-    let gpus = Arc::new(GpuWatch::open(Arc::clone(&settings.gpus)).await?);
+    let gpus = Arc::new(GpuWatch::open(Arc::clone(&settings.gpus), &settings.state_dir).await?);
     let Some(host) = shutdown.run_until_cancelled(host(&settings, &gpus)).await else {
         parts.shutdown().await;
         return Ok(());
@@ -109,6 +109,7 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
         sessions: sessions.clone(),
         lease: lease.clone(),
         gpus: Arc::clone(&gpus),
+        guardian: guardian.clone().filter(|_| settings.allow_process),
     };
     let late = (Arc::clone(&settings), tasks.clone(), runtimes, sessions.clone());
     parts.spawn(docker_daemon::connect_later(late.0, late.1, late.2, late.3));
@@ -126,6 +127,7 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
     parts.spawn(watch_storage(tasks.clone()));
     parts.spawn(link::listen(sessions.clone(), tasks.clone()));
     parts.spawn(report(Arc::clone(&outbox), sessions, tasks));
+    parts.spawn(memory::release_start_pages());
     shutdown.cancelled().await;
     flush(&outbox).await;
     if let Some(guardian) = guardian {

@@ -171,9 +171,9 @@ pub(crate) fn fraction(text: &str) -> Result<f64, String> {
     })
 }
 
-pub(crate) fn priority(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|number| *number <= 10);
-    number.ok_or_else(|| "use a whole number from 0 to 10".to_owned())
+pub(crate) fn priority<T: From<u8>>(text: &str) -> Result<T, String> {
+    let number = text.parse::<u8>().ok().filter(|number| *number <= 10);
+    number.map(T::from).ok_or_else(|| "use a whole number from 0 to 10".to_owned())
 }
 
 #[cfg(test)]
@@ -214,8 +214,8 @@ mod tests {
 
     #[test]
     fn a_priority_is_between_zero_and_ten() {
-        assert_eq!((priority("0"), priority("10")), (Ok(0), Ok(10)));
-        assert!(["11", "-1", "high", ""].iter().all(|wrong| priority(wrong).is_err()));
+        assert_eq!((priority("0"), priority("10")), (Ok(0_u32), Ok(10_i32)));
+        assert!(["11", "-1", "high", ""].iter().all(|wrong| priority::<i32>(wrong).is_err()));
         assert!(positive::<u64>("0").is_err() && positive::<u64>("3") == Ok(3));
     }
 

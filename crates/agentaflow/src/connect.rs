@@ -53,6 +53,17 @@ impl Connect {
         }
     }
 
+    /// The cluster of commands that only a cluster supports.
+    pub(crate) async fn only_cluster(&self) -> Result<Cluster> {
+        match self.backend().await? {
+            Backend::Cluster(cluster) => Ok(cluster),
+            Backend::Server(client) => Err(usage(format!(
+                "requires a Kubernetes context; {} is a server. Use --kubeconfig FILE or --context NAME",
+                client.base()
+            ))),
+        }
+    }
+
     /// A client for commands that only a server supports.
     pub(crate) fn client(&self) -> Result<Client> {
         let target = self.target()?;

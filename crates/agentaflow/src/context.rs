@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use agentaflow_api::Secret;
 use agentaflow_api::client::{Client, Fingerprint};
@@ -205,6 +206,8 @@ struct Environment {
     server: Option<String>,
     token: Option<Secret>,
     context: Option<String>,
+    /// `KUBECONFIG` is set.
+    kubeconfig: bool,
     trust: ServerTrust,
 }
 
@@ -215,6 +218,7 @@ impl Environment {
             server: variable("AGENTAFLOW_SERVER"),
             token: variable("AGENTAFLOW_TOKEN").map(|token| Secret(token.trim().to_owned())),
             context: variable("AGENTAFLOW_CONTEXT"),
+            kubeconfig: variable("KUBECONFIG").is_some(),
         })
     }
 
@@ -232,18 +236,49 @@ impl Environment {
 }
 
 /// The target of a command: `--context`, else `AGENTAFLOW_SERVER` with `AGENTAFLOW_TOKEN`, else `AGENTAFLOW_CONTEXT`, else the
-/// current context; else the cluster of `KUBECONFIG`, of the pod, or of `~/.kube/config`.
+/// current context; else the cluster of `KUBECONFIG`, of the pod, or of `~/.kube/config`. `KUBECONFIG` precedes the
+/// current context `local`, which `up` selects without a request.
 pub(crate) fn target(name: Option<&str>) -> Result<Target> {
     let path = file();
     let read =
         || path.as_ref().map_or_else(|_| Ok(Contexts::default()), |path| Contexts::read(path));
-    choose(name, &Environment::read()?, read).map(Target::with_current_token)
+    let environment = Environment::read()?;
+    let target = choose(name, &environment, read)?;
+    note_choice(name, &environment, read, &target);
+    Ok(target.with_current_token())
+}
+
+/// With `KUBECONFIG` and a current context, the target is not obvious: names it on stderr, once.
+fn note_choice(
+    name: Option<&str>,
+    environment: &Environment,
+    read: impl FnOnce() -> Result<Contexts>,
+    target: &Target,
+) {
+    static NOTED: Once = Once::new();
+    let explicit = name.is_some() || environment.server.is_some() || environment.context.is_some();
+    if explicit || !environment.kubeconfig {
+        return;
+    }
+    let Some(current) = read().ok().and_then(|contexts| contexts.current) else { return };
+    NOTED.call_once(|| {
+        if current == LOCAL && target.kubernetes.is_some() {
+            eprintln!(
+                "note: using the cluster of KUBECONFIG; --context {LOCAL} selects the local server"
+            );
+        } else if std::io::stderr().is_terminal() {
+            eprintln!(
+                "note: using context `{current}`; --kubeconfig \"$KUBECONFIG\" selects that cluster"
+            );
+        }
+    });
 }
 
 /// Origin of the default target, for `context show`.
 pub(crate) fn default_origin() -> Result<String> {
     let path = file()?;
     Ok(match (Contexts::read(&path)?.current, variable("KUBECONFIG")) {
+        (Some(current), Some(_)) if current == LOCAL => "cluster of KUBECONFIG".to_owned(),
         (Some(_), _) => format!("current context of `{}`", path.display()),
         (None, Some(_)) => "no current context; cluster of KUBECONFIG".to_owned(),
         (None, None) if in_a_pod() => "no current context; cluster of this pod".to_owned(),
@@ -270,9 +305,13 @@ fn choose(
         return Ok(environment.add_token(target));
     }
     let contexts = read()?;
-    match environment.context.as_ref().or(contexts.current.as_ref()) {
+    let current =
+        contexts.current.as_ref().filter(|name| *name != LOCAL || !environment.kubeconfig);
+    match environment.context.as_ref().or(current) {
         Some(name) => Ok(environment.add_token(contexts.named(name)?.clone())),
-        None if in_a_pod() || has_kubeconfig() => Ok(Target::cluster(Kubernetes::default())),
+        None if environment.kubeconfig || in_a_pod() || has_kubeconfig() => {
+            Ok(Target::cluster(Kubernetes::default()))
+        }
         None => Err(NoServer.into()),
     }
 }
@@ -325,6 +364,34 @@ mod tests {
     }
 
     #[test]
+    fn a_kubeconfig_of_the_environment_precedes_only_the_context_of_up() {
+        let contexts = |current: &str| {
+            let mut contexts = Contexts::default();
+            for name in [LOCAL, "prod"] {
+                contexts.known.insert(name.to_owned(), Target::new(format!("http://{name}"), None));
+            }
+            contexts.current = Some(current.to_owned());
+            Ok(contexts)
+        };
+        let cases = [
+            (LOCAL, None, None, ""),
+            (LOCAL, Some(LOCAL), None, "http://local"),
+            (LOCAL, None, Some(LOCAL), "http://local"),
+            ("prod", None, None, "http://prod"),
+        ];
+        for (current, asked, context, url) in cases {
+            let environment = Environment {
+                context: context.map(str::to_owned),
+                kubeconfig: true,
+                ..Environment::default()
+            };
+            let target = choose(asked, &environment, || contexts(current)).unwrap();
+            assert_eq!(target.server, url, "{current} {asked:?} {context:?}");
+            assert_eq!(target.kubernetes.is_some(), url.is_empty());
+        }
+    }
+
+    #[test]
     fn the_token_of_the_environment_reaches_only_its_server() {
         let contexts = || {
             let mut contexts = Contexts::default();
@@ -352,6 +419,7 @@ mod tests {
                 server: server.map(str::to_owned),
                 token: Some("lent".into()),
                 context: context.map(str::to_owned),
+                kubeconfig: false,
                 trust: ServerTrust::default(),
             };
             let target = choose(asked, &environment, contexts).unwrap();

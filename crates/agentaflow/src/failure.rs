@@ -224,7 +224,9 @@ fn untrusted(problem: &CertificateProblem) -> &'static str {
         CertificateProblem::UnknownIssuer | CertificateProblem::NotPinned { .. } => {
             "log in with `agentaflow login URL`, which shows its fingerprint, or with `--ca-cert FILE`"
         }
-        CertificateProblem::Invalid(_) => "replace the certificate of the server",
+        CertificateProblem::Expired | CertificateProblem::Invalid(_) => {
+            "replace the certificate of the server"
+        }
     }
 }
 

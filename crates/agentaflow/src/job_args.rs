@@ -86,8 +86,8 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "TIME", value_parser = amount::positive_duration, help_heading = "Job")]
     timeout: Option<Duration>,
     /// Priority from 0 to 10, higher first [default: 5]
-    #[arg(long, value_name = "NUMBER", value_parser = amount::priority, help_heading = "Job")]
-    priority: Option<u32>,
+    #[arg(long, value_name = "NUMBER", value_parser = amount::priority::<i32>, help_heading = "Job")]
+    priority: Option<i32>,
     /// Queue [default: your default queue]
     #[arg(
         long,

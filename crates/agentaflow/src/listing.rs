@@ -26,7 +26,7 @@ pub(crate) const fn right<T>(title: &'static str, rank: u8, cell: fn(&T) -> Stri
 pub(crate) const ROOT: &str = "root";
 
 /// Priority of a job without a priority.
-pub(crate) const DEFAULT_PRIORITY: u32 = 5;
+pub(crate) const DEFAULT_PRIORITY: i32 = 5;
 
 pub(crate) const JOBS: Listing<Job> =
     Listing { columns: &JOBS_COLUMNS, name: Job::handle, empty: "No jobs found." };

@@ -73,9 +73,9 @@ pub struct JobSpec {
     /// Number of tasks of the gang, which start together; default 1.
     #[serde(deserialize_with = "lenient::small")]
     pub replicas: Option<u32>,
-    /// 0 to 10, higher first; default 5.
-    #[serde(deserialize_with = "lenient::small")]
-    pub priority: Option<u32>,
+    /// 0 to 10, higher first; default 5. A pod of a cluster shows the value of its priority class.
+    #[serde(deserialize_with = "lenient::small_signed")]
+    pub priority: Option<i32>,
     /// Queue; default is the user's `default_queue`.
     pub queue: Option<String>,
     /// Command: a list of arguments, or one line for the shell.

@@ -16,6 +16,14 @@ pub fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, 
         .transpose()
 }
 
+/// Like [`small`], for a field that is negative only in answers.
+pub fn small_signed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i32>, D::Error> {
+    let value = whole(deserializer)?;
+    value
+        .map(|value| i32::try_from(value).map_err(|_| de::Error::custom("the number is too large")))
+        .transpose()
+}
+
 /// A value with a default, where null means the default too.
 pub fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

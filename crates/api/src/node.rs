@@ -126,6 +126,12 @@ pub struct GpuInstance {
     /// Active throttle reasons (additive).
     #[serde(deserialize_with = "lenient::or_default", skip_serializing_if = "Vec::is_empty")]
     pub throttled: Vec<String>,
+    /// Problem of the GPU, with the remedy (additive).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Driver error (XID) that keeps the GPU out of use (additive).
+    #[serde(deserialize_with = "lenient::whole", skip_serializing_if = "Option::is_none")]
+    pub xid: Option<u64>,
 }
 
 /// Status of a GPU.

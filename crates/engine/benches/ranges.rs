@@ -13,7 +13,7 @@
 mod load;
 
 use agentaflow_engine::{
-    Decision, Event, GpuRequest, MilliCpu, Request, Scheduler, Strategy, Time, Workload,
+    Decision, Event, GpuRequest, MilliCpu, Priority, Request, Scheduler, Strategy, Time, Workload,
 };
 use load::{MIXED, cluster, workloads};
 use std::time::{Duration, Instant};
@@ -240,13 +240,13 @@ fn storm() -> Range {
     };
     for index in 0..1000 {
         let low = Workload::new(format!("low-{index}"), whole(1));
-        submit(&mut scheduler, Workload { priority: 1, preemptible: true, ..low });
+        submit(&mut scheduler, Workload { priority: Priority(1), preemptible: true, ..low });
     }
     scheduler.decide(Time(0));
     for index in 0..200 {
         let (gpus, tasks) = [(1, 1), (1, 1), (2, 1), (8, 1), (1, 8)][index % 5];
         let high = Workload::new(format!("high-{index}"), whole(gpus));
-        submit(&mut scheduler, Workload { priority: 9, tasks, ..high });
+        submit(&mut scheduler, Workload { priority: Priority(9), tasks, ..high });
     }
     let begin = Instant::now();
     let plan = scheduler.decide(Time(1));

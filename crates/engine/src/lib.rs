@@ -42,11 +42,11 @@ pub use explain::explanation::{Alternative, Explanation};
 pub use explain::forecast::{Eta, WhatIf};
 pub use explain::ranking::NodeRanking;
 pub use explain::view::{
-    GpuView, NodeView, QueueView, ResourceTotals, TaskView, WorkloadState, WorkloadView,
+    GpuView, LostTaskView, NodeRoom, NodeView, QueueView, ResourceTotals, TaskView, WorkloadState,
+    WorkloadView,
 };
-pub use explain::wait_reasons::WaitReasons;
 pub use lint::Violation;
-pub use model::adopted::{AdoptedTask, AdoptedWorkload};
+pub use model::adopted::{AdoptedLoss, AdoptedTask, AdoptedWorkload};
 pub use model::decision::{
     Decision, Fault, GpuAllocation, GpuAssignment, GpuShare, Placement, Plan, PreemptionReason,
     Victim,
@@ -59,13 +59,13 @@ pub use model::name::{
 pub use model::node::{
     DeviceSelection, ForeignGpu, ForeignUse, Gpu, GpuHealth, MAX_NODE_GPUS, MigMode, Node, Price,
 };
-pub use model::policy::{Policy, Queue, QueueOrder, Quota};
+pub use model::policy::{Ageing, Policy, Queue, QueueOrder, Quota};
 pub use model::prices::{list_memory, list_price};
 pub use model::request::{
     AffinityKind, GpuRequest, MigProfile, NodePreference, Request, TaskAffinity, TokenAccess,
     TopologySpread,
 };
-pub use model::units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
+pub use model::units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Priority, Span, Time};
 pub use model::wait::{
     FitSummary, QuotaResource, Shortfall, UnavailableGpus, WaitClass, WaitReason,
 };
@@ -73,8 +73,8 @@ pub use model::workload::{Gate, OnFault, Role, Topology, Workload};
 pub use model::{labels, mig};
 pub use state::scheduler::{RoundRobinCursor, Scheduler};
 pub use state::snapshot::records::{
-    DemandSnapshot, HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot,
-    WorkloadSnapshot,
+    DemandSnapshot, HoldSnapshot, LostTaskSnapshot, NodeSnapshot, QueueSnapshot, Snapshot,
+    TaskSnapshot, WorkloadSnapshot,
 };
-pub use state::workloads::WorkloadPhase;
+pub use state::workloads::{Replacement, WorkloadPhase};
 pub use strategy::Strategy;

@@ -12,7 +12,9 @@ use crate::state::cluster::NodeIdx;
 use crate::state::cluster::room::{Claim, Room};
 use crate::state::cluster::shape::GpuNeed;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{TaskAllocation, WorkloadEntry, WorkloadPhase};
+use crate::state::workloads::{
+    LostTask, TaskAllocation, WorkloadEntry, WorkloadIdx, WorkloadPhase,
+};
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +31,9 @@ pub enum Violation {
     /// A task holds fewer GPUs than requested although its node, which chose them, has enough.
     #[error("workload `{0}` holds fewer GPUs than requested")]
     MissingGpus(WorkloadId),
+    /// A lost task of a workload that is not placed, or a place for its replacement where no task can start.
+    #[error("workload `{0}` waits for a replacement in vain")]
+    InvalidLoss(WorkloadId),
     #[error("pending workload `{0}` has allocated tasks")]
     AllocatedWhilePending(WorkloadId),
     #[error("an exclusive GPU of node `{0}` has several users")]
@@ -89,9 +94,13 @@ impl Scheduler {
         for (index, workload) in self.workloads.iter() {
             let placed_workload = workload.allocations().count();
             let finished = workload.tasks.iter().filter(|slot| slot.finished).count();
+            let homeless = workload.tasks.iter().filter(|slot| slot.allocation.is_none());
+            let homeless = homeless.filter(|slot| slot.lost.is_some()).count();
             let id = || workload.spec.id.clone();
             match workload.phase {
-                WorkloadPhase::Placed if placed_workload + finished != workload.tasks.len() => {
+                WorkloadPhase::Placed
+                    if placed_workload + finished + homeless != workload.tasks.len() =>
+                {
                     found.push(Violation::PartialGang(id()));
                 }
                 WorkloadPhase::Pending | WorkloadPhase::Preempting if placed_workload > 0 => {
@@ -104,6 +113,9 @@ impl Scheduler {
                 .any(|(task, allocation)| self.lacks_gpus(workload, task, allocation))
             {
                 found.push(Violation::MissingGpus(id()));
+            }
+            if self.has_invalid_loss(index, workload) {
+                found.push(Violation::InvalidLoss(id()));
             }
             let waits_outside = workload.spec.gate.is_some()
                 || self.backoffs.contains(&(workload.not_before, index));
@@ -119,6 +131,18 @@ impl Scheduler {
                 found.push(Violation::NotQueued(id()));
             }
         }
+    }
+
+    fn has_invalid_loss(&self, index: WorkloadIdx, workload: &WorkloadEntry) -> bool {
+        let is_placed = workload.phase == WorkloadPhase::Placed;
+        let invalid = |(task, _): (u32, &LostTask)| {
+            let slot = &workload.tasks[task as usize];
+            let closed = |place: &TaskAllocation| !self.is_open_place(place);
+            let reserved = slot.allocation.as_ref().filter(|_| !slot.is_occupied());
+            !is_placed || slot.finished || reserved.is_some_and(closed)
+        };
+        workload.lost().any(invalid)
+            || workload.lost().next().is_some() != self.incomplete.contains(&index)
     }
 
     /// The node chooses devices itself and has enough GPUs, but the claim has too few.

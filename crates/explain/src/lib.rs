@@ -92,6 +92,18 @@ pub fn shortfall_of(node: &str, shortfall: &Shortfall) -> String {
     pending::shortfall_of(node, &wire::shortfall(shortfall))
 }
 
+/// The shortfall of a node that its own agent closed, not an administrator of the server: `agentaflow uncordon` has no effect.
+/// `kubernetes` is the cluster node of a Kubernetes worker.
+pub fn closed_by_agent(kubernetes: Option<&str>) -> String {
+    match kubernetes {
+        Some(node) => format!(
+            "accepts no new jobs: its cluster node is cordoned, tainted or not ready; run `kubectl describe node {node}`, and \
+             `kubectl uncordon {node}` if it is cordoned"
+        ),
+        None => "accepts no new jobs: its agent is unreachable or reports a fault".to_owned(),
+    }
+}
+
 /// A change with which a request would start now: `with 2 GPUs`.
 pub fn alternative(alternative: &Alternative) -> String {
     pending::alternative(&wire::alternative(alternative))

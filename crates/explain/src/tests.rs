@@ -92,6 +92,15 @@ fn the_closest_node_comes_with_a_command() {
 }
 
 #[test]
+fn a_node_closed_by_its_agent_is_not_opened_by_the_server() {
+    let cluster = closed_by_agent(Some("gpu-7"));
+    assert!(cluster.contains("`kubectl uncordon gpu-7`"), "{cluster}");
+    for text in [cluster, closed_by_agent(None)] {
+        assert!(!text.contains("agentaflow uncordon"), "{text}");
+    }
+}
+
+#[test]
 fn the_taint_of_kubectl_cordon_reads_as_cordoned() {
     let taint = |taint: &str| shortfall(&Shortfall::Taint(taint.to_owned()), 2);
     assert_eq!(taint("node.kubernetes.io/unschedulable:NoSchedule"), "2 are cordoned");

@@ -5,6 +5,7 @@
 pub mod catalog;
 mod command;
 mod detect;
+mod health;
 mod mig;
 mod models;
 mod nvlink;
@@ -15,8 +16,10 @@ mod smi_text;
 mod throttle;
 mod types;
 mod xid;
+mod xid_action;
 
 pub use detect::{NoGpus, detect};
+pub use health::{CRITICAL, Cause, DeviceObservation, HEALTHY_SAMPLES, HOT, Health, HealthProblem};
 pub use models::power_limit;
 pub use nvml::NvmlSource;
 pub use simulated::{DEFAULT_MODEL, MAX_GPUS, Simulated, SimulatedSpec};
@@ -24,3 +27,4 @@ pub use smi::SmiSource;
 pub use types::{
     Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample, is_unreadable,
 };
+pub use xid_action::XidAction;

@@ -70,8 +70,8 @@ pub struct Sample {
     pub throttled: Vec<String>,
     /// Message for the user if the GPU does not respond or reports a permanent fault.
     pub fault: Option<String>,
-    /// Last driver error (XID) since the previous sample that indicates a hardware fault. Reported once, and only
-    /// after [`GpuSource::watch_errors`].
+    /// Driver error (XID) with the most severe action since the previous sample. Reported once, and only after
+    /// [`GpuSource::watch_errors`].
     #[serde(default)]
     pub xid: Option<u64>,
 }

@@ -9,8 +9,7 @@ use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 
-/// Errors caused by programs that leave the GPU healthy; NVIDIA's device plugin ignores the same ones.
-const PROGRAM_ERRORS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+use crate::xid_action::XidAction;
 
 /// Timeout of one wait; bounds the time the thread outlives its owner.
 const WAIT_MILLISECONDS: u32 = 2_000;
@@ -38,7 +37,7 @@ impl XidWatch {
         watch
     }
 
-    /// Last hardware error of this GPU since the previous call.
+    /// Error of this GPU with the most severe action since the previous call.
     pub(crate) fn take(&self, uuid: &str) -> Option<u64> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(uuid)
     }
@@ -76,12 +75,14 @@ fn listen(
                     Some(XidError::Unknown) => 999,
                     None => continue,
                 };
-                if !is_hardware_fault(number) {
+                if XidAction::of(number) == XidAction::Ignore {
                     continue;
                 }
                 match event.device.uuid() {
                     Ok(uuid) => {
-                        last.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid, number);
+                        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                        let kept = last.entry(uuid).or_insert(number);
+                        *kept = worse(*kept, number);
                     }
                     // The GPU is lost; `sample` reports it.
                     Err(error) => {
@@ -100,8 +101,9 @@ fn listen(
     Ok(())
 }
 
-fn is_hardware_fault(number: u64) -> bool {
-    !PROGRAM_ERRORS.contains(&number)
+/// The error with the more severe action; the later one of two equal actions.
+pub(crate) fn worse(earlier: u64, later: u64) -> u64 {
+    if XidAction::of(earlier) > XidAction::of(later) { earlier } else { later }
 }
 
 #[cfg(test)]
@@ -109,12 +111,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_programs_are_not_hardware_faults() {
-        for (number, expected) in
-            [(13, false), (31, false), (43, false), (48, true), (79, true), (95, true)]
-        {
-            assert_eq!(is_hardware_fault(number), expected, "XID {number}");
-        }
+    fn the_most_severe_error_between_two_samples_is_kept() {
+        assert_eq!(worse(109, 13), 109);
+        assert_eq!(worse(13, 109), 109);
+        assert_eq!(worse(48, 109), 109);
     }
 
     #[test]

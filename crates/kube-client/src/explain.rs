@@ -8,12 +8,15 @@ use serde_json::{Value, json};
 
 use super::named::{Kind, Named, is_name};
 use super::scheduler::Port;
-use super::{Cluster, Failure, ending, show};
+use super::{Cluster, Failure, ending, show, units};
 
 impl Cluster {
     /// Explains a pending reason or an end. The scheduler answers if it is reachable; otherwise the explanation is derived
     /// from conditions, pods and events, and names that limitation.
     pub async fn explain(&self, name: &str) -> Result<Explanation, Failure> {
+        if let Some((namespace, name)) = units::parse(name, &self.namespace) {
+            return self.explain_unit(namespace, name).await;
+        }
         let named = self.named(name)?;
         let job = self.job_of(&named).await?;
         if job.status.is_final() {
@@ -116,7 +119,7 @@ impl Cluster {
 }
 
 /// Decodes the response of the scheduler.
-fn answer(text: &str) -> Result<Explanation, Failure> {
+pub(super) fn answer(text: &str) -> Result<Explanation, Failure> {
     let mut answer: Value = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
     if answer["explanation"].is_object() {
         return serde_json::from_value(answer["explanation"].take())

@@ -74,7 +74,7 @@ impl Failure {
         match code {
             404 => Self::NotFound(message),
             401 => Self::Forbidden(Forbidden::Other(format!(
-                "the cluster does not know who you are: {message}"
+                "the cluster rejected the credentials: {message}"
             ))),
             403 => Self::Forbidden(Forbidden::Rbac(message)),
             400..500 => Self::refused(message),

@@ -13,6 +13,7 @@ mod convert_back;
 mod create;
 mod ending;
 mod events;
+mod exclusive;
 mod explain;
 mod failure;
 mod follow;
@@ -28,8 +29,12 @@ mod scheduler;
 mod settings;
 mod show;
 mod template;
+mod uninstall;
+mod units;
 
+pub use exclusive::{Exclusive, ForeignPod, Scope};
 pub use failure::{Failure, Forbidden, Unreachable};
+pub use uninstall::Uninstall;
 
 /// Connection to a cluster, with its default namespace.
 #[derive(Clone)]

@@ -295,6 +295,8 @@ impl Seen {
         match healthy.map(|healthy| healthy.status.as_str()) {
             Some("True") => Health::Healthy,
             Some("False") => Health::Unhealthy,
+            // The monitor does not report any more.
+            Some("Unknown") => Health::Unknown,
             _ if self.is_ready() => Health::Healthy,
             _ => Health::Unknown,
         }

@@ -1,9 +1,10 @@
 //! Settings and metrics of the scheduler.
 
 use agentaflow_kube_core::names;
+use agentaflow_kube_core::settings::{self, InvalidSetting};
 use std::str::FromStr;
 
-use agentaflow_engine::Strategy;
+use agentaflow_engine::{Policy, Strategy};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -34,6 +35,15 @@ impl Cluster {
         Ok(deployment.and_then(started_with).unwrap_or_else(|| "least_utilized".to_owned()))
     }
 
+    /// Settings that the scheduler refuses.
+    pub async fn invalid_settings(&self) -> Result<Vec<InvalidSetting>, Failure> {
+        let api: Api<ConfigMap> = self.namespaced(&self.system);
+        let map = api.get_opt(names::SCHEDULER_CONFIG).await?;
+        let data = map.and_then(|map| map.data).unwrap_or_default();
+        let policy = Policy::default();
+        Ok(settings::apply(&data, &policy, &policy).1)
+    }
+
     /// Changes the strategy of future placements.
     pub async fn set_strategy(&self, name: &str) -> Result<(), Failure> {
         Strategy::from_str(name).map_err(|error| Failure::refused(error.to_string()))?;
@@ -49,9 +59,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Metrics in the Prometheus text format.
+    /// Metrics of the leader in the Prometheus text format.
     pub async fn metrics(&self) -> Result<String, Failure> {
-        self.ask_scheduler("GET", Port::Metrics, "/metrics", None).await
+        self.ask_scheduler("GET", Port::Metrics, "/metrics?leader=true", None).await
     }
 }
 

@@ -316,7 +316,7 @@ fn of_spec(spec: &GpuWorkloadSpec) -> JobSpec {
 fn of_pod(spec: &Value, pod: &Pod) -> JobSpec {
     let annotation = |name| pod.metadata.annotations.as_ref().and_then(|all| all.get(name));
     JobSpec {
-        priority: annotation(names::PRIORITY).and_then(|text| text.parse().ok()),
+        priority: Some(pod.spec.priority.unwrap_or(0)),
         queue: annotation(names::QUEUE).cloned(),
         ..template::read(spec)
     }

@@ -143,9 +143,9 @@ fn a_pod_of_its_own_is_a_job_too() {
     let whole = json!({
         "metadata": {
             "name": "one", "namespace": "ml", "creationTimestamp": "2026-01-01T00:00:00Z",
-            "annotations": {"agentaflow.gpu/price-per-hour": "2.50", "agentaflow.gpu/priority": "9"},
+            "annotations": {"agentaflow.gpu/price-per-hour": "2.50"},
         },
-        "spec": {"nodeName": "n1", "containers": [
+        "spec": {"nodeName": "n1", "priority": -2, "containers": [
             {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}]},
         "status": {"phase": "Succeeded", "startTime": "2026-01-01T01:00:00Z", "containerStatuses": [
             {"name": "c", "state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T01:30:00Z"}}}]},
@@ -154,7 +154,7 @@ fn a_pod_of_its_own_is_a_job_too() {
     let job = view(false).pod(&slim, &whole["spec"]);
     assert_eq!((job.handle().as_str(), job.status), ("pod/one", JobStatus::Completed));
     assert_eq!(job.spec.mig_profile.as_deref(), Some("1g.5gb"));
-    assert_eq!((job.spec.priority, job.exit_code), (Some(9), Some(0)));
+    assert_eq!((job.spec.priority, job.exit_code), (Some(-2), Some(0)));
     assert_eq!((job.duration_seconds, job.cost), (Some(1800.0), Dollars(1_250_000)));
     let waits = json!({
         "metadata": {"name": "two"}, "spec": {"containers": []},

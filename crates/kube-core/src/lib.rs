@@ -5,7 +5,9 @@ pub mod gpu_workload;
 pub mod names;
 pub mod pod_end;
 mod server_clock;
+pub mod settings;
 pub mod slim;
 pub mod translate;
+pub mod unit;
 
 pub use server_clock::server_time;

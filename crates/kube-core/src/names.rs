@@ -61,8 +61,12 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const POD_TASK: &str = "agentaflow.gpu/task";
 /// Pod label: attempt of the task, from 0.
 pub const POD_ATTEMPT: &str = "agentaflow.gpu/attempt";
+/// Pod annotation of Kubernetes: index of the pod among the pods of its workload.
+pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Pod annotation: retries that its workload had used when the pod was created.
 pub const POD_RETRIES: &str = "agentaflow.gpu/retries";
+/// Pod annotation: priority of its `GPUWorkload` when the pod was created.
+pub const POD_PRIORITY: &str = "agentaflow.gpu/workload-priority";
 /// Pod annotation, written with the binding: the GPUs, `node/gpu-id`, comma-separated.
 pub const POD_ASSIGNED_GPU: &str = "agentaflow.gpu/assigned-gpu";
 /// Pod annotation, written with the binding: the node.
@@ -73,7 +77,8 @@ pub const POD_PRICE: &str = "agentaflow.gpu/price-per-hour";
 pub const POD_DEVICES: &str = "agentaflow.gpu/allocated-devices";
 /// Annotation read on pods and their owners: name of a strategy.
 pub const STRATEGY: &str = "agentaflow.gpu/scheduling-strategy";
-/// Annotation read on pods and their owners: 0 to 10.
+/// Annotation read on pods and their owners: 0 to 10. The webhook turns it into a priority class; without the webhook it
+/// orders pods of equal `spec.priority`.
 pub const PRIORITY: &str = "agentaflow.gpu/priority";
 /// Annotation read on pods and their owners: the queue.
 pub const QUEUE: &str = "agentaflow.gpu/queue";
@@ -83,20 +88,41 @@ pub const PREEMPTIBLE: &str = "agentaflow.gpu/preemptible";
 pub const DURATION: &str = "agentaflow.gpu/estimated-duration";
 /// Annotation read on pods and their owners: required memory of each GPU in MiB.
 pub const GPU_MEMORY: &str = "agentaflow.gpu/min-gpu-memory";
+/// Annotation read on pods and their owners: time during which the place of a lost pod of a running gang stays reserved,
+/// such as `5m`.
+pub const REPLACEMENT_TIMEOUT: &str = "agentaflow.gpu/replacement-timeout";
 /// Reason of events about pending pods; equals the default scheduler's reason, which alerts use.
 pub const FAILED_SCHEDULING: &str = "FailedScheduling";
 /// Annotations that a pod inherits from its owners; annotations written by the scheduler are not inherited.
-pub const INHERITED: [&str; 6] = [STRATEGY, PRIORITY, QUEUE, PREEMPTIBLE, DURATION, GPU_MEMORY];
+pub const INHERITED: [&str; 7] =
+    [STRATEGY, PRIORITY, QUEUE, PREEMPTIBLE, DURATION, GPU_MEMORY, REPLACEMENT_TIMEOUT];
 /// Namespace label: assigns all GPU pods of the namespace to agentaflow.
 pub const NAMESPACE_OPT_IN: &str = "agentaflow.gpu/scheduling";
 /// The value of [`NAMESPACE_OPT_IN`].
 pub const NAMESPACE_OPT_IN_VALUE: &str = "enabled";
+/// Annotation of the webhook configuration, set by `agentaflow exclusive on`: all GPU pods belong to agentaflow.
+pub const EXCLUSIVE: &str = "agentaflow.gpu/exclusive-use";
 /// Queue label of Kueue, read if Kueue is not installed.
 pub const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// The API group of Kueue.
 pub const KUEUE_GROUP: &str = "kueue.x-k8s.io";
 /// Label of the scheduler plugins' pod groups.
 pub const POD_GROUP: &str = "scheduling.x-k8s.io/pod-group";
+
+/// Annotation of a job: `"false"` places its pods one by one instead of together.
+pub const UNIT: &str = "agentaflow.gpu/unit";
+/// Annotation of a job: `"true"` keeps it suspended.
+pub const UNIT_HOLD: &str = "agentaflow.gpu/hold";
+/// Annotation of a suspended job, written by the scheduler: the pending reason.
+pub const UNIT_REASON: &str = "agentaflow.gpu/pending-reason";
+/// Pod label of a `LeaderWorkerSet`: its name.
+pub const GROUP_SET: &str = "leaderworkerset.sigs.k8s.io/name";
+/// Pod label of a `LeaderWorkerSet`: index of the group.
+pub const GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
+/// Annotation of a `LeaderWorkerSet`: each group gets a topology domain of its own.
+pub const GROUP_TOPOLOGY: &str = "leaderworkerset.sigs.k8s.io/exclusive-topology";
+/// Label of the Jobs that `agentaflow worker` creates and resumes.
+pub const WORKER_AGENT: &str = "agentaflow.io/agent";
 
 pub const FINALIZER: &str = "agentaflow.io/cleanup";
 
@@ -123,13 +149,22 @@ pub const NVIDIA_REPLICAS: &str = "nvidia.com/gpu.replicas";
 /// Prefix of agentaflow's priority classes.
 pub const PRIORITY_CLASS_PREFIX: &str = "agentaflow-";
 
-/// Priority class of a priority from 0 to 10.
-pub fn priority_class(priority: u8) -> String {
-    format!("{PRIORITY_CLASS_PREFIX}{}", priority.min(10))
+/// Priority of a `GPUWorkload` without one. Its pods have the default class of the cluster.
+pub const DEFAULT_PRIORITY: u8 = 5;
+
+pub const HIGHEST_PRIORITY: u8 = 10;
+
+/// Priority class of a priority from 0 to 10; none for the default.
+pub fn priority_class(priority: u8) -> Option<String> {
+    let named = || format!("{PRIORITY_CLASS_PREFIX}{}", priority.min(HIGHEST_PRIORITY));
+    (priority != DEFAULT_PRIORITY).then(named)
 }
 
-/// Difference between two priorities in the values of priority classes.
-pub const PRIORITY_STEP: i32 = 100_000;
+/// Value of the class of a priority, as installed. Priorities below the default are below pods without a class, whose value
+/// is 0; the highest one is below any class that an administrator makes for important pods.
+pub fn priority_class_value(priority: u8) -> i32 {
+    i32::from(priority.min(HIGHEST_PRIORITY)) - i32::from(DEFAULT_PRIORITY)
+}
 
 #[cfg(test)]
 mod tests {

@@ -37,6 +37,15 @@ const REFUSED_OR_TAKEN: [&str; 15] = [
     "UnexpectedPredicateFailureType",
 ];
 
+/// Reason of the kubelet that rejected a pod: none of its containers started, because another pod took its resources.
+pub fn rejection(pod: &Pod) -> Option<&str> {
+    let reason = pod.status.reason.as_deref()?;
+    let rejected = reason.starts_with("OutOf")
+        || ["UnexpectedAdmissionError", "TopologyAffinityError"].contains(&reason);
+    let failed = pod.status.phase.as_deref() == Some("Failed");
+    (failed && rejected && !started(pod)).then_some(reason)
+}
+
 fn disrupted(pod: &Pod) -> bool {
     let conditions = pod.status.conditions.iter().flatten();
     conditions.into_iter().any(|one| one.kind == "DisruptionTarget" && one.status == "True")
@@ -65,6 +74,10 @@ pub fn story(pod: &Pod) -> String {
         // The exit code after a requested termination is meaningless.
         _ if disrupted(pod) => taken(pod),
         Some((status, end)) => format!("container `{}` {}", status.name, ending(end)),
+        None if rejection(pod).is_some() => {
+            let more = if message.is_empty() { String::new() } else { format!(": {message}") };
+            clip(&format!("was rejected by the kubelet ({reason}){more}"), 500)
+        }
         None if reason.is_empty() => "ended without saying why".to_owned(),
         None if message.is_empty() => format!("ended with {reason}"),
         None => clip(&format!("ended with {reason}: {message}"), 500),

@@ -1,14 +1,13 @@
 //! Node monitor: publishes the GPUs of its node.
 //!
 //! Each interval it samples the GPUs (`gpu_sampler`), queries their owners from the kubelet (`kubelet`), builds a
-//! report (`observe`, with `health` and `conditions`), selects the changes (`diff`) and writes them (`publish`).
+//! report (`observe`, with `conditions` and the health of `agentaflow_gpu`), selects the changes (`diff`) and writes them (`publish`).
 //! Everything between sampling and writing is pure.
 
 mod cgroup;
 mod conditions;
 mod diff;
 mod gpu_sampler;
-mod health;
 mod kubelet;
 mod line;
 mod metrics;
@@ -22,7 +21,6 @@ mod watch;
 
 pub use diff::{LastWrites, PendingWrites, REFRESH, diff};
 pub use gpu_sampler::Opener;
-pub use health::{CRITICAL, Cause, DeviceObservation, HEALTHY_SAMPLES, HOT, Health, HealthProblem};
 pub use kubelet::{Kubelet, KubeletDevices, KubeletError, SOCKET};
 pub use line::{DeviceLine, StatusLine};
 pub use observation::{

@@ -4,7 +4,7 @@
 use agentaflow_kube_core::crd::GpuNodePhase;
 use serde::{Deserialize, Serialize};
 
-use super::health::Cause;
+use agentaflow_gpu::Cause;
 
 /// The GPUs of a node in one line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub struct DeviceLine {
     /// Message of the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Driver error (XID) that indicates a hardware fault.
+    /// Driver error (XID) that takes the GPU out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xid: Option<u64>,
 }

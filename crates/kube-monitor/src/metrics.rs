@@ -1,10 +1,11 @@
-//! Metrics of a node, built from the last sample on each scrape: series of deleted pods and devices end.
+//! Metrics of a node, built from the last sample on each scrape: series of deleted pods and devices end. Names of the
+//! scheduler's totals are not used here, so that sums over all targets count each GPU once.
 
 use std::sync::{Mutex, PoisonError};
 
 use agentaflow_kube_core::crd::{GpuDevice, GpuStatus};
 use agentaflow_metrics::Exposition;
-use agentaflow_metrics::MetricType::{self, Counter, Gauge, Untyped};
+use agentaflow_metrics::MetricType::{self, Counter, Gauge};
 
 use super::line::StatusLine;
 use super::observation::PodDevices;
@@ -55,8 +56,8 @@ fn node(now: &Snapshot, text: &mut Exposition) {
     let units = f64::from(line.total) * f64::from(line.replicas.max(1));
     let above_goal = f64::from(u8::from(line.above_goal));
     let values: [(&str, MetricType, &str, f64); 7] = [
-        ("agentaflow_gpu_total", Untyped, "GPUs of the node", line.total.into()),
-        ("agentaflow_gpu_available", Gauge, "Healthy GPUs", line.available.into()),
+        ("agentaflow_node_gpus", Gauge, "GPUs of the node", line.total.into()),
+        ("agentaflow_node_gpus_healthy", Gauge, "Healthy GPUs of the node", line.available.into()),
         (
             "agentaflow_gpu_units",
             Gauge,
@@ -97,7 +98,7 @@ fn node(now: &Snapshot, text: &mut Exposition) {
 
 fn devices(now: &Snapshot, text: &mut Exposition) {
     let readings: [(&str, &str, Reading); 7] = [
-        ("agentaflow_gpu_utilization", "Percent of time with a running kernel", |_, status| {
+        ("agentaflow_device_utilization", "Percent of time with a running kernel", |_, status| {
             status.utilization
         }),
         ("agentaflow_gpu_healthy", "1 if the GPU is usable", |_, status| {
@@ -195,13 +196,13 @@ mod tests {
         let text = metrics.text();
         let gpu = "{node=\"n1\",gpu=\"GPU-a\",model=\"NVIDIA \\\"A100\\\"\"}";
         for line in [
-            "# TYPE agentaflow_gpu_total untyped".to_owned(),
-            "agentaflow_gpu_total{node=\"n1\"} 1".to_owned(),
-            "agentaflow_gpu_available{node=\"n1\"} 0".to_owned(),
+            "# TYPE agentaflow_node_gpus gauge".to_owned(),
+            "agentaflow_node_gpus{node=\"n1\"} 1".to_owned(),
+            "agentaflow_node_gpus_healthy{node=\"n1\"} 0".to_owned(),
             "agentaflow_gpu_units{node=\"n1\"} 4".to_owned(),
             "# TYPE agentaflow_monitor_failed_writes_total counter".to_owned(),
             "agentaflow_monitor_failed_writes_total{node=\"n1\"} 3".to_owned(),
-            format!("agentaflow_gpu_utilization{gpu} 37"),
+            format!("agentaflow_device_utilization{gpu} 37"),
             format!("agentaflow_gpu_temperature_celsius{gpu} 41"),
             format!("agentaflow_gpu_power_watts{gpu} 99"),
             format!("agentaflow_gpu_memory_total_bytes{gpu} 2097152"),

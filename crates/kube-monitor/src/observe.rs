@@ -6,12 +6,11 @@ use agentaflow_kube_core::crd::{
 use agentaflow_kube_core::names;
 use std::collections::BTreeMap;
 
-use agentaflow_gpu::{Device, Sample};
+use agentaflow_gpu::{Cause, Device, DeviceObservation, Health, HealthProblem, Sample};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::conditions;
-use super::health::{Cause, DeviceObservation, Health, HealthProblem};
 use super::line::{DeviceLine, StatusLine};
 use super::observation::{Gpus, Observation};
 

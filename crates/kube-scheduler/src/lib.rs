@@ -6,4 +6,4 @@ pub mod controller;
 pub mod driver;
 pub mod state;
 
-pub use driver::{Options, SchedulerError, run};
+pub use driver::{LeaseTimes, LeaseTimesError, Options, SchedulerError, run};

@@ -1,6 +1,7 @@
 //! Webhook configurations for the API server.
 
 use agentaflow_kube_core::names;
+use agentaflow_kube_core::unit::{self, UnitKind};
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -27,8 +28,11 @@ pub(super) async fn install(
         let version = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
         let api: Api<DynamicObject> =
             Api::all_with(client.clone(), &ApiResource::from_gvk(&version));
-        let whole = configuration(kind, options);
+        let mut whole = configuration(kind, options);
         if options.url.is_some() {
+            if let Some(installed) = api.get_opt(&options.configuration).await? {
+                keep_exclusive(&mut whole, &installed);
+            }
             put(&api, &trusting(whole, bundle)).await?;
             continue;
         }
@@ -59,10 +63,29 @@ async fn put(api: &Api<DynamicObject>, whole: &Value) -> Result<(), kube::Error>
     Ok(())
 }
 
+/// Keeps the namespaces that `agentaflow exclusive on` selected.
+fn keep_exclusive(whole: &mut Value, installed: &DynamicObject) {
+    let annotations = installed.metadata.annotations.as_ref();
+    if !annotations.is_some_and(|all| all.contains_key(names::EXCLUSIVE)) {
+        return;
+    }
+    let installed = installed.data["webhooks"].as_array().cloned().unwrap_or_default();
+    for webhook in whole["webhooks"].as_array_mut().into_iter().flatten() {
+        if let Some(old) = installed.iter().find(|old| old["name"] == webhook["name"]) {
+            webhook["namespaceSelector"] = old["namespaceSelector"].clone();
+        }
+    }
+}
+
 /// Configuration of a kind, without the CA bundle.
 pub(super) fn configuration(kind: &str, options: &Options) -> Value {
     let webhooks = match kind {
-        "MutatingWebhookConfiguration" => vec![pods(options, true), pods(options, false)],
+        "MutatingWebhookConfiguration" => vec![
+            pods(options, true),
+            pods(options, false),
+            jobs(options, true),
+            jobs(options, false),
+        ],
         _ => vec![
             validating(options, "workloads", "gpuworkloads", "Namespaced", "Fail"),
             validating(options, "queues", "gpuqueues", "Cluster", "Ignore"),
@@ -154,23 +177,23 @@ fn conditions(options: &Options, opted_in: bool) -> Value {
          owner.apiVersion.startsWith('{}/'))))",
         names::GROUP
     );
-    let owned = "has(object.metadata.ownerReferences)";
     let annotated = format!(
         "has(object.metadata.annotations) && object.metadata.annotations.exists(key, key.startsWith('{}'))",
         names::PREFIX
     );
-    let gpu = |containers: &str| {
-        format!(
-            "has(object.spec.{containers}) && object.spec.{containers}.exists(container, \
-             has(container.resources) && has(container.resources.limits) && \
-             container.resources.limits.exists(name, name == '{}' || name.startsWith('{}')))",
-            names::GPU_RESOURCE,
-            names::MIG_PREFIX
-        )
-    };
-    let mut matter = format!("({owned}) || ({annotated})");
+    let gpu = |containers: &str| gpu("object.spec", containers);
+    let gpus = format!("({}) || ({})", gpu("containers"), gpu("initContainers"));
+    // Every Deployment and Job of the cluster creates owned pods: without GPUs they do not matter, whatever their owner is
+    // annotated with. Owners of other groups (Kubeflow, Ray) are few, and their pods without GPUs belong to gangs.
+    let owned = format!(
+        "has(object.metadata.ownerReferences) && ({gpus} || \
+         (has(object.spec.schedulerName) && object.spec.schedulerName == '{scheduler_name}') || \
+         object.metadata.ownerReferences.exists(owner, owner.apiVersion != 'v1' && \
+         !owner.apiVersion.startsWith('apps/') && !owner.apiVersion.startsWith('batch/')))"
+    );
+    let mut matter = format!("({annotated}) || ({owned})");
     if opted_in {
-        matter = format!("{matter} || ({}) || ({})", gpu("containers"), gpu("initContainers"));
+        matter = format!("{matter} || {gpus}");
     }
     json!([
         {"name": "not-placed", "expression": "!has(object.spec.nodeName) || object.spec.nodeName == ''"},
@@ -179,6 +202,67 @@ fn conditions(options: &Options, opted_in: bool) -> Value {
         {"name": "not-ours", "expression": component},
         {"name": "could-matter", "expression": matter},
     ])
+}
+
+/// Jobs that may become units. They fail open: without the webhook a job starts as it is written.
+fn jobs(options: &Options, opted_in: bool) -> Value {
+    let (name, path) = if opted_in {
+        ("gpu-jobs.agentaflow.io", "/mutate-jobs/opted-in")
+    } else {
+        ("jobs.agentaflow.io", "/mutate-jobs")
+    };
+    let rule = |kind: &UnitKind| {
+        json!({
+            "apiGroups": [kind.group], "apiVersions": [kind.version], "resources": [kind.plural],
+            "operations": ["CREATE"], "scope": "Namespaced",
+        })
+    };
+    let mut webhook = pods(options, opted_in);
+    webhook["name"] = json!(name);
+    webhook["clientConfig"] = client(options, path);
+    webhook["rules"] = unit::KINDS.iter().filter(|kind| kind.can_suspend()).map(rule).collect();
+    webhook["matchConditions"] = job_conditions(options, opted_in);
+    webhook
+}
+
+/// Most Jobs of a cluster are not opted in; objects of the other kinds are few.
+fn job_conditions(options: &Options, opted_in: bool) -> Value {
+    let annotated = |object: &str| {
+        format!(
+            "has({object}.metadata) && has({object}.metadata.annotations) && \
+             {object}.metadata.annotations.exists(key, key.startsWith('{}'))",
+            names::PREFIX
+        )
+    };
+    let named = format!(
+        "has(object.spec.template.spec.schedulerName) && \
+         object.spec.template.spec.schedulerName == '{}'",
+        options.scheduler_name
+    );
+    let mut matter = format!(
+        "request.resource.group != 'batch' || ({named}) || ({}) || ({})",
+        annotated("object"),
+        annotated("object.spec.template")
+    );
+    if opted_in {
+        matter = format!(
+            "{matter} || ({}) || ({})",
+            gpu("object.spec.template.spec", "containers"),
+            gpu("object.spec.template.spec", "initContainers")
+        );
+    }
+    json!([{"name": "could-matter", "expression": matter}])
+}
+
+/// CEL expression: a container of this pod spec has a GPU limit.
+fn gpu(spec: &str, containers: &str) -> String {
+    format!(
+        "has({spec}.{containers}) && {spec}.{containers}.exists(container, \
+         has(container.resources) && has(container.resources.limits) && \
+         container.resources.limits.exists(name, name == '{}' || name.startsWith('{}')))",
+        names::GPU_RESOURCE,
+        names::MIG_PREFIX
+    )
 }
 
 /// Workloads fail closed, because their pods are created with the scheduler's permissions; queues are checked again
@@ -243,6 +327,21 @@ mod tests {
     }
 
     #[test]
+    fn namespaces_of_exclusive_use_stay_after_a_restart() {
+        let [mut whole, _] = configurations(&Options::default());
+        let mut installed = whole.clone();
+        installed["webhooks"][0]["namespaceSelector"] = serde_json::json!({});
+        let check = |whole: &mut Value, installed: &Value| {
+            super::keep_exclusive(whole, &serde_json::from_value(installed.clone()).unwrap());
+            whole["webhooks"][0]["namespaceSelector"].clone()
+        };
+        assert_ne!(check(&mut whole, &installed), serde_json::json!({}), "not exclusive");
+        installed["metadata"]["annotations"] =
+            serde_json::json!({agentaflow_kube_core::names::EXCLUSIVE: "true"});
+        assert_eq!(check(&mut whole, &installed), serde_json::json!({}));
+    }
+
+    #[test]
     fn a_webhook_that_somebody_took_out_stays_out() {
         let [whole, _] = configurations(&Options::default());
         let mut installed = whole.clone();
@@ -250,6 +349,8 @@ mod tests {
         let patch = super::trusting(super::only_trust(&whole, &installed), "trusted");
         let expected = serde_json::json!([
             {"name": "pods.agentaflow.io", "clientConfig": {"caBundle": "trusted"}},
+            {"name": "gpu-jobs.agentaflow.io", "clientConfig": {"caBundle": "trusted"}},
+            {"name": "jobs.agentaflow.io", "clientConfig": {"caBundle": "trusted"}},
         ]);
         assert_eq!(patch["webhooks"], expected);
     }
@@ -261,7 +362,7 @@ mod tests {
             let webhooks = value["webhooks"].as_array().unwrap().iter();
             webhooks.map(|webhook| webhook["failurePolicy"].as_str().unwrap().to_owned()).collect()
         };
-        assert_eq!(policies(&pods), ["Ignore", "Ignore"]);
+        assert_eq!(policies(&pods), ["Ignore"; 4]);
         assert_eq!(policies(&ours), ["Fail", "Ignore"]);
     }
 }

@@ -1,11 +1,13 @@
 //! Admission webhook for pods, workloads and queues.
 //!
-//! Three paths: `/mutate-pods` sets the scheduler name of GPU pods, `/validate-workloads` rejects a `GPUWorkload`
+//! Four paths: `/mutate-pods` sets the scheduler name of GPU pods, `/mutate-jobs` suspends jobs that become units,
+//! `/validate-workloads` rejects a `GPUWorkload`
 //! whose pods cannot be created, `/validate-queues` rejects an invalid `GPUQueue`. Pure functions compute the
 //! responses (`pods`, `template`, `workloads`, `queues`); other functions read their input.
 
 mod certificates;
 mod configuration;
+mod jobs;
 mod owners;
 mod pods;
 mod queues;

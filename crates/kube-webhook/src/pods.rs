@@ -37,8 +37,22 @@ pub(super) fn may_take(rules: Rules<'_>, request: &Request) -> bool {
     request.operation == "CREATE" && named && !component && !placed && !system && !kept
 }
 
+/// Origin of a pod's priority class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// None, or the default of the cluster.
+    Default,
+    /// The author of the pod chose it.
+    Explicit,
+}
+
 /// Sets the scheduler name if the pod or an owner requests it; `owners` are nearest first.
-pub(super) fn take(rules: Rules<'_>, pod: &Value, owners: &[Annotations]) -> AdmissionResult {
+pub(super) fn take(
+    rules: Rules<'_>,
+    pod: &Value,
+    owners: &[Annotations],
+    class: Class,
+) -> AdmissionResult {
     let own = own_annotations(pod);
     let asked = !own.is_empty() || owners.iter().any(|annotations| !annotations.is_empty());
     let ours = pod["spec"]["schedulerName"] == rules.scheduler;
@@ -50,7 +64,7 @@ pub(super) fn take(rules: Rules<'_>, pod: &Value, owners: &[Annotations]) -> Adm
         patch.push(json!({"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler}));
     }
     patch.extend(inherit(pod, &own, owners));
-    patch.extend(classify(pod, &own, owners));
+    patch.extend(classify(pod, &own, owners, class));
     AdmissionResult { patch, ..AdmissionResult::default() }
 }
 
@@ -87,15 +101,11 @@ fn inherit(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value>
     vec![json!({"op": "add", "path": "/metadata/annotations", "value": all})]
 }
 
-/// Priority class for the annotated priority, so that quotas and policies of classes apply. The defaulted priority is
-/// removed: the API server sets the one of the class.
-fn classify(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value> {
-    let named = has_class(pod);
-    let nearest = std::iter::once(own).chain(owners).find(|all| all.contains_key(names::PRIORITY));
-    let Some(priority) = nearest.and_then(translate::asked).filter(|_| !named) else {
-        return Vec::new();
-    };
-    let class = names::priority_class(priority);
+/// Priority class for the annotated priority of a pod without an explicit class, so that quotas and policies of classes
+/// apply. The defaulted priority is removed: the API server sets the one of the class.
+fn classify(pod: &Value, own: &Annotations, owners: &[Annotations], class: Class) -> Vec<Value> {
+    let asked = asked_priority(own, owners).filter(|_| class != Class::Explicit);
+    let Some(class) = asked.and_then(names::priority_class) else { return Vec::new() };
     let mut patch = vec![json!({"op": "add", "path": "/spec/priorityClassName", "value": class})];
     for field in ["priority", "preemptionPolicy"] {
         if pod["spec"].get(field).is_some() {
@@ -105,15 +115,16 @@ fn classify(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value
     patch
 }
 
-/// True if the priority class is explicit. The cluster's default, which the API server sets, does not count: see
-/// [`translate::admitted`].
-fn has_class(pod: &Value) -> bool {
-    let spec = &pod["spec"];
-    let class = spec["priorityClassName"].as_str().filter(|name| !name.is_empty());
-    let low = spec["priority"]
-        .as_i64()
-        .is_some_and(|value| (0..i64::from(names::PRIORITY_STEP)).contains(&value));
-    class.is_some_and(|name| name.starts_with(names::PRIORITY_CLASS_PREFIX) || !low)
+fn asked_priority(own: &Annotations, owners: &[Annotations]) -> Option<u8> {
+    let mut all = std::iter::once(own).chain(owners);
+    all.find(|annotations| annotations.contains_key(names::PRIORITY)).and_then(translate::asked)
+}
+
+/// The class of a pod that the annotation would replace if the class is the default of the cluster, which the API server sets
+/// on pods without a class.
+pub(super) fn class_in_question<'a>(pod: &'a Value, owners: &[Annotations]) -> Option<&'a str> {
+    asked_priority(&own_annotations(pod), owners)?;
+    pod["spec"]["priorityClassName"].as_str().filter(|name| !name.is_empty())
 }
 
 fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
@@ -183,7 +194,9 @@ mod tests {
         if !may_take(rules, &request) {
             return AdmissionResult::default();
         }
-        take(rules, pod, owners)
+        // The class `usual` is the default of this cluster.
+        let named = class_in_question(pod, owners).is_some_and(|name| name != "usual");
+        take(rules, pod, owners, if named { Class::Explicit } else { Class::Default })
     }
 
     /// Asserts the outcome for a pod like [`gpu_pod`] with `more`.
@@ -286,6 +299,8 @@ mod tests {
         for (spec, own, owner, expected) in [
             (&none, Some("10"), None, vec![class("agentaflow-10")]),
             (&filled_in, Some("0"), None, with("agentaflow-0")),
+            (&filled_in, Some("5"), None, vec![]),
+            (&of_default, Some("5"), None, vec![]),
             (&filled_in, None, Some(" 7 "), with("agentaflow-7")),
             (&filled_in, Some("2"), Some("7"), with("agentaflow-2")),
             (&filled_in, Some("11"), Some("7"), vec![]),

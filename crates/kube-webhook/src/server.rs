@@ -1,5 +1,6 @@
 //! HTTPS server of the webhook.
 
+use agentaflow_kube_core::slim::PriorityClass;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +14,16 @@ use axum::{Json, Router};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use bytes::Bytes;
-use kube::Client;
+use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, Identity};
 use super::owners::Owners;
-use super::pods::{self, Rules};
+use super::pods::{self, Class, Rules};
 use super::review::{AdmissionResult, Request, Review};
-use super::{Options, WebhookError, configuration, queues, workloads};
+use super::{Options, WebhookError, configuration, jobs, queues, workloads};
 
 /// Maximum request body in bytes: a request contains an object at most twice, and the API server rejects objects above
 /// three megabytes.
@@ -31,6 +32,8 @@ const LARGEST_REQUEST: usize = 7 << 20;
 const CONCURRENT_REQUESTS: usize = 16;
 /// Timeout of a request; no API server waits longer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout for reading a priority class. The whole admission may take three seconds.
+const CLASS_TIMEOUT: Duration = Duration::from_millis(800);
 /// Time between two checks of the certificate.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_mins(1);
 /// Delay before the cluster is queried again after a failure.
@@ -105,6 +108,18 @@ fn pod_questions() -> Router<Arc<WebhookState>> {
 fn other_questions() -> Router<Arc<WebhookState>> {
     Router::new()
         .route(
+            "/mutate-jobs",
+            post(async |State(state): State<Arc<WebhookState>>, body: Bytes| {
+                answer(&body, async |request| jobs::take(state.rules(false), request)).await
+            }),
+        )
+        .route(
+            "/mutate-jobs/opted-in",
+            post(async |State(state): State<Arc<WebhookState>>, body: Bytes| {
+                answer(&body, async |request| jobs::take(state.rules(true), request)).await
+            }),
+        )
+        .route(
             "/validate-workloads",
             post(async |State(state): State<Arc<WebhookState>>, body: Bytes| {
                 let scheduler = &state.options.scheduler_name;
@@ -168,17 +183,30 @@ async fn answer(
 }
 
 impl WebhookState {
+    fn rules(&self, opted_in: bool) -> Rules<'_> {
+        Rules { scheduler: &self.options.scheduler_name, home: &self.options.namespace, opted_in }
+    }
+
     async fn pod(&self, request: &Request, opted_in: bool) -> AdmissionResult {
-        let rules = Rules {
-            scheduler: &self.options.scheduler_name,
-            home: &self.options.namespace,
-            opted_in,
-        };
+        let rules = self.rules(opted_in);
         if !pods::may_take(rules, request) {
             return AdmissionResult::default();
         }
         let owners = self.owners.of(&request.namespace, &request.object).await;
-        pods::take(rules, &request.object, &owners)
+        let class = match pods::class_in_question(&request.object, &owners) {
+            Some(name) => self.origin_of(name).await,
+            None => Class::Default,
+        };
+        pods::take(rules, &request.object, &owners, class)
+    }
+
+    /// A class that cannot be read in time counts as explicit: the pod keeps it.
+    async fn origin_of(&self, class: &str) -> Class {
+        let api: Api<PriorityClass> = Api::all(self.client.clone());
+        let found = tokio::time::timeout(CLASS_TIMEOUT, api.get_opt(class)).await;
+        let found = found.ok().and_then(Result::ok).flatten();
+        let is_default = found.and_then(|class| class.global_default).unwrap_or(false);
+        if is_default { Class::Default } else { Class::Explicit }
     }
 
     async fn queue(&self, request: &Request) -> AdmissionResult {

@@ -23,6 +23,9 @@ pub(super) fn pod(
     scheduler: &str,
 ) -> Result<Value, AdmissionResult> {
     let identity = Identity { name, namespace, uid: None };
+    for task in gpu_workload::distinct_tasks(spec) {
+        gpu_workload::pod(identity, spec, task, 0, scheduler).map_err(AdmissionResult::refuse)?;
+    }
     let pod = gpu_workload::pod(identity, spec, 0, 0, scheduler);
     let mut pod = pod.map_err(AdmissionResult::refuse)?;
     // A unique name: a pod of an earlier workload may still be terminating.

@@ -47,7 +47,7 @@ impl Cluster {
         for priority in [5, 9] {
             let class = json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-                "metadata": {"name": format!("agentaflow-{priority}")}, "value": priority * 100_000,
+                "metadata": {"name": format!("agentaflow-{priority}")}, "value": priority - 5,
             });
             apply(&client, &class).await.unwrap();
         }
@@ -179,6 +179,7 @@ async fn kube_admission_names_fields_and_remedies_and_gives_pods_their_scheduler
         let cluster = Cluster::start().await;
         pods_get_our_name_where_asked(&cluster).await;
         owners_are_read(&cluster).await;
+        opted_in_jobs_are_suspended(&cluster).await;
         bad_workloads_are_refused(&cluster).await;
         strangers_cannot_borrow_our_rights(&cluster).await;
         bad_queues_are_refused(&cluster).await;
@@ -216,7 +217,7 @@ async fn pods_get_our_name_where_asked(cluster: &Cluster) {
         assert_eq!(made["spec"]["schedulerName"], scheduler, "{namespace} {metadata}");
         // The annotation becomes a priority class, and the API server fills in its value.
         let asked = scheduler == "agentaflow" && !metadata["annotations"].is_null();
-        let class = if asked { json!(["agentaflow-9", 900_000]) } else { json!([null, 0]) };
+        let class = if asked { json!(["agentaflow-9", 4]) } else { json!([null, 0]) };
         let spec = &made["spec"];
         assert_eq!(json!([spec["priorityClassName"], spec["priority"]]), class, "{metadata}");
     }
@@ -238,11 +239,44 @@ async fn owners_are_read(cluster: &Cluster) {
     let made = cluster.create("webhook-plain", &child).await.unwrap();
     assert_eq!(made["spec"]["schedulerName"], "agentaflow");
     assert_eq!(made["metadata"]["annotations"]["agentaflow.gpu/scheduling-strategy"], "pack");
+    // The API server does not ask about pods of Jobs and Deployments without GPUs.
+    let mut without = child;
+    without["spec"]["containers"][0]["resources"] = json!({});
+    let made = cluster.create("webhook-plain", &without).await.unwrap();
+    assert_eq!(made["spec"]["schedulerName"], "default-scheduler");
     let jobs: Api<DynamicObject> =
         Api::namespaced_with(cluster.client.clone(), "webhook-plain", &resource(&job));
     jobs.delete(job["metadata"]["name"].as_str().unwrap(), &DeleteParams::background())
         .await
         .unwrap();
+}
+
+async fn opted_in_jobs_are_suspended(cluster: &Cluster) {
+    let job = |gpu: bool, annotations: &Value| {
+        let limits = if gpu { json!({"nvidia.com/gpu": "1"}) } else { json!({}) };
+        let container = json!({"name": "c", "image": "i", "resources": {"limits": limits}});
+        json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": "j", "annotations": annotations},
+            "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+        })
+    };
+    let asked = json!({"agentaflow.gpu/priority": "9"});
+    let out = json!({"agentaflow.gpu/unit": "false"});
+    for (namespace, gpu, annotations, taken) in [
+        ("webhook-team", true, json!({}), true),
+        ("webhook-team", false, json!({}), false),
+        ("webhook-team", true, out, false),
+        ("webhook-plain", true, json!({}), false),
+        ("webhook-plain", false, asked, true),
+    ] {
+        let made = cluster.create(namespace, &job(gpu, &annotations)).await.unwrap();
+        let spec = &made["spec"];
+        let scheduler = spec["template"]["spec"]["schedulerName"].as_str();
+        let expected = if taken { "agentaflow" } else { "default-scheduler" };
+        let found = (scheduler.unwrap_or("default-scheduler"), spec["suspend"] == true);
+        assert_eq!(found, (expected, taken), "{namespace} {gpu} {annotations}");
+    }
 }
 
 async fn bad_workloads_are_refused(cluster: &Cluster) {

@@ -52,7 +52,7 @@ pub(crate) async fn run(
 ) {
     let passes = async {
         loop {
-            if let Err(error) = pass(&core, &logs, retention, Stamp::now()).await {
+            if let Err(error) = pass(&core, &logs, retention, core.now()).await {
                 tracing::warn!(%error, "Cannot delete old data; retrying later");
             }
             tokio::time::sleep(INTERVAL).await;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agentaflow_dashboard::Dashboard;
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
 use ipnet::IpNet;
@@ -48,6 +49,8 @@ pub struct Settings {
     pub retention: Retention,
     /// Notice in the state of the server, for example about simulated GPUs.
     pub notice: Option<String>,
+    /// None serves the plain start page instead.
+    pub dashboard: Option<Dashboard>,
     /// Source of the time at the start of the server.
     pub wall_clock: WallClock,
 }
@@ -77,6 +80,7 @@ impl Settings {
             rate: (500, 2000),
             retention: Retention::default(),
             notice: None,
+            dashboard: None,
             wall_clock: WallClock::default(),
         }
     }

@@ -44,7 +44,7 @@ pub(crate) fn check_size(nodes: u32, gpus_per_node: u32) -> Result<(), SimError>
         return wrong("the number of nodes", nodes, "give 1 to 200000");
     }
     if !(1..=MAX_NODE_GPUS).contains(&gpus) {
-        return wrong("the number of GPUs of a node", gpus, "give 1 to 64");
+        return wrong("the number of GPUs of a node", gpus, "give 1 to 4096");
     }
     if nodes * gpus > MAX_GPUS {
         return wrong("the number of GPUs of all nodes", nodes * gpus, "give at most 1000000");

@@ -140,7 +140,7 @@ impl<'a> Replay<'a> {
             Decision::Wait { workload, reason } => {
                 return Ok(Some((workload, shortfalls(&reason))));
             }
-            Decision::Displace { .. } => {}
+            Decision::Displace { .. } | Decision::AwaitReplacement { .. } => {}
         }
         Ok(None)
     }

@@ -219,8 +219,8 @@ impl<'a> Replay<'a> {
                         self.runs[*job].why = Some(Arc::clone(reason));
                     }
                 }
-                // Simulated nodes do not fail.
-                Decision::Displace { .. } => {}
+                // Simulated nodes and tasks do not fail.
+                Decision::Displace { .. } | Decision::AwaitReplacement { .. } => {}
             }
         }
         Ok(preempted)

@@ -1,7 +1,8 @@
 //! Synthetic loads of any size, as uneven as real ones, reproducible by seed.
 
 use agentaflow_engine::{
-    Gpu, GpuRequest, MiB, MigMode, MilliCpu, MilliGpu, Node, Queue, Request, Span, Time, Workload,
+    Gpu, GpuRequest, MiB, MigMode, MilliCpu, MilliGpu, Node, Priority, Queue, Request, Span, Time,
+    Workload,
 };
 
 use crate::random::Random;
@@ -154,8 +155,8 @@ impl Synthetic {
         let mut workload = Workload::new(format!("job-{number}"), request);
         workload.tasks = tasks;
         workload.queue = random.weighted(&QUEUES).into();
-        workload.priority = random.weighted(&[(2, 3), (6, 5), (2, 7)]);
-        workload.preemptible = workload.priority < 5;
+        workload.priority = Priority(random.weighted(&[(2, 3), (6, 5), (2, 7)]));
+        workload.preemptible = workload.priority < Priority(5);
         // Users overestimate run times.
         workload.estimate = Some(Span((duration.0 as f64 * (1.0 + random.unit())) as u64));
         Job { at, workload, duration }
@@ -221,8 +222,8 @@ mod tests {
                 "the number of GPUs of all nodes is 1600000: give at most 1000000",
             ),
             (
-                Synthetic { gpus_per_node: 65, ..usual() },
-                "the number of GPUs of a node is 65: give 1 to 64",
+                Synthetic { gpus_per_node: 4097, ..usual() },
+                "the number of GPUs of a node is 4097: give 1 to 4096",
             ),
             (
                 Synthetic { models: Vec::new(), ..usual() },

@@ -21,7 +21,7 @@ struct Program {
 const KUBELET: Program =
     Program { name: "kubelet", module: "control-plane", package: "k8s.io/kubernetes/cmd/kubelet" };
 
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 7] = [
     Program { name: "etcd", module: "control-plane", package: "go.etcd.io/etcd/server/v3" },
     Program {
         name: "kube-apiserver",
@@ -40,7 +40,14 @@ const PROGRAMS: [Program; 6] = [
     },
     Program { name: "kubectl", module: "control-plane", package: "k8s.io/kubernetes/cmd/kubectl" },
     Program { name: "kwok", module: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok" },
+    JOBSET,
 ];
+
+/// Started by the tests of jobs as units.
+const JOBSET: Program =
+    Program { name: "jobset-controller", module: "jobset", package: "sigs.k8s.io/jobset" };
+/// Its kind, in the sources of its module.
+const JOBSET_CRD: &str = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml";
 
 #[derive(Debug)]
 pub(crate) struct Binaries {
@@ -55,7 +62,27 @@ pub(crate) fn ensure() -> Result<Binaries> {
     for program in &PROGRAMS {
         program.ensure(&binaries)?;
     }
+    copy_jobset_crd(&binaries)?;
     Ok(binaries)
+}
+
+/// Copies the CRD of the built version next to the program.
+fn copy_jobset_crd(binaries: &Binaries) -> Result<()> {
+    let (copy, stamp) = ("jobset-crd.yaml", "jobset-crd.yaml.requires");
+    let wanted = requirements(&go_mod(JOBSET.module)?);
+    let [copy, stamp] = [copy, stamp].map(|name| binaries.folder.join(name));
+    if copy.is_file() && fs::read_to_string(&stamp).is_ok_and(|copied| copied == wanted) {
+        return Ok(());
+    }
+    let mut go = Command::new("go");
+    go.current_dir(module(JOBSET.module));
+    go.args(["list", "-m", "-f", "{{.Dir}}", JOBSET.package]);
+    let listed = go.output().context("cannot run `go list`")?;
+    let folder = PathBuf::from(String::from_utf8_lossy(&listed.stdout).trim());
+    let source = folder.join(JOBSET_CRD);
+    fs::copy(&source, &copy).with_context(|| format!("cannot copy `{}`", source.display()))?;
+    fs::write(stamp, wanted)?;
+    Ok(())
 }
 
 /// Builds the kubelet if missing or outdated; returns its path.

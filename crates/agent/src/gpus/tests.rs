@@ -64,10 +64,15 @@ fn task(job: i64, uuid: &str, memory: u64, pids: &[u32]) -> TaskLoad {
     TaskLoad { key, grants: vec![grant], pids: pids.to_vec() }
 }
 
+/// Without a state directory, so that no driver error is saved.
+async fn open(source: Arc<dyn GpuSource>) -> Result<GpuWatch, GpuError> {
+    GpuWatch::open(source, Path::new("/nonexistent")).await
+}
+
 async fn watch() -> (Arc<FakeSource>, GpuWatch) {
     let fake = Arc::new(FakeSource::default());
     let source: Arc<dyn GpuSource> = fake.clone();
-    (fake, GpuWatch::open(source).await.unwrap())
+    (fake, open(source).await.unwrap())
 }
 
 fn status(watch: &GpuWatch) -> Vec<String> {
@@ -141,13 +146,13 @@ async fn every_gpu_has_status_error_while_the_driver_fails() {
     watch.tick(&[]).await;
     assert_eq!(status(&watch), ["available", "available"]);
     fake.broken.store(true, Ordering::Relaxed);
-    assert!(GpuWatch::open(fake).await.is_err());
+    assert!(open(fake).await.is_err());
 }
 
 #[tokio::test]
 async fn simulated_gpus_show_the_load_of_their_tasks() {
     let source: Arc<dyn GpuSource> = Arc::new(Simulated::new(&SimulatedSpec::default()).unwrap());
-    let watch = GpuWatch::open(source).await.unwrap();
+    let watch = open(source).await.unwrap();
     let uuid = watch.instances()[0].gpu_uuid.clone().unwrap();
     assert!(watch.simulated());
     assert!(watch.tick(&[task(1, &uuid, 50_000, &[])]).await.is_empty());
@@ -160,7 +165,7 @@ async fn simulated_gpus_show_the_load_of_their_tasks() {
 #[tokio::test]
 #[ignore = "needs an NVIDIA GPU and a python3 with torch"]
 async fn on_a_real_gpu_only_the_task_over_its_share_is_reported() {
-    let watch = GpuWatch::open(agentaflow_gpu::detect().unwrap().into()).await.unwrap();
+    let watch = open(agentaflow_gpu::detect().unwrap().into()).await.unwrap();
     let uuid = watch.instances()[0].gpu_uuid.clone().unwrap();
     let take = |gib: u32| {
         let code = format!(

@@ -3,11 +3,14 @@
 //! Requires cgroup v2 with the memory controller. Other hosts use process groups and a search for orphaned processes,
 //! and the controllers of `cgroup_v1.rs`.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use agentaflow_api::link::TaskKey;
+use agentaflow_linux::device_filter::{DeniedDevice, DeviceFilter};
+
+use super::device_rule::DeviceRule;
 
 /// Parent of the cgroups of all tasks.
 #[derive(Clone, Debug)]
@@ -26,6 +29,15 @@ impl CgroupRoot {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let own = mount.join(own_group(&groups)?.trim_start_matches('/'));
         let dir = [&own, &mount].into_iter().find_map(|parent| Self::below(parent, name))?;
+        Some(Self { dir })
+    }
+
+    /// cgroup v2 beside the controllers of version 1, which has no controllers.
+    #[cfg(test)]
+    pub(super) fn without_controllers(name: &str) -> Option<Self> {
+        let mount = unified_mount(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
+        let dir = mount.join(name);
+        make(&dir).ok()?;
         Some(Self { dir })
     }
 
@@ -98,9 +110,10 @@ impl Cgroup {
         self.0.join("pids.max").exists()
     }
 
-    /// Adds a process that did not enter the cgroup itself.
-    pub(super) fn add(&self, pid: u32) -> io::Result<()> {
-        self.set("cgroup.procs", &pid.to_string())
+    /// Keeps all processes of the cgroup from opening device files.
+    pub(super) fn deny_devices(&self, rules: &[DeviceRule]) -> io::Result<()> {
+        let denied: Vec<DeniedDevice> = rules.iter().map(|rule| rule.denied()).collect();
+        DeviceFilter::load(&denied)?.attach(File::open(&self.0)?)
     }
 
     pub(super) fn pids(&self) -> Vec<u32> {

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use agentaflow_api::link::TaskKey;
 
 use super::cgroup::make;
+use super::device_rule::DeviceRule;
 use super::procs;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +44,16 @@ impl V1Root {
         Self(all.filter_map(|one| Some((one, parent(one, &mounts, &groups, name)?))).collect())
     }
 
-    /// Creates the cgroups of a task. `denied` are rules of `devices.deny`, such as `c 195:* rwm`.
-    pub(super) fn group(&self, key: TaskKey, pids: u64, denied: &[String]) -> io::Result<V1Group> {
+    pub(super) fn filters_devices(&self) -> bool {
+        self.0.iter().any(|(controller, _)| *controller == Controller::Devices)
+    }
+
+    pub(super) fn group(
+        &self,
+        key: TaskKey,
+        pids: u64,
+        denied: &[DeviceRule],
+    ) -> io::Result<V1Group> {
         let own = |(one, parent): &(Controller, PathBuf)| (*one, parent.join(key.to_string()));
         let group = V1Group(self.0.iter().map(own).collect());
         for (controller, dir) in &group.0 {
@@ -82,19 +91,12 @@ impl V1Root {
 }
 
 impl V1Group {
-    pub(super) fn dirs(&self) -> Vec<PathBuf> {
-        self.0.iter().map(|(_, dir)| dir.clone()).collect()
+    pub(super) fn dirs(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(|(_, dir)| &**dir)
     }
 
     pub(super) fn limits_pids(&self) -> bool {
         self.0.iter().any(|(controller, _)| *controller == Controller::Pids)
-    }
-
-    /// Adds a process that did not enter the cgroups itself.
-    pub(super) fn add(&self, pid: u32) {
-        for (_, dir) in &self.0 {
-            let _ = fs::write(dir.join("cgroup.procs"), pid.to_string());
-        }
     }
 
     pub(super) fn pids(&self) -> Vec<u32> {
@@ -122,8 +124,8 @@ impl Drop for V1Group {
     }
 }
 
-fn deny(dir: &Path, denied: &[String]) -> io::Result<()> {
-    denied.iter().try_for_each(|rule| fs::write(dir.join("devices.deny"), rule))
+fn deny(dir: &Path, denied: &[DeviceRule]) -> io::Result<()> {
+    denied.iter().try_for_each(|rule| fs::write(dir.join("devices.deny"), rule.to_string()))
 }
 
 /// Creates the parent below the guardian's own cgroup, or below the top.

@@ -18,6 +18,7 @@ use tracing::{debug, warn};
 
 use agentaflow_api::link::{StopCause, TaskKey};
 
+use super::device_rule::DeviceControl;
 use super::socket;
 use super::task_cache::TaskCache;
 use super::wire::{
@@ -97,6 +98,11 @@ impl Guardian {
             Ok(Response::Pids { pids }) => pids,
             _ => Vec::new(),
         }
+    }
+
+    /// Enforcement of denied device files; `None` before the first connection.
+    pub(crate) fn device_control(&self) -> Option<DeviceControl> {
+        self.cache.device_control()
     }
 
     pub(crate) fn stop(&self, key: TaskKey, cause: StopCause, grace: Duration) {
@@ -271,7 +277,9 @@ impl GuardianLink {
 
     async fn handshake(&mut self, connection: &mut Connection) -> io::Result<()> {
         match self.exchange(connection, Command::Hello { interval_ms: self.interval_ms }).await? {
-            Response::Hello { protocol: PROTOCOL, .. } => {}
+            Response::Hello { protocol: PROTOCOL, device_control, .. } => {
+                self.cache.set_device_control(device_control);
+            }
             _ => {
                 return Err(io::Error::other(
                     "the running guardian has an incompatible version; it exits when its jobs end",

@@ -83,7 +83,11 @@ fn execute(command: Command, supervisor: &mut Supervisor) -> Response {
     match command {
         Command::Hello { interval_ms } => {
             supervisor.set_interval(interval_ms);
-            return Response::Hello { protocol: PROTOCOL, pid: std::process::id() };
+            return Response::Hello {
+                protocol: PROTOCOL,
+                pid: std::process::id(),
+                device_control: Some(supervisor.device_control()),
+            };
         }
         Command::Start(spec) => return supervisor.start(&spec),
         Command::List | Command::Watch => return Response::Tasks { tasks: supervisor.list() },
@@ -98,7 +102,12 @@ fn execute(command: Command, supervisor: &mut Supervisor) -> Response {
         Command::Renew { until_ms } => supervisor.renew(until_ms),
         Command::Forget { key } => supervisor.forget(key),
         Command::Leave => supervisor.leave(),
-        Command::Protect { key, docker_socket } => supervisor.protect(key, docker_socket),
+        Command::Protect { key, docker_socket } => {
+            if let Err(error) = supervisor.protect(key, docker_socket) {
+                let detail = format!("cannot save the lease of a container: {error}");
+                return Response::Failed { fault: StartFault::Node { detail } };
+            }
+        }
     }
     Response::Done
 }

@@ -1,12 +1,18 @@
 //! cgroups of a task in both hierarchies.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use tracing::warn;
+use tracing::{info, warn};
+
+use agentaflow_linux::device_filter::DeviceFilter;
 
 use super::cgroup::{Cgroup, CgroupRoot};
 use super::cgroup_v1::{V1Group, V1Root};
-use super::procs;
+use super::device_rule::DeviceControl;
+use super::spawn::Place;
 use super::wire::ProcessSpec;
 
 /// Parents of the cgroups of all tasks.
@@ -14,6 +20,7 @@ use super::wire::ProcessSpec;
 pub(super) struct GroupRoots {
     unified: Option<CgroupRoot>,
     v1: V1Root,
+    device_control: DeviceControl,
 }
 
 /// cgroups of one task, as far as the host has them.
@@ -26,7 +33,16 @@ pub(super) struct TaskGroups {
 
 impl GroupRoots {
     pub(super) fn find(name: &str) -> Self {
-        Self { unified: CgroupRoot::find(name), v1: V1Root::find(name) }
+        Self::new(CgroupRoot::find(name), V1Root::find(name))
+    }
+
+    pub(super) fn new(unified: Option<CgroupRoot>, v1: V1Root) -> Self {
+        let device_control = device_control(unified.is_some(), &v1);
+        Self { unified, v1, device_control }
+    }
+
+    pub(super) fn device_control(&self) -> DeviceControl {
+        self.device_control
     }
 
     pub(super) fn has_unified(&self) -> bool {
@@ -41,6 +57,13 @@ impl GroupRoots {
                 .inspect_err(|error| warn!(%key, %error, "cannot create the cgroup of a task"))
                 .ok()
         });
+        if self.device_control == DeviceControl::CgroupV2
+            && !spec.denied_devices.is_empty()
+            && let Some(Err(error)) =
+                unified.as_ref().map(|group| group.deny_devices(&spec.denied_devices))
+        {
+            warn!(%key, %error, "cannot limit the devices of a task");
+        }
         let v1 = self.v1.group(key, spec.pids, &spec.denied_devices);
         let v1 = v1.inspect_err(|error| warn!(%key, %error, "cannot limit processes and devices"));
         TaskGroups { unified, v1: v1.ok() }
@@ -59,25 +82,20 @@ impl GroupRoots {
 }
 
 impl TaskGroups {
-    /// Directories that the first process enters.
-    pub(super) fn dirs(&self) -> Vec<PathBuf> {
-        let unified = self.unified.iter().map(|group| group.dir().to_owned());
-        unified.chain(self.v1.iter().flat_map(V1Group::dirs)).collect()
+    /// Opens the cgroups for the first process, which enters them.
+    pub(super) fn open(&self) -> io::Result<Place> {
+        let open = |dir: &Path| File::open(dir).map(OwnedFd::from);
+        Ok(Place {
+            unified_cgroup: self.unified.as_ref().map(|group| open(group.dir())).transpose()?,
+            cgroups: self.v1.iter().flat_map(V1Group::dirs).map(open).collect::<io::Result<_>>()?,
+            pids_limited: self.limit_pids(),
+            oom_score: None,
+        })
     }
 
-    pub(super) fn limit_pids(&self) -> bool {
+    fn limit_pids(&self) -> bool {
         self.unified.as_ref().is_some_and(Cgroup::limits_pids)
             || self.v1.as_ref().is_some_and(V1Group::limits_pids)
-    }
-
-    /// Adds a process and its children that did not enter the cgroups themselves.
-    pub(super) fn add(&self, pid: u32) {
-        let known = self.pids();
-        let all = std::iter::once(pid).chain(procs::children(pid));
-        for pid in all.filter(|pid| !known.contains(pid)) {
-            let _ = self.unified.as_ref().map(|group| group.add(pid));
-            self.v1.iter().for_each(|group| group.add(pid));
-        }
     }
 
     pub(super) fn pids(&self) -> Vec<u32> {
@@ -91,5 +109,22 @@ impl TaskGroups {
     pub(super) fn kill(&self) {
         self.unified.iter().for_each(Cgroup::kill);
         self.v1.iter().for_each(V1Group::kill);
+    }
+}
+
+/// Loads a filter to learn if this guardian may do so.
+fn device_control(has_unified: bool, v1: &V1Root) -> DeviceControl {
+    if v1.filters_devices() {
+        return DeviceControl::CgroupV1;
+    }
+    if !has_unified {
+        return DeviceControl::Monitoring;
+    }
+    match DeviceFilter::load(&[]) {
+        Ok(_) => DeviceControl::CgroupV2,
+        Err(error) => {
+            info!(%error, "cannot filter device files; the agent monitors GPU memory instead");
+            DeviceControl::Monitoring
+        }
     }
 }

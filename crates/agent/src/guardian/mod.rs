@@ -7,8 +7,9 @@ mod cgroup;
 mod cgroup_v1;
 pub(crate) mod client;
 mod connections;
+mod container_leases;
+pub(crate) mod device_rule;
 mod groups;
-mod launcher;
 mod leftovers;
 mod output;
 pub(crate) mod procs;
@@ -34,7 +35,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{
     Resource, Rlimit, getpid, getrlimit, set_child_subreaper, setrlimit, setsid,
 };
-use rustix::thread::set_no_new_privs;
 use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -46,6 +46,7 @@ use agentaflow_api::link::{StopCause, TaskKey};
 
 use crate::runtime::docker::stop_overdue;
 use connections::Connections;
+use container_leases::LeaseFile;
 use groups::GroupRoots;
 use role::Role;
 use sentinel::Sentinel;
@@ -84,11 +85,8 @@ pub enum GuardianError {
 /// Supervises the tasks of the agent with this state directory until no task is left. Returns at once if another
 /// guardian runs.
 pub fn run(dir: &Path) -> Result<(), GuardianError> {
-    let failed = |operation| move |source| GuardianError::System { operation, source };
-    match Role::current() {
-        Role::Launcher => return launcher::launch().map_err(failed("start a task")),
-        Role::Sentinel => return sentinel::watch(dir).map_err(failed("end leftover tasks")),
-        Role::Guardian => {}
+    if Role::current() == Role::Sentinel {
+        return watch(dir);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -97,9 +95,19 @@ pub fn run(dir: &Path) -> Result<(), GuardianError> {
     runtime.block_on(guard(dir))
 }
 
-/// Kills the tasks of a killed guardian; does nothing while a guardian runs.
+/// Ends the tasks of a killed guardian; does nothing while a guardian runs. Returns before the lease of containers ends: a
+/// process in the background stops them then.
 pub fn sweep(dir: &Path) -> Result<(), GuardianError> {
+    // A sentinel has the arguments of the program that started it.
+    if Role::current() == Role::Sentinel {
+        return watch(dir);
+    }
     sentinel::sweep(dir).map_err(|source| GuardianError::StateDir { dir: dir.to_owned(), source })
+}
+
+fn watch(dir: &Path) -> Result<(), GuardianError> {
+    sentinel::watch(dir)
+        .map_err(|source| GuardianError::System { operation: "end leftover tasks", source })
 }
 
 async fn guard(dir: &Path) -> Result<(), GuardianError> {
@@ -115,21 +123,21 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
     let signals = Signals::new()
         .map_err(|source| GuardianError::System { operation: "catch signals", source })?;
     raise_file_limit();
-    // Tasks inherit it: setuid programs such as sudo have no effect for them.
-    set_no_new_privs(true).map_err(|error| GuardianError::System {
-        operation: "give up privileges",
-        source: error.into(),
-    })?;
     set_child_subreaper(Some(getpid())).map_err(|error| GuardianError::System {
         operation: "adopt orphans",
         source: error.into(),
     })?;
     let tasks = fs::canonicalize(dir.join(TASKS)).map_err(folder)?;
     let groups = task_groups(dir);
-    debug!(cgroups = groups.has_unified(), "guardian started");
-    let supervisor = Supervisor::new(tasks, groups);
+    debug!(
+        cgroups = groups.has_unified(),
+        devices = groups.device_control().as_str(),
+        "guardian started"
+    );
+    let supervisor = Supervisor::new(tasks, groups).with_lease_file(LeaseFile::new(dir));
     let supervisor = supervisor.with_sentinel(Sentinel::start(), protect_from_oom());
     let listener = socket::bind(dir).map_err(folder)?;
+    tokio::spawn(crate::memory::release_start_pages());
     let dir = dir.to_owned();
     let (stopped, released) = mpsc::unbounded_channel();
     let guardian = Guardian {

@@ -1,5 +1,4 @@
-//! Roles of the guardian's program. The guardian starts its own program again, with the role in an environment variable:
-//! the standard library cannot run code between `fork` and `exec` without `unsafe`.
+//! Roles of the guardian's program. The guardian starts its own program again, with the role in an environment variable.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,8 +11,6 @@ pub(super) const ROLE: &str = "AGENTAFLOW_GUARDIAN_ROLE";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Guardian,
-    /// Becomes the first process of a task.
-    Launcher,
     /// Kills the tasks of a killed guardian.
     Sentinel,
 }
@@ -24,15 +21,13 @@ impl Role {
     }
 
     fn parse(value: Option<&OsStr>) -> Self {
-        let all = [Self::Launcher, Self::Sentinel];
-        let role = all.into_iter().find(|role| value == Some(OsStr::new(role.name())));
-        role.unwrap_or(Self::Guardian)
+        let is_sentinel = value == Some(OsStr::new(Self::Sentinel.name()));
+        if is_sentinel { Self::Sentinel } else { Self::Guardian }
     }
 
     fn name(self) -> &'static str {
         match self {
             Self::Guardian => "guardian",
-            Self::Launcher => "launcher",
             Self::Sentinel => "sentinel",
         }
     }
@@ -54,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_process_without_a_known_role_is_a_guardian() {
-        for role in [Role::Guardian, Role::Launcher, Role::Sentinel] {
+        for role in [Role::Guardian, Role::Sentinel] {
             assert_eq!(Role::parse(Some(OsStr::new(role.name()))), role);
         }
         assert_eq!(Role::parse(None), Role::Guardian);

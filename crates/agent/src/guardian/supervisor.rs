@@ -12,6 +12,8 @@ use tracing::warn;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
+use super::container_leases::LeaseFile;
+use super::device_rule::DeviceControl;
 use super::groups::GroupRoots;
 use super::record::{self, StartRecord};
 use super::running_task::RunningTask;
@@ -46,6 +48,8 @@ pub(super) struct Supervisor {
     unowned: BTreeSet<(u32, u64)>,
     lease_until_ms: Option<u64>,
     interval_ms: u64,
+    /// Absent in tests.
+    lease_file: Option<LeaseFile>,
     groups: GroupRoots,
     /// Absent in tests.
     sentinel: Option<Sentinel>,
@@ -71,6 +75,7 @@ impl Supervisor {
             unowned: BTreeSet::new(),
             lease_until_ms: None,
             interval_ms: DEFAULT_INTERVAL_MS,
+            lease_file: None,
             groups,
             sentinel: None,
             oom_score: None,
@@ -113,15 +118,12 @@ impl Supervisor {
 
     fn launch(&self, spec: &ProcessSpec, dir: PathBuf) -> Result<RunningTask, StartFault> {
         let groups = self.groups.create(spec);
-        let place = Place {
-            cgroups: groups.dirs(),
-            pids_limited: groups.limit_pids(),
-            oom_score: self.oom_score,
-        };
-        let (pid, output) = spawn(spec, &dir, place)?;
+        let place = groups.open().map_err(|error| StartFault::Node {
+            detail: format!("cannot open the cgroups of a process: {error}"),
+        })?;
+        let (pid, output) = spawn(spec, &dir, Place { oom_score: self.oom_score, ..place })?;
         tokio::spawn(output.clone().pump());
         let (since, started_at) = (Instant::now(), Stamp::now());
-        groups.add(pid);
         let started = procs::stat(pid).map_or(0, |stat| stat.started);
         let start = StartRecord { pid, started, boot: self.boot.clone(), started_at };
         if let Err(error) = record::write_start(&dir, &start) {
@@ -176,6 +178,10 @@ impl Supervisor {
         self.running.values().map(RunningTask::state).chain(ended).collect()
     }
 
+    pub(super) fn device_control(&self) -> DeviceControl {
+        self.groups.device_control()
+    }
+
     /// CPU time in milliseconds and peak memory in MiB.
     pub(super) fn usage(&self, key: TaskKey) -> (u64, u64) {
         if let Some(running) = self.running.get(&key) {
@@ -195,8 +201,10 @@ impl Supervisor {
     /// Drops a task whose end the agent has reported, or whose container is removed.
     pub(super) fn forget(&mut self, key: TaskKey) {
         self.ended.remove(&key);
-        self.containers.remove(&key);
         self.stopping.remove(&key);
+        if self.containers.remove(&key).is_some() {
+            self.save_leases();
+        }
     }
 
     /// Removes the cgroups.

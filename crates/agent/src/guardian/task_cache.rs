@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use agentaflow_api::link::TaskKey;
 use agentaflow_api::units::Stamp;
 
+use super::device_rule::DeviceControl;
 use super::wire::{ExitRecord, TaskState};
 
 type Waiter = oneshot::Sender<Option<ExitRecord>>;
@@ -21,6 +22,7 @@ struct CacheState {
     tasks: BTreeMap<TaskKey, TaskState>,
     waiters: BTreeMap<TaskKey, Vec<Waiter>>,
     containers: BTreeMap<TaskKey, PathBuf>,
+    device_control: Option<DeviceControl>,
     /// The guardian has sent its task list; before that, an absent task may exist.
     complete: bool,
 }
@@ -92,6 +94,14 @@ impl TaskCache {
             .iter()
             .map(|(key, docker_socket)| (*key, docker_socket.clone()))
             .collect()
+    }
+
+    pub(super) fn set_device_control(&self, control: Option<DeviceControl>) {
+        self.state().device_control = control;
+    }
+
+    pub(super) fn device_control(&self) -> Option<DeviceControl> {
+        self.state().device_control
     }
 
     fn state(&self) -> MutexGuard<'_, CacheState> {

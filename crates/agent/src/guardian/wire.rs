@@ -12,6 +12,8 @@ use agentaflow_api::end::StartFailure;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::{Secret, Stamp};
 
+use super::device_rule::{DeviceControl, DeviceRule};
+
 /// Peers with another version are incompatible.
 pub(crate) const PROTOCOL: u32 = 1;
 
@@ -83,9 +85,9 @@ pub(crate) struct ProcessSpec {
     /// 0 means the guardian's limit.
     #[serde(default)]
     pub(crate) open_files: u64,
-    /// Device files that the process may not open, as rules of the devices controller: `c 195:* rwm`.
+    /// Device files that the process may not open.
     #[serde(default)]
-    pub(crate) denied_devices: Vec<String>,
+    pub(crate) denied_devices: Vec<DeviceRule>,
     /// Time between TERM and KILL when the lease expires.
     pub(crate) grace_ms: u64,
     /// The guardian stops the process when the lease expires.
@@ -111,12 +113,29 @@ pub(crate) enum Message {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Response {
     Done,
-    Hello { protocol: u32, pid: u32 },
-    Started { at: Stamp },
-    Failed { fault: StartFault },
-    Tasks { tasks: Vec<TaskState> },
-    Usage { cpu_ms: u64, memory: u64 },
-    Pids { pids: Vec<u32> },
+    Hello {
+        protocol: u32,
+        pid: u32,
+        /// Absent from a guardian of an older version.
+        #[serde(default)]
+        device_control: Option<DeviceControl>,
+    },
+    Started {
+        at: Stamp,
+    },
+    Failed {
+        fault: StartFault,
+    },
+    Tasks {
+        tasks: Vec<TaskState>,
+    },
+    Usage {
+        cpu_ms: u64,
+        memory: u64,
+    },
+    Pids {
+        pids: Vec<u32>,
+    },
 }
 
 /// Reason for which a process did not start.

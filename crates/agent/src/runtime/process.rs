@@ -4,7 +4,7 @@
 //! owner have their own user (`user.rs`). Memory and CPU are limited only on hosts with cgroup v2. So the host's operator
 //! must allow process jobs, and an administrator must grant them to the job's owner.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use agentaflow_api::link::{Assignment, StopCause, TaskKey};
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
+use crate::gpus::device_files;
 use crate::guardian::client::{Guardian, GuardianUnreachable};
 use crate::guardian::wire::{ExitRecord, ProcessSpec, Response, StartFault};
 use crate::storage::disk_usage;
@@ -29,9 +30,6 @@ pub(crate) const WORK: &str = "work";
 
 /// Folder of temporary files in the task folder, which `TMPDIR` names. Owned by the job's user.
 pub(crate) const TMP: &str = "tmp";
-
-/// Major number of `/dev/nvidia0`.
-const NVIDIA_MAJOR: u32 = 195;
 
 /// Interval between checks for the end of a withdrawn task.
 const WITHDRAW_INTERVAL: Duration = Duration::from_millis(100);
@@ -111,7 +109,7 @@ impl Process {
             cpu_milli: cpu.0,
             pids: self.limits.pids,
             open_files: self.limits.open_files,
-            denied_devices: if launch.devices.is_empty() { gpu_devices() } else { Vec::new() },
+            denied_devices: device_files::denied(&launch.devices),
             grace_ms: *grace_ms,
             leased: *leased,
             log_limit: self.limits.log,
@@ -137,22 +135,6 @@ impl Process {
             tokio::time::sleep(WITHDRAW_INTERVAL).await;
         }
     }
-}
-
-/// Rules of the devices controller for the device files of NVIDIA's driver.
-fn gpu_devices() -> Vec<String> {
-    let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-    gpu_majors(&devices).into_iter().map(|major| format!("c {major}:* rwm")).collect()
-}
-
-/// Major numbers of NVIDIA's character devices; 195 is fixed, the others are assigned when the driver is loaded.
-fn gpu_majors(devices: &str) -> BTreeSet<u32> {
-    let characters = devices.lines().take_while(|line| !line.starts_with("Block"));
-    let found = characters.filter_map(|line| {
-        let (major, name) = line.trim().split_once(' ')?;
-        name.starts_with("nvidia").then(|| major.parse().ok())?
-    });
-    found.chain([NVIDIA_MAJOR]).collect()
 }
 
 /// The job's variables over a minimal base. The agent's own environment may contain secrets and is not passed on.
@@ -260,16 +242,4 @@ fn exit(record: &ExitRecord) -> Exit {
 pub(crate) fn guardian_unreachable(_: GuardianUnreachable) -> StartError {
     let detail = "the guardian does not answer; see `guardian.log` in the agent's state directory";
     StartError::Node(detail.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_device_numbers_of_the_driver_are_found() {
-        let devices = "Character devices:\n  1 mem\n195 nvidia-frontend\n236 nvidia-uvm\n\nBlock devices:\n7 nvidia\n";
-        assert_eq!(gpu_majors(devices), BTreeSet::from([195, 236]));
-        assert_eq!(gpu_majors(""), BTreeSet::from([195]));
-    }
 }

@@ -22,7 +22,7 @@ use agentaflow_api::link::{Assignment, Ended, Message, Stop, StopCause, TaskKey,
 use agentaflow_api::units::Stamp;
 
 use crate::clock;
-use crate::gpus::{GpuWatch, OverShare};
+use crate::gpus::{ApplicationFault, GpuWatch, OverShare};
 use crate::guardian::client::Guardian;
 use crate::lease::Lease;
 use crate::report::Outbox;
@@ -173,6 +173,15 @@ impl Tasks {
             self.host.outbox.warn(over.key, over.to_string());
             let grace = Duration::from_millis(task.assignment.grace_ms);
             task.stop(StopCause::StorageExceeded, grace);
+        }
+    }
+
+    /// Reports a driver error of an application as a warning of each task on the GPU.
+    pub(crate) fn report_application_fault(&self, fault: &ApplicationFault) {
+        for task in self.live() {
+            if task.assignment.gpus.iter().any(|grant| grant.uuid == fault.uuid) {
+                self.host.outbox.warn(task.key, format!("GPU {}: {}", fault.uuid, fault.message));
+            }
         }
     }
 

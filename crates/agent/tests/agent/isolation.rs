@@ -5,20 +5,17 @@ use std::time::Duration;
 use agentaflow_api::ids::UserId;
 use agentaflow_api::link::StopCause;
 
+use crate::skip::skip;
 use crate::{TestBed, shell};
 
 fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        println!("skipped: only an agent that runs as root changes users");
-    }
-    root
+    rustix::process::geteuid().is_root()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_of_different_users_have_different_uids_and_cannot_reach_each_other() {
     if !is_root() {
-        return;
+        skip!("needs root: only an agent that runs as root changes users");
     }
     let bed = TestBed::new().await;
     let agent = bed.agent();
@@ -68,7 +65,7 @@ async fn jobs_of_different_users_have_different_uids_and_cannot_reach_each_other
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_job_has_limits_on_open_files_and_processes() {
     if !is_root() {
-        return;
+        skip!("needs root: only an agent that runs as root changes users");
     }
     let bed = TestBed::new().await;
     let mut settings = bed.open_settings();
@@ -97,6 +94,33 @@ async fn a_process_job_above_its_disk_limit_is_stopped() {
     let ended = bed.server.ended(under).await;
     assert_eq!((ended.stopped, ended.exit_code), (None, Some(0)));
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_registration_reports_the_control_of_device_files() {
+    let bed = TestBed::new().await;
+    let agent = bed.agent();
+    let node = bed.server.until("the node", |memory| memory.node.clone()).await;
+    let control = node.node_metadata.get("device_control").and_then(|value| value.as_str());
+    let known = ["cgroup_v1", "cgroup_v2", "monitoring"];
+    assert!(control.is_some_and(|control| known.contains(&control)), "{control:?}");
+    agent.stop().await;
+}
+
+/// The agent process of these tests has inherited descriptor 9, and its guardian inherits it too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_inherits_no_descriptor_of_agent_and_guardian() {
+    let bed = TestBed::new().await;
+    let mut agent = bed.agent_process();
+    // `ls` lists the descriptors of the shell.
+    let key = bed.assign(shell(1, "ls /proc/$$/fd; true"));
+    bed.server.ended(key).await;
+    let guardian = bed.guardians()[0];
+    let file = std::fs::read_link(format!("/proc/{guardian}/fd/9"));
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    assert_eq!(bed.server.log(key), "0\n1\n2\n");
+    assert_eq!(file.unwrap(), std::path::Path::new("/etc/passwd"));
 }
 
 /// Agent and guardian killed together: nothing restarts the guardian.

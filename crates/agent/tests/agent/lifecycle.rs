@@ -9,6 +9,7 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::JobId;
 use agentaflow_api::link::{GpuGrant, Message, Report, Stop, StopCause, TaskKey, TaskUpdate};
 
+use crate::skip::skip;
 use crate::{TestBed, data_of, shell};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,8 +206,7 @@ async fn many_short_tasks_need_few_reports() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_of_a_root_agent_is_not_root_and_cannot_change_its_task_folder() {
     if !rustix::process::getuid().is_root() {
-        println!("skipped: requires root");
-        return;
+        skip!("needs root");
     }
     let bed = TestBed::new().await;
     let agent = bed.agent();
@@ -224,8 +224,7 @@ async fn a_process_of_a_root_agent_is_not_root_and_cannot_change_its_task_folder
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_use_the_shared_root_if_the_state_directory_is_private() {
     if !rustix::process::getuid().is_root() {
-        println!("skipped: requires root");
-        return;
+        skip!("needs root");
     }
     let bed = TestBed::new().await;
     let agent = TestBed::agent_with(bed.settings());

@@ -2,9 +2,14 @@
 
 mod failures;
 mod fake_docker;
+#[path = "../docker/image.rs"]
+mod image;
 mod isolation;
+mod killed_guardian;
 mod lifecycle;
 mod server;
+#[path = "../../../../tests/skip.rs"]
+mod skip;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +23,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use agentaflow_agent::runtime::docker::{DockerSettings, NetworkMode};
 use agentaflow_agent::{AgentError, AgentSettings};
 use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::Runtime;
@@ -28,13 +34,22 @@ use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 use server::FakeServer;
 
 const SWITCH: &str = "AGENTAFLOW_TEST_GUARDIAN";
+/// Fourth argument of the guardian.
+const SWEEP: &str = "AGENTAFLOW_TEST_SWEEP";
 const AGENT: &str = "AGENTAFLOW_TEST_AGENT";
 const AGENT_SERVER: &str = "AGENTAFLOW_TEST_SERVER";
+const AGENT_DOCKER: &str = "AGENTAFLOW_TEST_AGENT_DOCKER";
+
+/// Heartbeat interval of an agent with Docker, whose daemon needs time to stop a container.
+const DOCKER_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Entry point, not a test: the agents of the tests start this program again as their guardian.
 #[test]
 fn the_guardian_of_other_tests_runs_in_this_program() {
-    if let Some(dir) = std::env::var_os(SWITCH) {
+    let Some(dir) = std::env::var_os(SWITCH) else { return };
+    if std::env::var(SWEEP).is_ok_and(|option| option == "--sweep") {
+        agentaflow_agent::guardian::sweep(Path::new(&dir)).unwrap();
+    } else {
         agentaflow_agent::guardian::run(Path::new(&dir)).unwrap();
     }
 }
@@ -43,7 +58,13 @@ fn the_guardian_of_other_tests_runs_in_this_program() {
 #[test]
 fn the_agent_of_other_tests_runs_in_this_program() {
     if let (Some(dir), Ok(server)) = (std::env::var_os(AGENT), std::env::var(AGENT_SERVER)) {
-        let settings = settings(Path::new(&dir), &server);
+        let mut settings = settings(Path::new(&dir), &server);
+        if let Some(socket) = std::env::var_os(AGENT_DOCKER) {
+            let docker = DockerSettings::new(settings.state_dir.clone());
+            let network = NetworkMode::Host;
+            settings.docker = Some(DockerSettings { socket: socket.into(), network, ..docker });
+            settings.heartbeat_interval = DOCKER_INTERVAL;
+        }
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(agentaflow_agent::run(settings, CancellationToken::new())).unwrap();
     }
@@ -106,7 +127,7 @@ impl TestBed {
         let program = std::env::current_exe().unwrap();
         let name = "the_guardian_of_other_tests_runs_in_this_program";
         let text = format!(
-            "#!/bin/sh\n{SWITCH}=\"$3\" exec {} --exact {name} --nocapture\n",
+            "#!/bin/sh\n{SWITCH}=\"$3\" {SWEEP}=\"$4\" exec {} --exact {name} --nocapture\n",
             program.display()
         );
         fs::write(&script, text).unwrap();
@@ -118,15 +139,32 @@ impl TestBed {
         settings(self.dir.path(), &self.server.url)
     }
 
-    /// Agent in a separate process.
+    /// Agent in a separate process, which inherits an open file as descriptor 9.
     fn agent_process(&self) -> std::process::Child {
+        self.agent_command().spawn().unwrap()
+    }
+
+    fn agent_process_with_docker(&self) -> std::process::Child {
+        self.agent_command().env(AGENT_DOCKER, image::socket()).spawn().unwrap()
+    }
+
+    fn sweep(&self) {
+        let mut program = std::process::Command::new(self.dir.path().join("agentaflow"));
+        let dir = self.dir.path().join("agent");
+        let status = program.args(["guardian", "--dir"]).arg(dir).arg("--sweep").status();
+        assert!(status.unwrap().success());
+    }
+
+    fn agent_command(&self) -> std::process::Command {
         self.open_settings();
-        std::process::Command::new(std::env::current_exe().unwrap())
+        let mut command = std::process::Command::new("sh");
+        command
+            .args(["-c", "exec 9< /etc/passwd \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap())
             .args(["--exact", "the_agent_of_other_tests_runs_in_this_program", "--nocapture"])
             .env(AGENT, self.dir.path())
-            .env(AGENT_SERVER, &self.server.url)
-            .spawn()
-            .unwrap()
+            .env(AGENT_SERVER, &self.server.url);
+        command
     }
 
     fn agent_with(settings: AgentSettings) -> Agent {

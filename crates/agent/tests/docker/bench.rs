@@ -1,26 +1,23 @@
 //! Fixture: an image with busybox, a state directory, a connection to Docker.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use bollard::Docker as DockerClient;
 use bollard::models::ContainerInspectResponse;
-use bollard::query_parameters::{CreateImageOptions, LogsOptions};
-use bollard::{API_DEFAULT_VERSION, Docker as DockerClient};
+use bollard::query_parameters::LogsOptions;
 use futures_util::StreamExt;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
 
 use agentaflow_agent::runtime::docker::{Docker, DockerSettings};
 use agentaflow_agent::runtime::{Exit, Launch, Runtime, StartError};
 use agentaflow_api::end::StartFailure;
 use agentaflow_api::link::TaskKey;
 
-const IMAGE: &str = "agentaflow-test/busybox:1";
+use crate::image::{IMAGE, client, ensure_image, socket};
 
 pub(crate) struct Bench {
     pub(crate) state: TempDir,
@@ -34,9 +31,8 @@ impl Bench {
     }
 
     pub(crate) async fn with(change: impl FnOnce(&mut DockerSettings)) -> Self {
-        static IMPORTED: OnceCell<()> = OnceCell::const_new();
         let client = client().await;
-        IMPORTED.get_or_init(|| import(&client)).await;
+        ensure_image(&client).await;
         let state = tempfile::tempdir().unwrap();
         let mut settings = settings(state.path());
         change(&mut settings);
@@ -128,56 +124,12 @@ pub(crate) fn output(launch: &Launch) -> String {
     fs::read_to_string(launch.dir.join("output.log")).unwrap_or_default()
 }
 
-pub(crate) fn socket() -> PathBuf {
-    std::env::var_os("AGENTAFLOW_TEST_DOCKER")
-        .expect(
-            "AGENTAFLOW_TEST_DOCKER must be the path of Docker's socket; run `cargo xtask services`",
-        )
-        .into()
-}
-
 pub(crate) fn settings(state: &Path) -> DockerSettings {
     DockerSettings { socket: socket(), ..DockerSettings::new(state.to_owned()) }
 }
 
 pub(crate) async fn connect(settings: DockerSettings) -> Docker {
     Docker::connect(settings).await.unwrap().expect("the socket exists")
-}
-
-async fn client() -> DockerClient {
-    let socket = socket();
-    let client = DockerClient::connect_with_unix(socket.to_str().unwrap(), 60, API_DEFAULT_VERSION);
-    client.unwrap().negotiate_version().await.unwrap()
-}
-
-/// Tar archive with busybox only.
-pub(crate) fn archive() -> Vec<u8> {
-    let root = tempfile::tempdir().unwrap();
-    let bin = root.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    fs::copy("/bin/busybox", bin.join("busybox")).expect("Debian's busybox-static is installed");
-    for applet in ["cat", "grep", "head", "nc", "seq", "sh", "sleep", "tail", "touch", "tr", "true"]
-    {
-        symlink("busybox", bin.join(applet)).unwrap();
-    }
-    let tar = Command::new("tar").arg("-C").arg(root.path()).args(["-c", "."]).output().unwrap();
-    assert!(tar.status.success());
-    tar.stdout
-}
-
-async fn import(client: &DockerClient) {
-    let (repo, tag) = IMAGE.split_once(':').unwrap();
-    let options = CreateImageOptions {
-        from_src: Some("-".to_owned()),
-        repo: Some(repo.to_owned()),
-        tag: Some(tag.to_owned()),
-        ..CreateImageOptions::default()
-    };
-    let body = bollard::body_full(archive().into());
-    let mut events = client.create_image(Some(options), Some(body), None);
-    while let Some(item) = events.next().await {
-        item.unwrap();
-    }
 }
 
 pub(crate) async fn until(mut done: impl FnMut() -> bool) {

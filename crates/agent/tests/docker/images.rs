@@ -18,7 +18,8 @@ use tempfile::TempDir;
 use agentaflow_agent::runtime::{Launch, Runtime};
 use agentaflow_api::end::EndReason;
 
-use crate::bench::{Bench, archive, output};
+use crate::bench::{Bench, output};
+use crate::image::archive;
 
 /// `ada:secret` in base64.
 const BASIC: &str = "Basic YWRhOnNlY3JldA==";

@@ -3,8 +3,11 @@
 
 mod bench;
 mod hung_daemon;
+mod image;
 mod images;
 mod network;
+#[path = "../../../../tests/skip.rs"]
+mod skip;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -26,7 +29,8 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::JobId;
 use agentaflow_api::link::{StopCause, TaskKey};
 
-use bench::{Bench, connect, name, output, settings, socket, until};
+use bench::{Bench, connect, name, output, settings, until};
+use image::socket;
 
 #[tokio::test]
 #[ignore = "needs a Docker engine; `cargo xtask test` starts one"]

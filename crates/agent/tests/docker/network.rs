@@ -12,6 +12,7 @@ use agentaflow_agent::runtime::{Launch, Runtime};
 use agentaflow_api::link::{Gang, TaskKey};
 
 use crate::bench::{Bench, connect, name, output, settings, until};
+use crate::skip::skip;
 
 /// Task of a gang: `job` is a task of the same job, if any.
 fn member(bench: &Bench, script: &str, of: Option<&Launch>, gang: Gang) -> Launch {
@@ -126,8 +127,7 @@ async fn docker_a_job_cannot_reach_a_container_of_another_job() {
 async fn docker_containers_reach_services_of_the_host_only_if_allowed() {
     let iptables = Command::new("iptables").arg("-w").args(["-S", "INPUT"]).output();
     if !rustix::process::geteuid().is_root() || !iptables.is_ok_and(|done| done.status.success()) {
-        println!("skipped: needs root and iptables");
-        return;
+        skip!("needs root and iptables");
     }
     for allowed in [false, true] {
         let bench = Bench::with(|settings| settings.allow_host_access = allowed).await;

@@ -14,7 +14,8 @@ use agentaflow_agent::runtime::docker::{MountRoot, OUT_FOLDER};
 use agentaflow_agent::runtime::{Launch, Runtime};
 use agentaflow_api::end::EndReason;
 
-use crate::bench::{Bench, connect, output, settings, socket, until};
+use crate::bench::{Bench, connect, output, settings, until};
+use crate::image::socket;
 
 fn root(path: &Path, writable: bool) -> Vec<MountRoot> {
     vec![MountRoot { path: path.to_owned(), writable }]

@@ -156,6 +156,36 @@ impl Cluster {
         began.map_or(Duration::ZERO, |began| began.elapsed())
     }
 
+    /// Pods with the condition `PodScheduled=False` at this time, and the time until all have it; none after `limit`.
+    pub(crate) async fn conditions(
+        &self,
+        scheduler: &str,
+        count: usize,
+        at: Duration,
+        limit: Duration,
+    ) -> (usize, Option<Duration>) {
+        let labels = format!("bench={scheduler}");
+        let list = ListParams::default().labels(&labels);
+        let listed = self.pods().list_metadata(&list).await.expect("pods");
+        let version = listed.metadata.resource_version.unwrap_or_default();
+        let watch = WatchParams::default().labels(&labels).timeout(290);
+        let mut events = self.pods().watch(&watch, &version).await.expect("a watch").boxed();
+        let (began, mut seen, mut early) = (Instant::now(), std::collections::HashSet::new(), None);
+        while began.elapsed() < limit && seen.len() < count {
+            let event = tokio::time::timeout(Duration::from_millis(100), events.try_next()).await;
+            if began.elapsed() >= at {
+                early.get_or_insert(seen.len());
+            }
+            if let Ok(Ok(Some(WatchEvent::Modified(pod)))) = event
+                && has_condition(&pod)
+            {
+                seen.insert(pod.metadata.name);
+            }
+        }
+        let all = (seen.len() == count).then(|| began.elapsed());
+        (early.unwrap_or(seen.len()), all)
+    }
+
     /// Deletes the pods of a scheduler and waits until they are gone.
     pub(crate) async fn delete_pods(&self, scheduler: &str) {
         let labels = ListParams::default().labels(&format!("bench={scheduler}"));
@@ -171,6 +201,13 @@ impl Cluster {
             gone.buffer_unordered(AT_A_TIME).collect::<Vec<()>>().await;
         }
     }
+}
+
+fn has_condition(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|all| {
+        all.iter().any(|one| one.type_ == "PodScheduled" && one.status == "False")
+    })
 }
 
 impl Drop for Cluster {

@@ -2,6 +2,7 @@
 //! run: `cargo xtask bench-kube`.
 //!
 //! There are no limits: figures depend on the machine, and only ratios within one run are meaningful.
+//! `AGENTAFLOW_BENCH_PART=conditions` measures conditions only.
 
 mod cluster;
 mod contenders;
@@ -18,7 +19,7 @@ use contenders::{Contender, Scheduler};
 const PODS: usize = 5_000;
 /// Pods for kube-scheduler as it is configured by default, which is held back to 50 calls a second.
 const THROTTLED: usize = 1_000;
-/// Pods that wait when the time to a reason is measured.
+/// Pods that wait when the time to a reason or to a condition is measured.
 const WAITING: usize = 10_000;
 
 fn main() -> ExitCode {
@@ -33,8 +34,12 @@ fn main() -> ExitCode {
         println!(
             "{nodes} nodes, {gpus} GPUs, {PODS} pods of one GPU\n\n| what | result |\n|---|---|"
         );
-        binding(&cluster).await;
-        waiting(&cluster).await;
+        let only_conditions = std::env::var("AGENTAFLOW_BENCH_PART").as_deref() == Ok("conditions");
+        if !only_conditions {
+            binding(&cluster).await;
+            waiting(&cluster).await;
+        }
+        conditions(&cluster).await;
     });
     ExitCode::SUCCESS
 }
@@ -107,6 +112,28 @@ async fn waiting(cluster: &Cluster) {
     );
     scheduler.end();
     cluster.delete_pods(name).await;
+}
+
+/// The conditions of very many pending pods, for each contender.
+async fn conditions(cluster: &Cluster) {
+    for contender in
+        [Contender::Ours, Contender::KubeScheduler, Contender::KubeSchedulerAsIs, Contender::Ours]
+    {
+        let name = contender.scheduler_name();
+        cluster.create_pods(name, WAITING, 64).await;
+        let mut scheduler = Scheduler::start(contender, cluster);
+        let (at, limit) = (Duration::from_secs(20), Duration::from_mins(2));
+        let (early, all) = cluster.conditions(name, WAITING, at, limit).await;
+        let all = all.map_or_else(
+            || format!("not all in {} s", limit.as_secs()),
+            |all| format!("all in {:.1} s", all.as_secs_f64()),
+        );
+        println!(
+            "| {contender}: pods with a condition 20 s after its start, {WAITING} pending | {early}, {all} |"
+        );
+        scheduler.end();
+        cluster.delete_pods(name).await;
+    }
 }
 
 fn rate(pods: usize, took: Duration) -> f64 {

@@ -10,7 +10,7 @@ pub(crate) struct Args {
     /// State directory of the agent
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Kill the tasks of a killed guardian and exit; does nothing while a guardian runs
+    /// End the tasks of a killed guardian and exit; does nothing while a guardian runs. Containers end with their lease
     #[arg(long)]
     sweep: bool,
 }

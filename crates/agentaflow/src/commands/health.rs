@@ -5,6 +5,8 @@ use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use agentaflow_console::format::counted;
 use agentaflow_console::labels::{cordoned_gpus, gpu_number};
+use agentaflow_kube_core::names;
+use agentaflow_kube_core::settings::InvalidSetting;
 use agentaflow_metrics::Exposition;
 use agentaflow_metrics::MetricType::{self, Gauge, Untyped};
 use anyhow::Result;
@@ -49,16 +51,34 @@ struct Report {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     severity: &'static str,
+    /// Name of the node, or of the `ConfigMap` with the settings.
     node: String,
     gpu: Option<String>,
     message: String,
 }
 
 pub(crate) fn health(args: &HealthArgs) -> Result<ExitCode> {
-    let nodes = block_on(async { args.connect.backend().await?.nodes().await })?;
-    let report = report(&nodes);
+    let (nodes, settings) = block_on(async {
+        let backend = args.connect.backend().await?;
+        Ok((backend.nodes().await?, setting_findings(&backend).await))
+    })?;
+    let mut report = report(&nodes);
+    report.findings.extend(settings);
     args.output.print(&report, |report| Ok(text(report)))?;
     Ok(if report.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Settings that the scheduler of a cluster refuses.
+async fn setting_findings(backend: &Backend) -> Vec<Finding> {
+    let Backend::Cluster(cluster) = backend else { return Vec::new() };
+    let refused = cluster.invalid_settings().await.unwrap_or_default();
+    let finding = |setting: &InvalidSetting| Finding {
+        severity: "warning",
+        node: names::SCHEDULER_CONFIG.to_owned(),
+        gpu: None,
+        message: setting.to_string(),
+    };
+    refused.iter().map(finding).collect()
 }
 
 fn report(nodes: &[Node]) -> Report {
@@ -98,6 +118,9 @@ fn node_findings(node: &Node) -> Vec<Finding> {
         NodeStatus::Maintenance => add("info", None, "cordoned".to_owned()),
         NodeStatus::Active if node.health_status == Health::Unhealthy => {
             add("critical", None, "unhealthy".to_owned());
+        }
+        NodeStatus::Active if node.health_status == Health::Unknown => {
+            add("warning", None, "GPU health unknown: no recent report".to_owned());
         }
         NodeStatus::Active | NodeStatus::Pending => {}
     }
@@ -185,7 +208,8 @@ mod tests {
     use super::*;
 
     fn node(gpu: GpuInstance) -> Node {
-        let mut node = Node { status: NodeStatus::Active, ..Node::default() };
+        let mut node =
+            Node { status: NodeStatus::Active, health_status: Health::Healthy, ..Node::default() };
         node.spec.node_name = "n".to_owned();
         node.spec.gpu_count = 1;
         node.spec.gpu_instances.push(gpu);

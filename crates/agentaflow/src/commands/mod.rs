@@ -9,6 +9,7 @@ mod describe;
 mod detect;
 mod doctor;
 mod events;
+mod exclusive;
 mod explain;
 mod fleet;
 mod generate;
@@ -33,6 +34,7 @@ mod strategy;
 mod submit;
 mod token;
 mod top;
+mod uninstall;
 mod up;
 mod user;
 mod version;
@@ -79,6 +81,8 @@ pub(crate) enum Command {
     Uncordon(fleet::UncordonArgs),
     Drain(fleet::DrainArgs),
     Node(node::Args),
+    Exclusive(exclusive::Args),
+    Uninstall(uninstall::Args),
     User(user::Args),
     Token(token::Args),
     // Contexts.
@@ -143,6 +147,8 @@ impl Command {
             Self::Uncordon(args) => fleet::uncordon(&args),
             Self::Drain(args) => fleet::drain(&args),
             Self::Node(args) => node::run(&args),
+            Self::Exclusive(args) => exclusive::run(&args),
+            Self::Uninstall(args) => uninstall::run(&args),
             Self::User(args) => user::run(&args),
             Self::Token(args) => token::run(&args),
             Self::Login(args) => login::run(&args),

@@ -1,6 +1,5 @@
 //! `agentaflow monitor`: the node monitor of a Kubernetes cluster.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,12 +53,12 @@ pub(crate) struct Args {
     /// procfs of the host
     #[arg(long, value_name = "DIR", default_value = "/proc")]
     proc: PathBuf,
-    /// Listen address for /healthz and /readyz
-    #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "0.0.0.0:8080")]
-    health: SocketAddr,
-    /// Listen address for /metrics
-    #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "0.0.0.0:9090")]
-    metrics: SocketAddr,
+    /// Listen address for /healthz and /readyz; `none` disables it [default: port 8080 in a pod, else 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen)]
+    health: Option<kubernetes::Listen>,
+    /// Listen address for /metrics; `none` disables it [default: port 9090 in a pod, else 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen)]
+    metrics: Option<kubernetes::Listen>,
     /// Kubeconfig [default: KUBECONFIG, else the cluster of the pod]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -105,8 +104,8 @@ fn settings(args: &Args) -> Result<Settings> {
         gpus: opener(&args.gpus, &node)?,
         pod_resources: args.pod_resources.clone(),
         proc: args.proc.clone(),
-        health: (!args.once).then_some(args.health),
-        metrics: (!args.once).then_some(args.metrics),
+        health: kubernetes::listen_at(args.health, 8080).filter(|_| !args.once),
+        metrics: kubernetes::listen_at(args.metrics, 9090).filter(|_| !args.once),
         once: args.once,
         node,
     })

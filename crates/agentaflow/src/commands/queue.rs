@@ -53,7 +53,7 @@ struct SetArgs {
     #[arg(long, value_name = "true|false")]
     borrow: Option<bool>,
     /// Maximum priority of its jobs
-    #[arg(long, value_name = "NUMBER", value_parser = amount::priority)]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::priority::<u32>)]
     max_priority: Option<u32>,
     /// Restrict to these users, or namespaces in Kubernetes; repeatable
     #[arg(long = "user", visible_alias = "for-namespace", value_name = "NAME")]

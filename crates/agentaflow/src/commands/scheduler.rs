@@ -1,10 +1,11 @@
 //! `agentaflow scheduler`: the GPU scheduler of a Kubernetes cluster.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use agentaflow_kube_scheduler::state::{Settings, SettingsError, node_selector, percent, strategy};
-use agentaflow_kube_scheduler::{self as scheduler, Options};
+use agentaflow_kube_scheduler::{self as scheduler, LeaseTimes, Options};
 use agentaflow_kube_webhook::{self as webhook, Certificates};
 use anyhow::{Context as _, Result};
 use tokio_util::sync::CancellationToken;
@@ -55,26 +56,40 @@ pub(crate) struct Args {
     /// GPU utilization in percent above which no task shares the GPU [default: GPU_UTILIZATION_GOAL, else 80]
     #[arg(long, value_name = "PERCENT")]
     utilization_goal: Option<String>,
+    /// Time without a report after which the monitor of a node is lost; monitors report at least once a minute
+    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = amount::positive_duration)]
+    monitor_timeout: Duration,
     /// ConfigMap with settings that apply at run time
     #[arg(long, value_name = "NAME", default_value = "agentaflow-scheduler-config")]
     config_map: String,
     /// Lease for leader election
     #[arg(long, value_name = "NAME", default_value = "agentaflow-gpu-scheduler")]
     lease_name: String,
+    /// Age of the last renewal at which another replica takes over; whole seconds
+    #[arg(long, value_name = "TIME", default_value = "7s", value_parser = amount::positive_duration, help_heading = "Leader election")]
+    lease_duration: Duration,
+    /// Age of the last renewal at which the leader stops writing; at least 1.5 s less than the lease duration
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = amount::positive_duration, help_heading = "Leader election")]
+    renew_deadline: Duration,
+    /// Interval of renewals, and of checks by the other replicas; at most half of the renew deadline
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = amount::positive_duration, help_heading = "Leader election")]
+    retry_period: Duration,
     /// Identity of this replica [default: POD_NAME, else host name and process id]
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
 
-    /// Listen address for /healthz, /readyz and /explain/NAMESPACE/NAME; `none` disables it
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:8080", value_parser = kubernetes::listen, help_heading = "Endpoints")]
-    http: kubernetes::Listen,
-    /// Listen address for /metrics; `none` disables it
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9090", value_parser = kubernetes::listen, help_heading = "Endpoints")]
-    metrics: kubernetes::Listen,
+    /// Listen address for /healthz, /readyz and /explain/NAMESPACE/NAME; `none` disables it [default: port 8080 in a pod,
+    /// else 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen, help_heading = "Endpoints")]
+    http: Option<kubernetes::Listen>,
+    /// Listen address for /metrics; `none` disables it [default: port 9090 in a pod, else 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen, help_heading = "Endpoints")]
+    metrics: Option<kubernetes::Listen>,
 
-    /// Listen address of the admission webhook; `off` disables it
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9443", value_parser = kubernetes::listen, help_heading = "Admission")]
-    webhook: kubernetes::Listen,
+    /// Listen address of the admission webhook; `off` disables it [default: port 9443 in a pod or with --webhook-url, else
+    /// 127.0.0.1:9443]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen, help_heading = "Admission")]
+    webhook: Option<kubernetes::Listen>,
     /// Webhook URL for an API server outside of the cluster network, such as https://10.0.0.5:9443; the scheduler then
     /// creates the webhook configurations
     #[arg(long, value_name = "URL", help_heading = "Admission")]
@@ -124,7 +139,7 @@ async fn admission(
     client: kube::Client,
     stop: CancellationToken,
 ) -> Result<()> {
-    let Some(listen) = args.webhook.0 else {
+    let Some(listen) = webhook_address(args) else {
         stop.cancelled().await;
         return Ok(());
     };
@@ -148,7 +163,8 @@ async fn admission(
 fn options(args: &Args) -> Result<Options> {
     let mut settings = Settings::new(&args.scheduler_name);
     settings.node_selector.clone_from(&args.node_selector);
-    settings.admission = args.webhook.0.is_some();
+    settings.admission = webhook_address(args).is_some();
+    settings.monitor_timeout = args.monitor_timeout;
     let name = args.strategy.clone().or_else(|| variable("SCHEDULING_STRATEGY"));
     if let Some(name) = name {
         settings.policy.strategy =
@@ -164,17 +180,30 @@ fn options(args: &Args) -> Result<Options> {
             .map_err(|error| usage(format!("SCHEDULING_INTERVAL: {error}")))?,
         (None, None) => Duration::from_secs(5),
     };
+    let lease_times = LeaseTimes::new(args.lease_duration, args.renew_deadline, args.retry_period)
+        .map_err(|error| {
+            usage(format!("--lease-duration, --renew-deadline, --retry-period: {error}"))
+        })?;
     let identity = args.identity.clone().or_else(|| variable("POD_NAME"));
     Ok(Options {
         namespace: kubernetes::namespace(args.namespace.as_deref()),
         settings,
         lease: args.lease_name.clone(),
+        lease_times,
         config: args.config_map.clone(),
         identity: identity.map_or_else(own_name, Ok)?,
-        health: args.http.0,
-        metrics: args.metrics.0,
+        health: kubernetes::listen_at(args.http, 8080),
+        metrics: kubernetes::listen_at(args.metrics, 9090),
+        own_address: kubernetes::own_address(),
         interval,
     })
+}
+
+/// An API server that gets a URL of the webhook is on another machine.
+fn webhook_address(args: &Args) -> Option<SocketAddr> {
+    let far = args.webhook_url.is_some().then(|| (Ipv4Addr::UNSPECIFIED, webhook::PORT).into());
+    let given = args.webhook.or_else(|| far.map(|address| kubernetes::Listen(Some(address))));
+    kubernetes::listen_at(given, webhook::PORT)
 }
 
 fn own_name() -> Result<String> {

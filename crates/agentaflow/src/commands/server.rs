@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agentaflow_api::Dollars;
+use agentaflow_dashboard::Dashboard;
 use agentaflow_engine::{MicroDollars, Span, Strategy};
 use agentaflow_server::retention::Retention;
 use agentaflow_server::serve;
@@ -143,6 +144,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     standalone::runtime(2)?.block_on(async {
         let data = settings.data_dir.display().to_string();
         let running = serve::start(settings).await?;
+        tokio::spawn(agentaflow_agent::release_start_pages());
         for warning in &running.warnings {
             tracing::warn!("{warning}");
         }
@@ -165,6 +167,7 @@ fn settings(args: &Args) -> Result<Settings> {
     settings.database = database(args.database.as_deref())?;
     settings.tls = args.tls.origin();
     settings.insecure = args.tls.insecure;
+    settings.dashboard = Dashboard::embedded();
     settings.open_signup = args.open_signup;
     settings.push_allow.clone_from(&args.push_allow);
     settings.public_hosts.clone_from(&args.public_host);

@@ -27,7 +27,7 @@ pub(super) struct ShortJob {
     env: BTreeMap<String, Scalar>,
     timeout: Option<Time>,
     estimated_duration: Option<Time>,
-    priority: Option<u32>,
+    priority: Option<i32>,
     queue: Option<String>,
     retries: Option<u32>,
     preemptible: bool,

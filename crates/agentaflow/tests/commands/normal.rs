@@ -20,7 +20,7 @@ const FORMS: [(&str, &str); 4] = [
 const KEYS: [&str; 4] = ["aft_", "afi_", "afr_", "afw_"];
 
 /// Fields of JSON and YAML that depend on time or machine.
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "duration_seconds",
     "cost",
     "micros",
@@ -37,6 +37,7 @@ const FIELDS: [&str; 19] = [
     "memory_available",
     "storage_total",
     "storage_available",
+    "device_control",
     "hostname",
     "ip_address",
     "seq",

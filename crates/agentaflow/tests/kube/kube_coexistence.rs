@@ -1,16 +1,19 @@
 //! Coexistence with kube-scheduler.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
 use crate::PROGRAM;
 use crate::bursts::{is_over, workload};
+use crate::kube_manifests::{end_admission, start_with_admission};
 use crate::ledger::Ledger;
-use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+use crate::plans::alone;
+use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, wait_for};
 
 /// Pods per scheduler; together they use all GPUs.
 const EACH: usize = 104;
@@ -60,6 +63,84 @@ async fn two_schedulers_fill_the_same_nodes() {
         assert_eq!(status.retries, 0, "ours-{index} did not fail");
     }
     scheduler.counts("agentaflow_gpu_available", 0.0).await;
+}
+
+/// Pods for each scheduler, ten times as many as GPUs.
+const CROWD: usize = 80;
+
+/// Without exclusive use, kubelets reject pods in this situation: see the test above.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn with_exclusive_use_no_gpu_is_overcommitted_beside_kube_scheduler() {
+    let _alone = alone().await;
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(8)).await;
+    // Every overcommitment is a fault.
+    let ledger = Ledger::open(&share).await;
+    let scheduler = start_with_admission(&share).await;
+    let own = format!("{OWNER}={}", share.id);
+    exclusive(&share, &["on", "--namespaces", &own]);
+    wait_for("GPU pods are assigned, and those of others refused", async || {
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let plan = |name: &str| PodPlan::new(name).gpus(1);
+        let created = share.api::<Pod>().create(&dry, &plan("plain").pod()).await;
+        let created = created.map_err(|error| error.to_string())?;
+        let assigned = created.spec.and_then(|spec| spec.scheduler_name);
+        let foreign = plan("foreign").scheduler("volcano").pod();
+        let refused = share.api::<Pod>().create(&dry, &foreign).await.is_err();
+        let done = assigned.as_deref() == Some("agentaflow") && refused;
+        done.then_some(()).ok_or_else(|| format!("{assigned:?} {refused}"))
+    })
+    .await;
+    let plan = PodPlan::new("x").gpus(1);
+    let ours = plan.clone().scheduler("agentaflow");
+    tokio::join!(deploy(&share, "ours", CROWD, &ours), deploy(&share, "theirs", CROWD, &plan));
+    ledger.until_bound(16).await;
+    scheduler.counts("agentaflow_gpu_available", 0.0).await;
+    // Chaos: delete half of the running pods, so that both groups want their room.
+    let running = wait_for("all GPUs in use", async || {
+        let running: Vec<Pod> = share.pods("").await.into_iter().filter(is_running).collect();
+        if running.len() == 16 { Ok(running) } else { Err(format!("{} run", running.len())) }
+    })
+    .await;
+    let deleted: Vec<String> =
+        running.into_iter().take(8).filter_map(|pod| pod.metadata.name).collect();
+    for name in &deleted {
+        let _ = share.api::<Pod>().delete(name, &DeleteParams::default()).await;
+    }
+    wait_for("all GPUs in use again", async || {
+        let new = |pod: &Pod| pod.metadata.name.as_ref().is_none_or(|name| !deleted.contains(name));
+        let pods = share.pods("").await;
+        let count = pods.iter().filter(|pod| is_running(pod) && new(pod)).count();
+        if count == 16 { Ok(()) } else { Err(format!("{count} run")) }
+    })
+    .await;
+    scheduler.counts("agentaflow_gpu_available", 0.0).await;
+    ledger.check();
+    assert_eq!(ledger.refused(), 0, "kubelets reject no pod");
+    assert_eq!(scheduler.metric("agentaflow_kubelet_rejections_total"), Some(0.0));
+    let foreign = "agentaflow_foreign_gpu_pods{state=\"pending\"}";
+    assert_eq!(scheduler.metric(foreign), Some(0.0));
+    exclusive(&share, &["off"]);
+    // Tests after this one use the same scheduler name: none of these pods may be left.
+    for name in ["ours", "theirs"] {
+        let deployments = share.api::<Deployment>();
+        deployments.delete(name, &DeleteParams::default()).await.expect("a deletion");
+    }
+    wait_for("no pods", async || {
+        let left = share.pods("").await.len();
+        if left == 0 { Ok(()) } else { Err(format!("{left} pods")) }
+    })
+    .await;
+    end_admission(&share).await;
+}
+
+/// Runs `agentaflow exclusive`.
+fn exclusive(share: &Share, words: &[&str]) {
+    let mut command = Command::new(PROGRAM);
+    command.arg("exclusive").args(words).arg("--kubeconfig").arg(&share.cluster.kubeconfig);
+    let done = command.output().expect("the program starts");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 fn is_running(pod: &Pod) -> bool {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
 use crate::PROGRAM;
+use crate::skip::skip;
 use crate::support::{NodePlan, Scheduler, Share, get};
 
 /// Documented metrics with their types.
-const DOCUMENTED: [(&str, &str); 7] = [
+const DOCUMENTED: [(&str, &str); 14] = [
     ("agentaflow_gpu_total", "untyped"),
     ("agentaflow_gpu_available", "gauge"),
     ("agentaflow_gpu_utilization", "gauge"),
@@ -15,6 +16,13 @@ const DOCUMENTED: [(&str, &str); 7] = [
     ("agentaflow_workloads_running", "gauge"),
     ("agentaflow_scheduling_duration", "histogram"),
     ("agentaflow_scheduling_duration_seconds", "histogram"),
+    ("agentaflow_queue_wait_seconds", "histogram"),
+    ("agentaflow_bind_duration_seconds", "histogram"),
+    ("agentaflow_preemptions_total", "counter"),
+    ("agentaflow_evictions_total", "counter"),
+    ("agentaflow_kubelet_rejections_total", "counter"),
+    ("agentaflow_api_errors_total", "counter"),
+    ("agentaflow_foreign_gpu_pods", "gauge"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,6 +42,9 @@ async fn metrics_and_health_of_leader_and_follower() {
         ("agentaflow_workloads_running", 1.0),
         ("agentaflow_workloads_pending", 1.0),
         ("agentaflow_bindings_total{result=\"bound\"}", 1.0),
+        ("agentaflow_queue_wait_seconds_count", 1.0),
+        ("agentaflow_bind_duration_seconds_count", 1.0),
+        ("agentaflow_queue_workloads_pending{queue=\"root\",reason=\"NeverFits\"}", 1.0),
     ] {
         scheduler.counts(name, value).await;
     }
@@ -55,13 +66,22 @@ async fn metrics_and_health_of_leader_and_follower() {
         assert_eq!(status(&scheduler, path), Some(200), "{path}");
     }
     assert_eq!(status(&scheduler, "/metrics"), Some(404), "metrics have their own port");
-    // A follower is ready and has no cluster state.
+    // A follower is ready, has no cluster state, and forwards questions to the leader.
     let kubeconfig = share.cluster.kubeconfig.clone();
     let mut follower = Scheduler::launch(PROGRAM, &share, &kubeconfig, "follower", &[]);
     follower.ready().await;
     let path = format!("/explain/{}/missing", share.namespace);
-    assert_eq!(status(&follower, &path), Some(503));
     assert_eq!(status(&scheduler, &path), Some(404));
+    assert_eq!(status(&follower, &path), Some(404), "the leader's response");
+    let path = format!("/explain/{}/waits", share.namespace);
+    let explained = |scheduler: &Scheduler| get(scheduler.http, &path).expect("a response").json();
+    assert_eq!(explained(&follower)["reason"], explained(&scheduler)["reason"]);
+    let own = get(follower.metrics, "/metrics").expect("a response").body;
+    assert!(own.contains("agentaflow_leader 0\n"), "{own}");
+    assert!(!own.contains("agentaflow_gpu_total"), "zeros would be summed: {own}");
+    promtool(&own);
+    let leaders = get(follower.metrics, "/metrics?leader=true").expect("a response").body;
+    assert!(leaders.contains("agentaflow_gpu_total 8\n"), "{leaders}");
 }
 
 fn status(scheduler: &Scheduler, path: &str) -> Option<u16> {
@@ -78,8 +98,7 @@ fn promtool(text: &str) {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut child) = started else {
-        eprintln!("skipped: promtool is not installed");
-        return;
+        skip!("needs promtool; `sudo apt-get install prometheus` installs it");
     };
     let mut input = child.stdin.take().expect("its input");
     input.write_all(text.as_bytes()).expect("it reads");

@@ -172,7 +172,7 @@ async fn the_workload_as_it_stands_succeeds(share: &Share) {
     );
     assert_eq!(spec.scheduler_name.as_deref(), Some("agentaflow"));
     assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
-    assert_eq!(spec.priority_class_name.as_deref(), Some("agentaflow-5"));
+    assert_eq!((spec.priority_class_name, spec.priority), (None, Some(0)), "the default class");
     let end = json!({"metadata": {"annotations": {"kwok.agentaflow.io/complete-after": "100ms"}}});
     let how = PatchParams::default();
     pods.patch("my-training-job-0", &how, &Patch::Merge(end)).await.expect("a patched pod");
@@ -281,7 +281,7 @@ fn manifest(file: &str) -> Value {
 }
 
 /// The scheduler with the default schedulerName, and the webhook for the namespace of the share.
-async fn start_with_admission(share: &Share) -> Scheduler {
+pub(crate) async fn start_with_admission(share: &Share) -> Scheduler {
     let address = format!("127.0.0.1:{}", free_port());
     let url = format!("https://{address}");
     let extra = ["--scheduler-name", "agentaflow", "--webhook", &address, "--webhook-url", &url];
@@ -312,7 +312,7 @@ async fn start_with_admission(share: &Share) -> Scheduler {
 }
 
 /// Removes the webhook while the program still serves it.
-async fn end_admission(share: &Share) {
+pub(crate) async fn end_admission(share: &Share) {
     for path in configurations() {
         share.request("DELETE", path, None).await;
     }

@@ -35,7 +35,7 @@ async fn the_scheduler_works_with_the_permissions_of_its_role() {
     delete_workload(&share, "high").await;
     in_phase(&share, "low", "Running").await;
     delete_workload(&share, "low").await;
-    wait_for("the finalizer is gone", async || match workload(&share, "low").await {
+    wait_for("the workload is gone", async || match workload(&share, "low").await {
         None => Ok(()),
         Some(object) => Err(object.to_string()),
     })

@@ -41,6 +41,55 @@ async fn the_config_map_changes_the_strategy_at_run_time() {
     would_place_on(&share, &scheduler, &large).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn the_config_map_changes_the_policy_and_refused_values_are_reported() {
+    let share = Share::new().await;
+    share.apply_file("deploy/kubernetes/10-priority-classes.yaml").await;
+    share.node("only", &NodePlan::gpus(1)).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    scheduler.counts("agentaflow_gpu_available", 1.0).await;
+    share.create_pod(&share.one_gpu("low")).await;
+    share.in_phase("low", "Running").await;
+    let configure = async |data: Value| {
+        let map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "agentaflow-scheduler-config"},
+            "data": data,
+        });
+        share.apply_object(map).await;
+    };
+    configure(json!({"minRuntime": "1h"})).await;
+    // The second change keeps the refused setting at its previous value.
+    configure(json!({"minRuntime": "long", "patience": "5m"})).await;
+    wait_for("an Event about the setting", async || {
+        let events = share.events("agentaflow-scheduler-config").await;
+        let about = |event: &k8s_openapi::api::core::v1::Event| {
+            event.reason.as_deref() == Some("InvalidSetting")
+                && event
+                    .message
+                    .as_deref()
+                    .is_some_and(|text| text.starts_with("minRuntime: `long`"))
+        };
+        events.iter().any(about).then_some(()).ok_or(events.len())
+    })
+    .await;
+    let high = share.one_gpu("high").spec("priorityClassName", json!("agentaflow-9"));
+    share.create_pod(&high).await;
+    share
+        .wait_pod("high", "unschedulable", |pod| {
+            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+            conditions.iter().any(|one| one.status == "False").then_some(())
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let low = share.pod("low").await.expect("it runs");
+    assert_eq!(low.metadata.deletion_timestamp, None, "it has not run for an hour");
+    configure(json!({"minRuntime": "0s"})).await;
+    share.bound("high").await;
+}
+
 /// Waits until the forecast of a pod with one GPU names this node.
 async fn would_place_on(share: &Share, scheduler: &Scheduler, node: &str) {
     let path = format!("/what-if?namespace={}", share.namespace);

@@ -119,3 +119,61 @@ fn check(status: &Value, kind: &str, is: &str, reason: &str) {
     let found = condition(status, kind);
     assert_eq!((&found["status"], &found["reason"]), (&json!(is), &json!(reason)), "{status}");
 }
+
+/// A namespace of the share with `count` workloads, of which two fit.
+async fn crowded_namespace(share: &Share, count: usize) -> String {
+    let space = format!("{}-more", share.namespace);
+    share.create_namespace(&space, json!({})).await;
+    let path = format!("/apis/agentaflow.io/v1/namespaces/{space}/gpuworkloads");
+    for index in 0..count {
+        let object = crate::bursts::workload(share, &format!("w-{index}"), 1, 1, &PodPlan::new(""));
+        let answer = share.request("POST", &path, Some(&object)).await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+    }
+    wait_for("two workloads run", async || {
+        let list = share.request("GET", &path, None).await.json();
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let running = items.iter().filter(|item| item["status"]["phase"] == "Running").count();
+        if running == 2 { Ok(()) } else { Err(format!("{running} run")) }
+    })
+    .await;
+    space
+}
+
+async fn delete_namespace(share: &Share, space: &str) {
+    let path = format!("/api/v1/namespaces/{space}");
+    let answer = share.request("DELETE", &path, None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    wait_for("the namespace is gone", async || {
+        let answer = share.request("GET", &path, None).await;
+        if answer.status == 404 { Ok(()) } else { Err(answer.body) }
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_namespace_with_workloads_is_deleted_while_no_scheduler_runs() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(2)).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let space = crowded_namespace(&share, 3).await;
+    scheduler.program.kill();
+    delete_namespace(&share, &space).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn the_deletion_of_a_namespace_is_no_reason_for_warnings() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(2)).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let space = crowded_namespace(&share, 40).await;
+    let before = scheduler.program.log();
+    delete_namespace(&share, &space).await;
+    let log = scheduler.program.log();
+    // Other tests change the kinds, which interrupts watches.
+    let is_warning = |line: &&str| line.contains("WARN") && !line.contains("watch interrupted");
+    let warnings: Vec<&str> = log[before.len()..].lines().filter(is_warning).collect();
+    assert_eq!(warnings, [""; 0]);
+}

@@ -41,7 +41,10 @@ impl Lab {
     pub(crate) async fn start(name: &str) -> Self {
         let share = Share::called(&format!("lab-{name}")).await;
         let lease = "agentaflow-gpu-scheduler";
+        // No monitor runs: its published report stays valid for the whole test.
+        let patient = ["--monitor-timeout", "1h"];
         let extra = ["--scheduler-name", SCHEDULER_NAME, "--lease-name", lease];
+        let extra = [&extra[..], &patient].concat();
         let scheduler = Scheduler::start(PROGRAM, &share, &extra).await;
         serve_in_cluster(&share, &scheduler).await;
         share.apply_file("deploy/kubernetes/22-rbac-users.yaml").await;
@@ -175,10 +178,14 @@ impl Lab {
                 })
                 .await;
             }
+            // The garbage collector deletes the pods after the workload.
             ["gone", job] => {
                 wait_for(&format!("{job} is gone"), async || {
-                    let left = workload(&self.share, job).await;
-                    left.map_or(Ok(()), |_| Err("it is still there".to_owned()))
+                    let workload = workload(&self.share, job).await.is_some();
+                    let selector = format!("agentaflow.gpu/workload={job}");
+                    let pods = self.share.pods(&selector).await.len();
+                    let gone = !workload && pods == 0;
+                    if gone { Ok(()) } else { Err(format!("workload: {workload}, pods: {pods}")) }
                 })
                 .await;
             }

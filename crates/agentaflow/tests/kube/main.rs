@@ -21,6 +21,7 @@ mod kube_policies;
 mod kube_preemption;
 mod kube_settings;
 mod kube_top;
+mod kube_units;
 mod kube_volumes;
 mod kube_workloads;
 mod kubelet_node;
@@ -35,6 +36,8 @@ mod pty;
 #[path = "../standalone/http.rs"]
 mod rest;
 mod service;
+#[path = "../../../../tests/skip.rs"]
+mod skip;
 #[path = "../../../kube-scheduler/tests/support/mod.rs"]
 mod support;
 mod view;

@@ -1,4 +1,4 @@
-//! A filtering proxy to the API server: lists of nodes and queues contain only those of the test, and faults affect
+//! A filtering proxy to the API server: lists of nodes, pods and queues contain only those of the test, and faults affect
 //! only the test. All other requests pass through unchanged.
 
 use std::sync::Arc;
@@ -133,8 +133,11 @@ impl View {
         Some((request, path))
     }
 
-    /// Restricts a list of nodes to the nodes of the test.
+    /// Restricts lists of nodes and of all pods to those of the test.
     fn narrowed(&self, path: &str) -> String {
+        if let Some(query) = path.strip_prefix("/api/v1/pods?") {
+            return format!("/api/v1/namespaces/test-{}/pods?{query}", self.queues);
+        }
         if path.split('?').next() != Some("/api/v1/nodes") {
             return path.to_owned();
         }

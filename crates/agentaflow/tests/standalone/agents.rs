@@ -81,7 +81,7 @@ fn an_agent_retries_until_its_server_starts() {
 
 #[test]
 fn run_comes_back_to_its_job_after_the_server_was_restarted() {
-    let mut cluster = Cluster::server(&[]);
+    let mut cluster = Cluster::server(&["--lease", "30s"]);
     cluster.agent("one", &[]);
     cluster.wait_for_nodes(1);
     let end = cluster.shared("end");

@@ -9,7 +9,16 @@ use crate::harness::{Cluster, SOON, eventually};
 
 /// A server with three ready agents.
 pub(crate) fn three_agents() -> Cluster {
-    let mut cluster = Cluster::server(&[]);
+    three_agents_with(&[])
+}
+
+/// Three agents that keep their jobs for longer than a busy machine needs to restart a program.
+pub(crate) fn three_patient_agents() -> Cluster {
+    three_agents_with(&["--lease", "30s"])
+}
+
+fn three_agents_with(extra: &[&str]) -> Cluster {
+    let mut cluster = Cluster::server(extra);
     for name in ["one", "two", "three"] {
         cluster.agent(name, &[]);
     }
@@ -188,7 +197,7 @@ fn job_input_is_an_environment_variable_or_a_file_if_large() {
 
 #[test]
 fn a_restarted_server_loses_nothing_and_stops_nothing() {
-    let mut cluster = three_agents();
+    let mut cluster = three_patient_agents();
     let file = cluster.shared("once");
     let end = cluster.shared("end");
     let script = format!("echo x >> {file}; until [ -e {end} ]; do sleep 0.05; done; echo done");

@@ -78,6 +78,7 @@ pub(crate) struct Cluster {
     pub(crate) port: u16,
     tls: bool,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     pub(crate) server: Process,
     pub(crate) agents: BTreeMap<String, Process>,
     agent_arguments: BTreeMap<String, Vec<String>>,
@@ -86,24 +87,34 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// `agentaflow server`, ready.
     pub(crate) fn server(extra: &[&str]) -> Self {
-        Self::start("server", "127.0.0.1", extra)
+        Self::server_with(extra, Vec::new())
+    }
+
+    /// [`Self::server`] with environment variables.
+    pub(crate) fn server_with(extra: &[&str], environment: Vec<(String, String)>) -> Self {
+        Self::start("server", "127.0.0.1", extra, environment)
     }
 
     /// `agentaflow server` on another address than loopback, ready.
     pub(crate) fn server_at(address: &str, extra: &[&str]) -> Self {
-        Self::start("server", address, extra)
+        Self::start("server", address, extra, Vec::new())
     }
 
     /// `agentaflow up` with simulated GPUs, ready.
     pub(crate) fn up(extra: &[&str]) -> Self {
         let mut all = vec!["--sim-gpus", "2", "--heartbeat", "300ms"];
         all.extend(extra);
-        let cluster = Self::start("up", "127.0.0.1", &all);
+        let cluster = Self::start("up", "127.0.0.1", &all, Vec::new());
         cluster.wait_for_nodes(1);
         cluster
     }
 
-    fn start(command: &str, address: &str, extra: &[&str]) -> Self {
+    fn start(
+        command: &str,
+        address: &str,
+        extra: &[&str],
+        environment: Vec<(String, String)>,
+    ) -> Self {
         let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
         // Jobs run as another user if the tests run as root, and write to `shared`.
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -119,12 +130,13 @@ impl Cluster {
             arguments.extend(["--lease", "1ms"].map(String::from));
         }
         arguments.extend(extra.iter().map(ToString::to_string));
-        let server = begin(home.path(), &arguments, "server");
+        let server = begin(home.path(), &arguments, &environment, "server");
         let mut cluster = Self {
             home,
             port,
             tls: extra.iter().any(|option| option.starts_with("--tls-")),
             arguments,
+            environment,
             server,
             agents: BTreeMap::new(),
             agent_arguments: BTreeMap::new(),
@@ -141,8 +153,14 @@ impl Cluster {
 
     /// Restarts the server with the same port and directory.
     pub(crate) fn restart_server(&mut self) {
-        self.server = begin(self.home.path(), &self.arguments, "server");
+        self.server = begin(self.home.path(), &self.arguments, &self.environment, "server");
         self.wait_until_ready();
+    }
+
+    /// Replaces the value of an option of the server, for its next start.
+    pub(crate) fn set_option(&mut self, option: &str, value: &str) {
+        let position = self.arguments.iter().position(|word| word == option).unwrap();
+        value.clone_into(&mut self.arguments[position + 1]);
     }
 
     fn wait_until_ready(&mut self) {
@@ -206,7 +224,7 @@ impl Cluster {
 
     /// Restarts a killed agent.
     pub(crate) fn restart_agent(&mut self, name: &str) {
-        let agent = begin(self.home.path(), &self.agent_arguments[name], name);
+        let agent = begin(self.home.path(), &self.agent_arguments[name], &[], name);
         self.agents.insert(name.to_owned(), agent);
     }
 
@@ -363,6 +381,7 @@ impl Drop for Cluster {
         for _ in 0..3 {
             kill_all(|command, environment| command.contains(&home) || environment.contains(&home));
         }
+        remove_task_folders(&home);
         if std::thread::panicking() {
             for (name, process) in [("server", &self.server)]
                 .into_iter()
@@ -371,6 +390,20 @@ impl Drop for Cluster {
                 eprintln!("---- {name} said:\n{}", process.output());
             }
         }
+    }
+}
+
+/// Agents of root keep task folders here, and remove those of deleted agents when they start.
+fn remove_task_folders(home: &str) {
+    let entries = fs::read_dir("/var/lib/agentaflow-tasks").into_iter().flatten().flatten();
+    let owners = entries.map(|entry| entry.path()).filter(|path| {
+        path.extension().is_some_and(|extension| extension == "owner")
+            && fs::read_to_string(path).is_ok_and(|agent| agent.starts_with(home))
+    });
+    for owner in owners {
+        // An agent of another test may remove them at the same time.
+        let _ = fs::remove_dir_all(owner.with_extension(""));
+        let _ = fs::remove_file(owner);
     }
 }
 
@@ -416,9 +449,14 @@ pub(crate) fn program(home: &Path) -> Command {
     command
 }
 
-fn begin(home: &Path, arguments: &[String], name: &str) -> Process {
+fn begin(
+    home: &Path,
+    arguments: &[String],
+    environment: &[(String, String)],
+    name: &str,
+) -> Process {
     let mut command = program(home);
-    command.args(arguments).env("LOG_LEVEL", "info");
+    command.args(arguments).envs(environment.iter().cloned()).env("LOG_LEVEL", "info");
     Process::start(command, &home.join(format!("{name}.log")))
 }
 

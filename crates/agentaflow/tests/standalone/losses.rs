@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::cluster::{node_of, three_agents};
+use crate::cluster::{node_of, three_agents, three_patient_agents};
 use crate::harness::{Cluster, HEARTBEAT, SOON, eventually};
 
 /// A job that counts its starts in a file and ends when another file exists.
@@ -48,7 +48,7 @@ fn jobs_of_a_lost_machine_move() {
 
 #[test]
 fn a_killed_agent_comes_back_to_its_jobs_without_starting_them_again() {
-    let mut cluster = three_agents();
+    let mut cluster = three_patient_agents();
     let (script, starts_file, end) = counting(&cluster);
     let id = cluster.submit(&script, json!({"stop_grace_seconds": 1}));
     let name = node_of(&cluster.wait_for_status(id, "running"));
@@ -87,7 +87,7 @@ fn an_outage_of_the_server_within_the_lease_stops_no_job() {
 
 #[test]
 fn an_agent_that_ends_cleanly_leaves_its_jobs_running() {
-    let mut cluster = three_agents();
+    let mut cluster = three_patient_agents();
     let (script, starts_file, end) = counting(&cluster);
     let id = cluster.submit(&script, json!({}));
     let name = node_of(&cluster.wait_for_status(id, "running"));

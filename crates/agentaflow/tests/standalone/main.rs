@@ -19,6 +19,8 @@ mod procs;
 mod pty;
 mod push;
 mod registration;
+#[path = "../../../../tests/skip.rs"]
+mod skip;
 mod terminal;
 mod tls;
 mod up;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, free_port};
+use crate::harness::{Cluster, SOON, eventually, free_port};
 use crate::http::Connection;
 
 /// Heartbeat interval in seconds, the least that the original worker can be given.
@@ -35,6 +35,8 @@ pub(crate) struct ContainerEnd {
 
 pub(crate) struct OriginalWorker {
     shared: Arc<Shared>,
+    /// `gpu-…` name of its node.
+    node: String,
     containers: Sender<ContainerEnd>,
 }
 
@@ -78,8 +80,9 @@ impl OriginalWorker {
         listener.set_nonblocking(true).unwrap();
         let (accepting, beating) = (shared.clone(), shared.clone());
         thread::spawn(move || accepting.accept(&listener));
-        thread::spawn(move || beating.send_heartbeats(&node));
-        Self { shared, containers }
+        let name = node.clone();
+        thread::spawn(move || beating.send_heartbeats(&name));
+        Self { shared, node, containers }
     }
 
     /// Kills the process: its port closes, and containers are left alone.
@@ -100,6 +103,16 @@ impl OriginalWorker {
 
     pub(crate) fn end_container(&self, exit_code: i32, logs: &'static str) {
         self.containers.send(ContainerEnd { exit_code, logs }).unwrap();
+    }
+
+    /// Returns true while a container runs and blocks the event loop.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.shared.running.try_lock().is_err()
+    }
+
+    /// `gpu-…` name of its node.
+    pub(crate) fn node(&self) -> &str {
+        &self.node
     }
 
     pub(crate) fn submitted(&self) -> Vec<i64> {
@@ -124,6 +137,11 @@ impl Shared {
         (answer.status == 200).then(|| answer.json())
     }
 
+    /// [`Self::call`] until the server answers.
+    fn call_until_answered(&self, path: &str, body: &Value) -> Value {
+        eventually("the server registers the worker", SOON, || self.call(path, body))
+    }
+
     /// Registers node and agent; returns the name of the node.
     fn register(&self, name: &str, docker: bool) -> String {
         let endpoint = format!("http://127.0.0.1:{}", self.port);
@@ -131,13 +149,13 @@ impl Shared {
             "gpu_count": 1, "gpu_type": "NVIDIA GeForce RTX 4090", "gpu_memory_total": 24564.0, "cpu_cores": 16,
             "memory_total": 32768, "storage_total": 100, "max_concurrent_jobs": 1, "auto_register": true,
             "price_per_gpu_hour": 36.0, "api_endpoint": endpoint, "node_metadata": {"pod_name": ""}});
-        let node = self.call("/gpu-workers/nodes/register", &node).unwrap();
+        let node = self.call_until_answered("/gpu-workers/nodes/register", &node);
         let number = STARTED.fetch_add(1, Ordering::SeqCst);
         let agent = json!({"node_id": node["id"], "agent_id": format!("agent-{name}-{number}"), "agent_version": "1.0.0",
             "config": {"heartbeat_interval": INTERVAL, "max_concurrent_jobs": 1},
             "capabilities": {"docker": docker, "gpu_count": 1, "gpu_types": ["NVIDIA GeForce RTX 4090"]},
             "api_endpoint": endpoint, "websocket_endpoint": "ws://127.0.0.1:8081"});
-        self.call("/gpu-workers/agents/register", &agent).unwrap();
+        self.call_until_answered("/gpu-workers/agents/register", &agent);
         node["node_id"].as_str().unwrap().to_owned()
     }
 

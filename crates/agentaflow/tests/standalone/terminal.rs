@@ -5,14 +5,14 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use crate::harness::Cluster;
+use crate::skip::skip;
 
 const ATTACK: &str = r"printf '\033]0;owned\007\033[31mred\033[0m\033[2J\n'";
 
 #[test]
 fn escape_sequences_of_a_job_are_harmless_on_a_terminal_and_unchanged_in_a_pipe() {
     if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
-        println!("skipped: `script` of util-linux is not installed");
-        return;
+        skip!("needs `script` of util-linux");
     }
     let mut cluster = Cluster::server(&[]);
     cluster.agent("box", &[]);

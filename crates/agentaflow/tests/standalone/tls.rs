@@ -8,10 +8,12 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::ToSpan as _;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
 
 use crate::harness::{Cluster, Ran, SOON, eventually, free_port, program};
 use crate::http::Connection;
@@ -60,8 +62,16 @@ impl Authority {
 
     /// Writes a new certificate and its key.
     fn issue(&self, certificate: &Path, key: &Path) {
+        self.issue_for(300, certificate, key);
+    }
+
+    /// [`Self::issue`] with the days until the expiry.
+    fn issue_for(&self, days: i64, certificate: &Path, key: &Path) {
         let pair = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let end = jiff::Zoned::now().with_time_zone(jiff::tz::TimeZone::UTC).date() + days.days();
+        params.not_after =
+            rcgen::date_time_ymd(end.year().into(), end.month() as u8, end.day() as u8);
         fs::write(certificate, params.signed_by(&pair, &self.0).unwrap().pem()).unwrap();
         fs::write(key, pair.serialize_pem()).unwrap();
     }
@@ -106,7 +116,8 @@ fn plain_http_beyond_loopback_is_refused_unless_it_is_accepted() {
     assert!(up.err.contains("agentaflow server"), "{}", up.err);
     let accepted = Cluster::server_at("0.0.0.0", &["--insecure"]);
     assert_eq!(accepted.get("/auth/me").status, 200);
-    assert!(accepted.server.output().contains("nothing is encrypted"));
+    let warned = || accepted.server.output().contains("nothing is encrypted").then_some(());
+    eventually("the server warns", SOON, warned);
 }
 
 #[test]
@@ -230,6 +241,44 @@ fn replaced_files_serve_new_connections_and_close_no_old_one() {
     assert_eq!(old.call("GET", "/auth/me", None).unwrap().status, 200);
     let changed = run(&cluster, &["get", "nodes"]);
     assert_eq!(changed.code, Some(5), "{}", changed.err);
+}
+
+#[test]
+fn doctor_warns_of_an_early_expiry_and_fails_after_the_expiry() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let (ca, certificate, key) = (path("ca.pem"), path("tls.crt"), path("tls.key"));
+    let authority = Authority::new(&ca);
+    authority.issue_for(10, &certificate, &key);
+    let text = |path: &Path| path.display().to_string();
+    let cluster = Cluster::server(&["--tls-cert", &text(&certificate), "--tls-key", &text(&key)]);
+    let doctor = |trust: (&str, &str)| {
+        let mut command = cluster.cli(&["doctor", "--remote-only", "-o", "json"]);
+        let output = command.env(trust.0, trust.1).stdin(Stdio::null()).output().unwrap();
+        let checks: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = checks.as_array().unwrap().iter().find(|check| check["name"] == "certificate");
+        (output.status.code(), found.cloned().unwrap_or(checks))
+    };
+    let ca_text = text(&ca);
+    let by_authority = ("AGENTAFLOW_CA_CERT", ca_text.as_str());
+    let (_, check) = doctor(by_authority);
+    assert_eq!(check["status"], "warn", "{check:#}");
+    assert!(check["found"].as_str().unwrap().contains("in 9 days"), "{check:#}");
+    authority.issue_for(-1, &certificate, &key);
+    let expired = || Some(doctor(by_authority)).filter(|(_, check)| check["status"] == "fail");
+    let (code, check) = eventually("the expired certificate is served", SOON, expired);
+    assert_eq!(code, Some(1));
+    assert!(check["fix"].as_str().unwrap().contains("--tls-cert"), "{check:#}");
+    // A pinned key is accepted after the expiry.
+    let pin = fingerprint_of(&certificate);
+    let (code, check) = doctor(("AGENTAFLOW_SERVER_FINGERPRINT", &pin));
+    assert_eq!((code, &check["status"]), (Some(1), &Value::from("fail")), "{check:#}");
+    assert!(check["found"].as_str().unwrap().starts_with("expired on 20"), "{check:#}");
+}
+
+fn fingerprint_of(certificate: &Path) -> String {
+    let certificate = CertificateDer::from_pem_file(certificate).unwrap();
+    agentaflow_api::client::Fingerprint::of_certificate(&certificate).unwrap().to_string()
 }
 
 #[test]

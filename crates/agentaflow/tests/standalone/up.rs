@@ -52,10 +52,10 @@ fn secrets_are_files_of_their_owner_only_and_the_context_is_written() {
 #[test]
 fn the_summary_has_address_simulation_and_first_command() {
     let cluster = Cluster::up(&[]);
-    let said = cluster.server.output();
     for part in ["http://127.0.0.1:", "SIMULATED", "admin-token", "agentaflow run -- echo hello"] {
-        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+        eventually(part, SOON, || cluster.server.output().contains(part).then_some(()));
     }
+    let said = cluster.server.output();
     assert!(!said.contains(&cluster.token()), "the token is on the screen");
     let nodes = cluster.get("/gpu-workers/nodes/").ok();
     assert_eq!((&nodes[0]["simulated"], &nodes[0]["gpu_count"]), (&json!(true), &json!(2)));

@@ -14,6 +14,7 @@
 
 pub mod agent;
 mod call;
+mod certificate;
 mod stream;
 mod trust;
 pub mod user;
@@ -25,13 +26,15 @@ use std::sync::Once;
 use std::time::Duration;
 
 use reqwest::Method;
+use rustls::pki_types::CertificateDer;
 use thiserror::Error;
 use url::{Host, Url};
 
 use crate::error::{ErrorBody, ErrorCode};
-use crate::units::Secret;
+use crate::units::{Secret, Stamp};
 
 pub use call::Call;
+pub use certificate::not_after;
 pub use stream::{Bytes, Lines};
 pub use trust::{
     CertificateProblem, Fingerprint, NotAFingerprint, Trust, server_proof, token_hash,
@@ -168,6 +171,16 @@ impl Client {
         }
     }
 
+    /// End of the validity of the server's certificate; none for plain HTTP.
+    pub async fn certificate_expiry(&self) -> Result<Option<Stamp>, ClientError> {
+        let response = self.http.get(self.base.clone()).send().await;
+        let response = response.map_err(|error| ClientError::unreachable(&self.base, &error))?;
+        let info = response.extensions().get::<reqwest::tls::TlsInfo>();
+        let certificate = info.and_then(reqwest::tls::TlsInfo::peer_certificate);
+        let expires = certificate.and_then(|der| not_after(&CertificateDer::from(der)));
+        Ok(expires.map(|at| Stamp(at.as_millisecond())))
+    }
+
     /// Client of the same server with another token.
     #[must_use]
     pub fn with_token(&self, token: Secret) -> Self {
@@ -264,7 +277,9 @@ fn builder(base: &Url) -> reqwest::ClientBuilder {
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         // A redirect could carry the token to another host.
-        .redirect(reqwest::redirect::Policy::none());
+        .redirect(reqwest::redirect::Policy::none())
+        // For `certificate_expiry`.
+        .tls_info(true);
     if base.scheme() == "http" {
         // Plain HTTP needs no system certificates, which take time and memory to read.
         builder = builder.tls_certs_only([]);

@@ -114,7 +114,9 @@ pub enum CertificateProblem {
     /// Nothing is trusted; the fingerprint is the one of the server.
     #[error("its fingerprint {found} is not trusted yet")]
     NotPinned { found: Fingerprint },
-    /// Expired, for another name, or malformed.
+    #[error("it has expired")]
+    Expired,
+    /// For another name, not valid yet, or malformed.
     #[error("{0}")]
     Invalid(String),
 }
@@ -185,6 +187,9 @@ fn problem(error: &rustls::Error) -> Option<CertificateProblem> {
             .cloned()
             // A self-signed certificate that the verifier of the system takes for an authority.
             .unwrap_or(CertificateProblem::UnknownIssuer),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            CertificateProblem::Expired
+        }
         other => CertificateProblem::Invalid(other.to_string()),
     })
 }

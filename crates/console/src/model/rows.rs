@@ -198,7 +198,7 @@ fn started(job: &Job) -> i64 {
     job.started_at.or(job.scheduled_at).unwrap_or(job.created_at).0
 }
 
-fn priority(job: &Job) -> u32 {
+fn priority(job: &Job) -> i32 {
     job.spec.priority.unwrap_or(5)
 }
 

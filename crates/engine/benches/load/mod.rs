@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use agentaflow_engine::{
     Event, Gpu, GpuRequest, MiB, MicroDollars, MigMode, MilliCpu, MilliGpu, Node, Policy, Price,
-    Request, Scheduler, Span, Strategy, Time, Workload,
+    Priority, Request, Scheduler, Span, Strategy, Time, Workload,
 };
 
 /// Distinct requests in a mixed load.
@@ -84,7 +84,7 @@ pub(crate) fn workloads(count: usize, kinds: u64, seed: u64) -> Vec<Workload> {
     let workload = |index| {
         let shape = dice.roll(kinds).min(dice.roll(kinds)) as usize;
         let mut workload = Workload::new(format!("w{seed}-{index}"), shapes[shape].clone());
-        workload.priority = dice.roll(11) as u8;
+        workload.priority = Priority(dice.roll(11) as i32);
         workload.estimate = Some(Span::minutes(10 + dice.roll(600)));
         workload
     };

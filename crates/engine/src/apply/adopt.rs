@@ -45,6 +45,9 @@ impl Scheduler {
             }
         }
         self.enter_phase(index, WorkloadPhase::Placed, adopted.placed_at.min(self.now));
+        for loss in adopted.lost {
+            self.adopt_loss(index, &loss);
+        }
         self.queues.accept_excess(&self.cluster, self.workloads.get(index).queue);
         // Blocked groups may have affinity to the adopted tasks.
         let spec = self.workloads.get(index).spec.clone();
@@ -71,12 +74,12 @@ impl Scheduler {
 
     /// Resolves all names before any change of the state.
     fn resolve_tasks(&self, adopted: &AdoptedWorkload) -> Result<Vec<ResolvedTask>, Rejected> {
-        let AdoptedWorkload { workload, tasks: allocations, finished, .. } = adopted;
+        let AdoptedWorkload { workload, tasks: allocations, finished, lost, .. } = adopted;
         let (id, tasks) = (&workload.id, workload.task_count());
         let mut open = vec![true; tasks as usize];
-        for task in
-            finished.iter().copied().chain(allocations.iter().map(|allocation| allocation.task))
-        {
+        let placed = allocations.iter().map(|allocation| allocation.task);
+        let lost = lost.iter().map(|loss| loss.task);
+        for task in finished.iter().copied().chain(placed).chain(lost) {
             let slot = open.get_mut(task as usize).ok_or_else(|| Rejected::UnknownTask {
                 workload: id.clone(),
                 task,
@@ -214,7 +217,7 @@ fn least_used_device(shape: &Shape, room: &Room, claim: &Claim) -> Option<usize>
 /// Share of a device that a task of this shape takes, at most the whole device.
 fn device_claim(shape: &Shape, index: usize, device: &Device) -> DeviceClaim {
     let all = DeviceClaim {
-        device: index as u8,
+        device: index as u16,
         exclusive: shape.exclusive,
         model: device.model,
         milli: WHOLE,

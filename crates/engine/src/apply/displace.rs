@@ -26,6 +26,7 @@ impl Scheduler {
     /// Requeues every workload on the node, regardless of its `OnFault`, and removes the node.
     pub(crate) fn remove_node(&mut self, node: NodeIdx) {
         self.release_holds_on(node);
+        self.release_places_on(node);
         let fault = Fault::NodeLost(self.cluster.node_state(node).spec.id.clone());
         self.cluster.node_state_mut(node).reach = Reachability::Lost;
         for workload in self.jobs_on(node, |_| true) {
@@ -99,7 +100,11 @@ impl Scheduler {
 
     /// Displaces an adopted workload when its node or GPU is already lost, draining or failed.
     pub(crate) fn displace_if_due(&mut self, workload: WorkloadIdx) {
-        let fault = self.workloads.get(workload).allocations().find_map(|(_, allocation)| {
+        let entry = self.workloads.get(workload);
+        let fault = entry.allocations().find_map(|(task, allocation)| {
+            if !entry.tasks[task as usize].is_occupied() {
+                return None;
+            }
             let node_state = self.cluster.node_state(allocation.node);
             let node = node_state.spec.id.clone();
             let mut parts = allocation.claim.devices.iter();
@@ -124,18 +129,20 @@ impl Scheduler {
     pub(crate) fn refresh_state(&mut self, node: NodeIdx) {
         self.cluster.apply_state(node);
         self.cluster.touch(node, Change::Freed);
+        self.release_closed_places(node);
         self.retry_blocked = true;
     }
 
-    /// Workloads with a task on the node and a matching device; tasks without GPUs match `u8::MAX`.
-    fn jobs_on(&self, node: NodeIdx, device: impl Fn(u8) -> bool) -> Vec<WorkloadIdx> {
+    /// Workloads with a task on the node and a matching device; tasks without GPUs match `u16::MAX`.
+    fn jobs_on(&self, node: NodeIdx, device: impl Fn(u16) -> bool) -> Vec<WorkloadIdx> {
         let mut workloads: Vec<(u64, WorkloadIdx)> = Vec::new();
         for on in &self.cluster.node_state(node).tasks {
             let workload = self.workloads.get(on.workload);
-            let allocation = workload.tasks[on.task as usize].allocation.as_ref();
+            let slot = &workload.tasks[on.task as usize];
+            let allocation = slot.allocation.as_ref().filter(|_| slot.is_occupied());
             let devices = allocation.map(|allocation| &allocation.claim.devices);
             if devices.is_some_and(|parts| {
-                parts.is_empty() && device(u8::MAX) || parts.iter().any(|p| device(p.device))
+                parts.is_empty() && device(u16::MAX) || parts.iter().any(|p| device(p.device))
             }) {
                 workloads.push((workload.serial, on.workload));
             }
@@ -184,6 +191,7 @@ impl Scheduler {
     /// Marks all tasks as terminating; they keep their bookings until they stop.
     pub(crate) fn stop_workload(&mut self, workload: WorkloadIdx) {
         self.unmark_placed(workload);
+        self.release_places(workload);
         self.workloads.get_mut(workload).phase = WorkloadPhase::Stopping;
         for task in 0..self.workloads.get(workload).count() {
             self.mark_terminating(workload, task);
@@ -220,14 +228,22 @@ impl Scheduler {
     /// Releases a refused task and schedules a retry with exponential backoff, on another node if possible.
     /// The rest of the gang is stopped.
     pub(crate) fn refuse_placement(&mut self, index: WorkloadIdx, task: u32) {
-        let node = self.release_task(index, task);
+        let slot = &self.workloads.get(index).tasks[task as usize];
+        let node = slot.allocation.as_ref().map(|allocation| allocation.node);
+        let is_replacement = slot.lost.is_some();
         let workload = self.workloads.get_mut(index);
         workload.refusals += 1;
         workload.avoid = node;
         let doublings = workload.refusals.min(32) - 1;
         let wait =
             self.policy.backoff.0.saturating_mul(1 << doublings).min(self.policy.max_backoff.0);
-        workload.not_before = self.now.after(Span(wait));
+        let not_before = self.now.after(Span(wait));
+        if is_replacement {
+            self.refuse_replacement(index, task, not_before);
+            return;
+        }
+        workload.not_before = not_before;
+        self.release_task(index, task);
         self.retry_blocked = true;
         if self.workloads.get(index).phase == WorkloadPhase::Placed {
             self.stop_workload(index);

@@ -98,20 +98,23 @@ impl Scheduler {
                 Ok(())
             }
             Event::TaskFinished { workload, task } => {
-                let index = self.placed_workload(&workload, task)?;
+                let index = self.started_workload(&workload, task)?;
                 self.finish_task(index, task);
                 Ok(())
             }
+            Event::TaskLost { workload, task } => {
+                let index = self.started_workload(&workload, task)?;
+                self.lose_task(index, task);
+                Ok(())
+            }
+            Event::TaskReplaced { workload, task } => {
+                let index = self.started_workload(&workload, task)?;
+                let replaced = self.replace_task(index, task);
+                replaced.then_some(()).ok_or(Rejected::NotPlaced { workload, task })
+            }
             Event::PlacementConfirmed { workload, task } => {
                 let index = self.placed_workload(&workload, task)?;
-                let index = self.workloads.get_mut(index);
-                if let Some(allocation) = index.tasks[task as usize].allocation.as_mut() {
-                    allocation.confirmed = true;
-                }
-                if index.allocations().all(|(_, allocation)| allocation.confirmed) {
-                    index.refusals = 0;
-                    index.avoid = None;
-                }
+                self.confirm_placement(index, task);
                 Ok(())
             }
             Event::PlacementRefused { workload, task } => self
@@ -166,11 +169,20 @@ impl Scheduler {
             task,
             tasks: entry.count(),
         })?;
-        let placed = slot.allocation.is_some();
-        if placed {
+        if slot.is_occupied() {
             Ok(index)
         } else {
             Err(Rejected::NotPlaced { workload: workload.clone(), task })
+        }
+    }
+
+    /// Index of the workload, provided that this task is placed or lost.
+    fn started_workload(&self, workload: &WorkloadId, task: u32) -> Result<WorkloadIdx, Rejected> {
+        let index = self.workload_index(workload)?;
+        let slot = self.workloads.get(index).tasks.get(task as usize);
+        match slot {
+            Some(slot) if slot.lost.is_some() => Ok(index),
+            _ => self.placed_workload(workload, task),
         }
     }
 }

@@ -69,12 +69,25 @@ impl Scheduler {
     pub(crate) fn finish_task(&mut self, workload: WorkloadIdx, task: u32) {
         self.release_task(workload, task);
         self.retry_blocked = true;
+        self.forget_loss(workload, task);
         let slots = &mut self.workloads.get_mut(workload).tasks;
         slots[task as usize].finished = true;
         if slots.iter().all(|slot| slot.finished) {
             self.finish(workload);
         } else {
             self.requeue_when_stopped(workload);
+        }
+    }
+
+    pub(crate) fn confirm_placement(&mut self, index: WorkloadIdx, task: u32) {
+        self.forget_loss(index, task);
+        let workload = self.workloads.get_mut(index);
+        if let Some(allocation) = workload.tasks[task as usize].allocation.as_mut() {
+            allocation.confirmed = true;
+        }
+        if workload.allocations().all(|(_, allocation)| allocation.confirmed) {
+            workload.refusals = 0;
+            workload.avoid = None;
         }
     }
 

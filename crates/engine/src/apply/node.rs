@@ -277,7 +277,7 @@ impl Scheduler {
         for (part, device) in claim.devices.iter_mut().zip(devices) {
             // A slice without a free position is counted without its slots.
             *part = moved_to_device(part, *device, &room).unwrap_or(DeviceClaim {
-                device: *device as u8,
+                device: *device as u16,
                 model: room.devices[*device].model,
                 slice: None,
                 ..*part
@@ -310,7 +310,7 @@ pub(crate) fn moved_to_device(
     room: &crate::state::cluster::room::Room,
 ) -> Option<DeviceClaim> {
     let found = &room.devices[device];
-    let mut part = DeviceClaim { device: device as u8, model: found.model, ..*part };
+    let mut part = DeviceClaim { device: device as u16, model: found.model, ..*part };
     if part.slice.is_none() && part.milli >= 1000 {
         part.mib = found.total;
     }

@@ -98,6 +98,7 @@ impl Scheduler {
     /// tasks that lost GPUs. Displaces tasks on vanished GPUs where the engine chooses devices.
     fn rebook_on_new_spec(&mut self, node: NodeIdx, spec: Node) {
         self.release_holds_on(node);
+        self.release_places_on(node);
         let old = self.cluster.node_state(node).spec.clone();
         let counted = old.device_selection == DeviceSelection::Node
             || spec.device_selection == DeviceSelection::Node;

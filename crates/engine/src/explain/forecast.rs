@@ -97,7 +97,7 @@ impl Scheduler {
         }
     }
 
-    /// Advances time: placements succeed, victims stop, and workloads end at their estimates. Ends when the
+    /// Advances time: placements succeed, victims stop, lost tasks are replaced, and workloads end at their estimates. Ends when the
     /// wanted workload is placed, or when no further event is known.
     fn run_forward(
         &mut self,
@@ -114,6 +114,7 @@ impl Scheduler {
         for (_, id) in stopping {
             self.stop_at_once(&id);
         }
+        self.assume_replacements();
         for _ in 0..MAX_STEPS {
             let now = self.now;
             let plan = self.decide(now);
@@ -159,7 +160,9 @@ impl Scheduler {
             Decision::Displace { workload, action: OnFault::Requeue, .. } => {
                 self.stop_at_once(&workload);
             }
-            Decision::Displace { .. } | Decision::Wait { .. } => {}
+            Decision::Displace { .. }
+            | Decision::AwaitReplacement { .. }
+            | Decision::Wait { .. } => {}
         }
     }
 

@@ -6,8 +6,8 @@
 pub(crate) mod explanation;
 pub(crate) mod fit_summary;
 pub(crate) mod forecast;
+pub(crate) mod last_reason;
 pub(crate) mod ranking;
 pub(crate) mod shortfall;
 pub(crate) mod view;
 pub(crate) mod wait_reason;
-pub(crate) mod wait_reasons;

@@ -11,7 +11,9 @@ use crate::quota::queues::{GPU, QuotaAmounts};
 use crate::state::cluster::Reachability;
 use crate::state::cluster::room::{CPU, Device, MEMORY, STORAGE};
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{TaskAllocation, WorkloadEntry, WorkloadPhase};
+use crate::state::workloads::{
+    LostTask, Replacement, TaskAllocation, WorkloadEntry, WorkloadPhase,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -36,6 +38,19 @@ pub struct WorkloadView {
     pub placed_at: Time,
     /// Placed tasks.
     pub tasks: Vec<TaskView>,
+    /// Tasks that wait for a replacement.
+    pub lost: Vec<LostTaskView>,
+}
+
+/// A lost task and the place reserved for its replacement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostTaskView {
+    pub task: u32,
+    /// `None` while no node has room.
+    pub node: Option<NodeId>,
+    /// The workload restarts at this time unless the replacement starts.
+    pub until: Time,
+    pub replacement: Replacement,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +90,17 @@ pub struct GpuView {
     pub users: u16,
     pub health: GpuHealth,
     pub utilization: Percent,
+}
+
+/// Free amounts of a node for one more task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeRoom {
+    /// Reachable, open, and below its maximum number of tasks.
+    pub takes_tasks: bool,
+    /// Thousandths of a core; negative when overcommitted.
+    pub cpu_free: i64,
+    /// Most MiB free on one healthy GPU; negative when overcommitted, `None` without such a GPU.
+    pub gpu_memory_free: Option<i32>,
 }
 
 /// Amounts summed over tasks.
@@ -128,6 +154,29 @@ impl Scheduler {
         self.cluster.ordered().into_iter().map(|node| self.node_view(node)).collect()
     }
 
+    pub fn node_room(&self, id: &NodeId) -> Option<NodeRoom> {
+        let node = self.cluster.find_node(id)?;
+        let (node_state, room) = (self.cluster.node_state(node), self.cluster.room(node));
+        let spec = &node_state.spec;
+        let is_healthy = |gpu: &Gpu| {
+            node_state.health.get(&gpu.id).is_none_or(|health| *health == GpuHealth::Healthy)
+        };
+        let healthy = spec.gpus.iter().zip(&room.devices).filter(|(gpu, _)| is_healthy(gpu));
+        Some(NodeRoom {
+            takes_tasks: node_state.reach == Reachability::Up
+                && node_state.is_open()
+                && spec.max_tasks.is_none_or(|most| (node_state.tasks.len() as u32) < most),
+            cpu_free: room.free[CPU],
+            gpu_memory_free: healthy.map(|(_, device)| device.mib).max(),
+        })
+    }
+
+    /// Nodes with room held for a pending workload.
+    pub fn held_nodes(&self) -> Vec<NodeId> {
+        let planned = self.holds.iter().flat_map(|(_, hold)| &hold.planned);
+        planned.map(|(node, _)| self.cluster.node_state(*node).spec.id.clone()).collect()
+    }
+
     /// By name.
     pub fn queues(&self) -> Vec<QueueView> {
         let mut queues: Vec<QueueView> = self
@@ -158,7 +207,11 @@ impl Scheduler {
     }
 
     fn workload_view(&self, workload: &WorkloadEntry) -> WorkloadView {
-        let confirmed = workload.allocations().all(|(_, allocation)| allocation.confirmed);
+        let occupied = || {
+            let is_occupied = |task: u32| workload.tasks[task as usize].is_occupied();
+            workload.allocations().filter(move |(task, _)| is_occupied(*task))
+        };
+        let confirmed = occupied().all(|(_, allocation)| allocation.confirmed);
         let task = |(task, allocation): (u32, &TaskAllocation)| TaskView {
             task,
             node: self.cluster.node_state(allocation.node).spec.id.clone(),
@@ -174,8 +227,18 @@ impl Scheduler {
             },
             submitted: workload.submitted,
             placed_at: workload.placed_at,
-            tasks: workload.allocations().map(task).collect(),
+            tasks: occupied().map(task).collect(),
+            lost: self.lost_task_views(workload),
         }
+    }
+
+    fn lost_task_views(&self, workload: &WorkloadEntry) -> Vec<LostTaskView> {
+        let view = |(task, lost): (u32, &LostTask)| {
+            let place = workload.tasks[task as usize].allocation.as_ref();
+            let node = place.map(|place| self.cluster.node_state(place.node).spec.id.clone());
+            LostTaskView { task, node, until: lost.until, replacement: lost.replacement }
+        };
+        workload.lost().map(view).collect()
     }
 
     fn node_view(&self, node: u32) -> NodeView {

@@ -3,10 +3,11 @@
 //!
 //! Open `holds.rs` first. `reserve.rs` computes the earliest start of the head, `preempt.rs` chooses victims,
 //! `eligibility.rs` decides which workloads may be victims, `nominate.rs` restores preemptions after a driver
-//! restart. This folder calls `pass::place` to test placements and books through `state`.
+//! restart, `replace.rs` keeps the places of lost tasks of running workloads. This folder calls `pass::place` to test placements and books through `state`.
 
 pub(crate) mod eligibility;
 pub(crate) mod holds;
 pub(crate) mod nominate;
 pub(crate) mod preempt;
+pub(crate) mod replace;
 pub(crate) mod reserve;

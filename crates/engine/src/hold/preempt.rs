@@ -1,11 +1,11 @@
-//! Choice of preemption victims: the fewest, lowest, youngest ones, and none without effect.
+//! Choice of preemption victims: the lowest, fewest, youngest ones, and none without effect.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::hold::eligibility::QueueForecast;
 use crate::model::request::Request;
-use crate::model::units::{Span, Time};
+use crate::model::units::{Priority, Span, Time};
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::fit::{self, Eligibility};
 use crate::state::cluster::room::{Claim, Room};
@@ -21,9 +21,9 @@ pub(crate) struct PreemptionPlan {
     pub(crate) claims: Vec<(NodeIdx, Claim)>,
 }
 
-/// Cost of a set of victims: number of workloads, highest priority, sum of priorities, latest start, position
-/// of the node. A gang counts as one workload. The position makes the choice unique.
-type Cost = (usize, u8, u64, Reverse<Time>, u32);
+/// Cost of a set of victims: highest priority, sum of priorities above the lowest possible one, latest start, position of
+/// the node. The sum also counts the victims; a gang counts as one. The position makes the choice unique.
+type Cost = (Priority, u64, Reverse<Time>, u32);
 
 /// Limit of victim sets that are tried in full.
 const MAX_TRIALS: usize = 8;
@@ -383,9 +383,10 @@ impl Scheduler {
 
     fn victim_cost(&self, victims: &[WorkloadIdx], node: NodeIdx) -> Cost {
         let workloads = || victims.iter().map(|victim| self.workloads.get(*victim));
-        let highest = workloads().map(|workload| workload.spec.priority).max().unwrap_or(0);
-        let sum = workloads().map(|workload| u64::from(workload.spec.priority)).sum();
+        let highest = workloads().map(|workload| workload.spec.priority).max();
+        let sum = workloads().map(|workload| workload.spec.priority.above_min() + 1).sum();
         let oldest = workloads().map(|workload| workload.placed_at).min().unwrap_or(self.now);
-        (victims.len(), highest, sum, Reverse(oldest), self.cluster.place[node as usize])
+        let highest = highest.unwrap_or(Priority::MIN);
+        (highest, sum, Reverse(oldest), self.cluster.place[node as usize])
     }
 }

@@ -7,9 +7,7 @@ use crate::model::name::{GpuId, NodeId};
 use crate::model::units::Time;
 use crate::model::workload::Workload;
 
-/// A workload and the nodes of its tasks. Each task is either in `tasks` or in `finished`. A driver that
-/// lost a task lists the task as finished, and may send [`TaskStopped`](crate::Event::TaskStopped) next
-/// to have the rest of the gang stopped.
+/// A workload and the nodes of its tasks. Each task is in `tasks`, in `finished` or in `lost`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdoptedWorkload {
@@ -18,8 +16,24 @@ pub struct AdoptedWorkload {
     pub tasks: Vec<AdoptedTask>,
     #[serde(default)]
     pub finished: BTreeSet<u32>,
+    /// Tasks that wait for a replacement.
+    #[serde(default)]
+    pub lost: Vec<AdoptedLoss>,
     #[serde(default)]
     pub placed_at: Time,
+}
+
+/// A task that ended before its work was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdoptedLoss {
+    pub task: u32,
+    /// Preferred place of the replacement.
+    #[serde(default)]
+    pub node: Option<NodeId>,
+    /// End of the reservation; `None` starts the full time now.
+    #[serde(default)]
+    pub until: Option<Time>,
 }
 
 /// A task that has a node.

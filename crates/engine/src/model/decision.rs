@@ -57,6 +57,15 @@ pub enum Decision {
         /// `Requeue`: stop the remaining tasks and answer with `TaskStopped`; `Keep`: leave them.
         action: OnFault,
     },
+    /// The place of a lost task is reserved for its replacement. Repeated when the place changes.
+    AwaitReplacement {
+        workload: WorkloadId,
+        task: u32,
+        /// `None` while no node has room.
+        node: Option<NodeId>,
+        /// The workload restarts at this time if the task has no replacement by then.
+        until: Time,
+    },
     /// Reports a wait reason when its [class](WaitReason::class) changes. `explain` always has the latest
     /// reason.
     Wait { workload: WorkloadId, reason: Arc<WaitReason> },
@@ -125,6 +134,10 @@ pub enum Fault {
     GpuFailed {
         node: NodeId,
         gpu: GpuId,
+    },
+    /// The replacement of this task did not come or found no room in time.
+    ReplacementMissing {
+        task: u32,
     },
     /// This task of the gang was refused or lost; a gang runs with all tasks or none.
     GangBroken {

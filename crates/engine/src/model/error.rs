@@ -14,8 +14,6 @@ pub enum InvalidInput {
     TooLarge { field: &'static str, value: u64, limit: u64 },
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    #[error("a priority must be 0 to 10, got {0}")]
-    Priority(u8),
     #[error("unknown MIG profile `{0}`")]
     MigProfile(String),
     /// The GPU is in MIG mode, but the engine has no slice table for the model.

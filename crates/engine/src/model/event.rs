@@ -103,6 +103,17 @@ pub enum Event {
         workload: WorkloadId,
         task: u32,
     },
+    /// A task of a running workload ended before its work was done, and the driver expects a replacement. Its
+    /// place stays reserved; without a replacement in time the workload restarts as a whole.
+    TaskLost {
+        workload: WorkloadId,
+        task: u32,
+    },
+    /// The replacement of a lost task exists and can be placed.
+    TaskReplaced {
+        workload: WorkloadId,
+        task: u32,
+    },
     /// Before the driver restarted, victims were terminating on these nodes for a pending workload.
     Nominated {
         workload: WorkloadId,

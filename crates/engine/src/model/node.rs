@@ -11,8 +11,8 @@ use crate::model::request::{MigProfile, TokenAccess, label_error, limit};
 use crate::model::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MicroDollars, MilliCpu, MilliGpu};
 use crate::model::workload::checked_name;
 
-/// Limit of GPUs per node.
-pub const MAX_NODE_GPUS: usize = 64;
+/// Limit of GPUs per node. A time slice counts as a GPU: 16 devices with 256 slices each.
+pub const MAX_NODE_GPUS: usize = 4096;
 
 /// Capacity and properties of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::model::error::InvalidInput;
 use crate::model::name::{GpuModel, QueueId, ResourceName};
 use crate::model::request::limit;
-use crate::model::units::{MAX_AMOUNT, Percent, Span};
+use crate::model::units::{MAX_AMOUNT, Percent, Priority, Span};
 use crate::model::workload::checked_name;
 use crate::strategy::Strategy;
 
@@ -18,9 +18,8 @@ pub struct Policy {
     pub strategy: Strategy,
     /// Order of pending workloads; defaults to the strategy's.
     pub order: Option<QueueOrder>,
-    /// Waiting time that equals one priority level. Ageing is linear, so the order of two pending
-    /// workloads never changes, and every workload becomes the head of its queue eventually.
-    pub ageing: Span,
+    /// Priority points that pending workloads gain with time.
+    pub ageing: Ageing,
     /// Half-life of past usage in the fair share.
     pub half_life: Span,
     /// Shared placements avoid GPUs above this utilization while any other GPU fits.
@@ -43,6 +42,9 @@ pub struct Policy {
     /// First delay after a refused placement; doubles with each refusal up to `max_backoff`.
     pub backoff: Span,
     pub max_backoff: Span,
+    /// Time during which the place of a lost task of a running workload stays reserved for a replacement, unless
+    /// the workload sets its own. Afterwards the workload restarts as a whole.
+    pub replacement_wait: Span,
 }
 
 impl Default for Policy {
@@ -50,7 +52,7 @@ impl Default for Policy {
         Self {
             strategy: Strategy::LeastUtilized,
             order: None,
-            ageing: Span::minutes(30),
+            ageing: Ageing::one_point_per(Span::minutes(30)),
             half_life: Span::minutes(24 * 60),
             utilization_goal: None,
             work_stays: false,
@@ -61,6 +63,7 @@ impl Default for Policy {
             hold: Span::minutes(5),
             backoff: Span::seconds(1),
             max_backoff: Span::minutes(5),
+            replacement_wait: Span::minutes(5),
         }
     }
 }
@@ -75,11 +78,47 @@ impl Policy {
     }
 }
 
+/// Priority points that a pending workload gains in a span of time. Points change the order of pending workloads and give
+/// no right to preempt.
+///
+/// Ageing is linear, so the order of two pending workloads never changes, and every workload becomes the head of its queue
+/// eventually. Without ageing the order is strict: higher priorities may starve lower ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ageing {
+    /// 0 turns ageing off.
+    pub points: u32,
+    pub per: Span,
+}
+
+impl Ageing {
+    pub const OFF: Self = Self { points: 0, per: Span(0) };
+
+    pub const fn one_point_per(per: Span) -> Self {
+        Self { points: 1, per }
+    }
+
+    pub const fn points_per_minute(points: u32) -> Self {
+        Self { points, per: Span::minutes(1) }
+    }
+
+    pub const fn is_off(self) -> bool {
+        self.points == 0
+    }
+
+    /// Pending time in milliseconds that equals a difference in priority; at most about 36,000 years.
+    pub(crate) fn time_of(self, priority: i64) -> i64 {
+        const MOST: i128 = 1 << 60;
+        let time = i128::from(priority) * i128::from(self.per.0) / i128::from(self.points.max(1));
+        time.clamp(-MOST, MOST) as i64
+    }
+}
+
 /// Order in which pending workloads are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueOrder {
-    /// The queue with the smallest share first, then priority with ageing.
+    /// The queue with the smallest share first, then priority, with ageing if the policy has it.
     FairShare,
     /// Strict priority, then oldest; no ageing and no shares.
     Priority,
@@ -123,8 +162,8 @@ pub struct Queue {
     #[serde(default = "yes")]
     pub borrow: bool,
     /// Highest priority of the queue's workloads.
-    #[serde(default = "ten")]
-    pub max_priority: u8,
+    #[serde(default = "no_limit")]
+    pub max_priority: Priority,
 }
 
 /// Amounts of resources.
@@ -155,7 +194,7 @@ impl Queue {
             guaranteed: Quota::default(),
             limit: Quota::default(),
             borrow: true,
-            max_priority: ten(),
+            max_priority: no_limit(),
         }
     }
 
@@ -187,8 +226,8 @@ fn hundred() -> u32 {
     100
 }
 
-fn ten() -> u8 {
-    10
+fn no_limit() -> Priority {
+    Priority::MAX
 }
 
 fn yes() -> bool {

@@ -8,8 +8,8 @@ use crate::model::labels::{Labels, NodeTerm, Selector, Toleration};
 use crate::model::name::{GpuModel, NodeId, ResourceName, TokenName};
 use crate::model::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MilliCpu, MilliGpu};
 
-/// Limit of GPUs per task.
-pub(crate) const MAX_GPUS: u32 = 64;
+/// Limit of GPUs per task: a whole node.
+pub(crate) const MAX_GPUS: u32 = crate::model::node::MAX_NODE_GPUS as u32;
 
 /// Resources and constraints of one task. Workloads with equal requests share one scheduling shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

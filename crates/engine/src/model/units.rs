@@ -55,6 +55,27 @@ amount!(
     " ms"
 );
 
+/// Rank among workloads: a higher one starts first and may preempt a lower one. The driver chooses the scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Priority(pub i32);
+
+impl Priority {
+    pub const MIN: Self = Self(i32::MIN);
+    pub const MAX: Self = Self(i32::MAX);
+
+    /// Distance from [`Priority::MIN`], for sums without a sign.
+    pub(crate) fn above_min(self) -> u64 {
+        i64::from(self.0).abs_diff(i64::from(i32::MIN))
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Time {
     /// Saturating addition.
     #[must_use]

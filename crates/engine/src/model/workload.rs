@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::error::InvalidInput;
 use crate::model::name::{BudgetId, QueueId, WorkloadId};
 use crate::model::request::{Request, limit};
-use crate::model::units::{Span, Time};
+use crate::model::units::{Priority, Span, Time};
 use crate::strategy::Strategy;
 
 /// Limit of tasks per workload.
@@ -14,8 +14,6 @@ pub(crate) const MAX_TASKS: u32 = 100_000;
 
 /// Limit of roles per workload.
 const MAX_ROLES: u64 = 4096;
-
-pub(crate) const MAX_PRIORITY: u8 = 10;
 
 /// A gang of one or more tasks; the engine places all tasks or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,9 +33,16 @@ pub struct Workload {
     pub roles: Vec<Role>,
     #[serde(default)]
     pub topology: Option<Topology>,
-    /// 0 to 10, higher first.
+    /// Labels of topology levels, narrowest first: the gang starts within one domain of the first level with room for
+    /// all tasks, else as `topology` demands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preferred_topology: Vec<String>,
+    /// Higher first.
     #[serde(default = "middle")]
-    pub priority: u8,
+    pub priority: Priority,
+    /// Order among workloads of equal priority, higher first, while ageing is off. Gives no right to preempt.
+    #[serde(default)]
+    pub precedence: u8,
     /// Submission time; defaults to the time of the event.
     #[serde(default)]
     pub submitted: Option<Time>,
@@ -64,6 +69,9 @@ pub struct Workload {
     pub budgets: Vec<BudgetId>,
     #[serde(default)]
     pub on_fault: OnFault,
+    /// Time during which the place of a lost task stays reserved; defaults to the policy's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement_wait: Option<Span>,
     /// Blocks scheduling while set.
     #[serde(default)]
     pub gate: Option<Gate>,
@@ -123,7 +131,9 @@ impl Workload {
             request: request.into(),
             roles: Vec::new(),
             topology: None,
+            preferred_topology: Vec::new(),
             priority: middle(),
+            precedence: 0,
             submitted: None,
             estimate: None,
             strategy: None,
@@ -133,6 +143,7 @@ impl Workload {
             grace: Span(0),
             budgets: Vec::new(),
             on_fault: OnFault::default(),
+            replacement_wait: None,
             gate: None,
         }
     }
@@ -171,9 +182,6 @@ impl Workload {
         limit("the number of tasks", self.task_count().into(), MAX_TASKS.into())?;
         limit("the number of roles", self.roles.len() as u64, MAX_ROLES)?;
         self.roles.iter().try_for_each(|role| role.request.validate())?;
-        if self.priority > MAX_PRIORITY {
-            return Err(InvalidInput::Priority(self.priority));
-        }
         self.request.validate()
     }
 }
@@ -197,8 +205,8 @@ fn one() -> u32 {
     1
 }
 
-fn middle() -> u8 {
-    5
+fn middle() -> Priority {
+    Priority(5)
 }
 
 fn yes() -> bool {

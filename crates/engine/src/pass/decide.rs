@@ -8,7 +8,7 @@ use crate::model::decision::{Decision, Plan};
 use crate::model::labels::Labels;
 use crate::model::policy::QueueOrder;
 use crate::model::request::{AffinityKind, TaskAffinity, TopologySpread};
-use crate::model::units::Time;
+use crate::model::units::{Priority, Time};
 use crate::model::wait::WaitReason;
 use crate::pass::head::MAX_NEXT_IN_LINE;
 use crate::pass::place::Obstacle;
@@ -48,12 +48,14 @@ impl Scheduler {
         self.expire_holds();
         // 2. Preemptors whose victims are gone.
         self.start_preemptors(&mut pass);
+        // 3. Lost tasks of running workloads: their places, replacements and restarts.
+        self.process_lost_tasks(&mut pass);
         // Without backfill the head blocks every other workload, so the pass tries all of them.
         if std::mem::take(&mut self.retry_blocked) || !self.policy.backfill {
             self.pending.unblock_all(&mut self.queues);
         }
         pass.partial = self.pending.any_blocked();
-        // 3. Pending workloads, in queue order.
+        // 4. Pending workloads, in queue order.
         self.prepare_order();
         while let Some((group, workload)) = self.next_candidate() {
             let (group, workload) = self.next_in_reserved_queue(&pass).unwrap_or((group, workload));
@@ -62,7 +64,7 @@ impl Scheduler {
             self.resume_savings(lifted);
         }
         self.reserve_for_next_in_line(&mut pass);
-        // 4. Wait reasons of the rest.
+        // 5. Wait reasons of the rest.
         self.report_wait_reasons(&mut pass.decisions);
         let wake = self.next_wake_time();
         #[cfg(debug_assertions)]
@@ -117,7 +119,7 @@ impl Scheduler {
 
     /// Places the first member of a group, or blocks the group with a reason.
     fn try_group(&mut self, group: GroupIdx, workload: WorkloadIdx, pass: &mut Pass) {
-        if let Some(head) = pass.head.filter(|_| !self.policy.backfill) {
+        if let Some(head) = pass.head.filter(|head| !self.policy.backfill && *head != workload) {
             let reason = Arc::new(self.reserved_reason(head));
             self.pending.block(group, reason, &mut self.queues);
             return;
@@ -133,8 +135,8 @@ impl Scheduler {
             return;
         }
         if matches!(obstacle, Obstacle::Quota(_)) {
-            // The queue has no quota for the reserved room: release the reservation.
-            if self.holds.reserved == Some(workload) {
+            // The queue may lack quota for a free model only, and the reservation is elsewhere.
+            if self.holds.reserved == Some(workload) && !self.reservation_fits_quota(workload) {
                 self.release_hold(workload);
             }
             self.start_saving(workload);
@@ -189,8 +191,12 @@ impl Scheduler {
         // Limits on models give the same nodes different shortfalls in different queues.
         let queue =
             if self.queues.have_limits() { self.workloads.get(workload).queue } else { ROOT };
-        let anybody =
-            GroupKey { queue, priority: 0, may_preempt: true, ..self.group_key(workload) };
+        let anybody = GroupKey {
+            queue,
+            priority: Priority(0),
+            may_preempt: true,
+            ..self.group_key(workload)
+        };
         if let Some(reason) = pass.reasons.get(&anybody) {
             return reason.clone();
         }
@@ -209,6 +215,7 @@ impl Scheduler {
     /// Moves a booked workload from its queue to the placed ones.
     pub(crate) fn record_start(&mut self, workload: WorkloadIdx, pass: &mut Pass) {
         pass.reasons.clear();
+        pass.head = pass.head.filter(|head| *head != workload);
         // The workload's saved quota is spent; no other workload gains from its release.
         let retry_blocked = self.retry_blocked;
         self.dequeue(workload);
@@ -258,6 +265,6 @@ impl Scheduler {
         let timers = self.timers.first().copied();
         let again = self.retry_blocked.then_some(self.now);
         let tries = timers.into_iter().chain(again).filter(|_| self.pending.len() > 0);
-        holds.chain(backoffs).chain(tries).min()
+        holds.chain(backoffs).chain(tries).chain(self.next_replacement_time()).min()
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::labels;
+use crate::model::node::DeviceSelection;
 use crate::model::request::{Request, TopologySpread};
 use crate::quota::charge::Excess;
 use crate::state::cluster::fit::{self, Eligibility};
@@ -190,6 +191,8 @@ impl Scheduler {
     pub(crate) fn cursor_after(&self, node: NodeIdx, claim: &Claim) -> RoundRobinCursor {
         let spec = &self.cluster.node_state(node).spec;
         let last = claim.devices.iter().map(|part| usize::from(part.device)).max();
+        // Devices that the node chooses have no order: the next node follows.
+        let last = last.filter(|_| spec.device_selection != DeviceSelection::Node);
         RoundRobinCursor {
             rank: spec.rank,
             node: spec.id.clone(),

@@ -1,9 +1,11 @@
 //! The head of the queue: a reservation for the first workload that does not fit, and backfill of workloads
 //! that do not delay it.
 
+use std::cmp::Reverse;
+
 use crate::hold::holds::HoldPurpose;
 use crate::model::units::Span;
-use crate::model::workload::{MAX_PRIORITY, Topology};
+use crate::model::workload::Topology;
 use crate::pass::decide::Pass;
 use crate::pass::place::Obstacle;
 use crate::quota::queues::ROOT;
@@ -13,6 +15,10 @@ use crate::state::workloads::WorkloadIdx;
 
 /// Limit of [`Pass::next_in_line`].
 pub(crate) const MAX_NEXT_IN_LINE: usize = 8;
+
+/// Difference between the lowest and the highest priority that users of a server choose. Workloads that are submitted
+/// later may have them.
+const USUAL_DIFFERENCE: i64 = 10;
 
 impl Scheduler {
     /// Places a workload outside the reserved room. The reserved room is open to its owner, to a workload
@@ -119,21 +125,22 @@ impl Scheduler {
         }
     }
 
-    /// Workloads that waited longer than any priority difference, oldest first. Without them, a queue with a
-    /// small share could stay behind the other queues forever.
+    /// Workloads that waited longer than any priority difference, oldest first; without ageing the highest priority first.
+    /// Without them, a queue with a small share could stay behind the other queues forever.
     pub(crate) fn overdue_workloads(&self) -> Vec<WorkloadIdx> {
         if self.pending.global {
             return Vec::new();
         }
-        let ageing = self.policy.ageing.0.saturating_mul(u64::from(MAX_PRIORITY));
-        let long = Span(self.policy.patience.0.saturating_add(ageing));
+        let long = Span(self.policy.patience.0.saturating_add(self.time_of_priorities()));
         let first =
             self.pending.groups().filter_map(|(_, group)| group.members.values().next().copied());
         let mut workloads: Vec<WorkloadIdx> = first
             .filter(|workload| self.workloads.get(*workload).submitted.after(long) <= self.now)
             .collect();
         workloads.sort_unstable_by_key(|workload| {
-            (self.workloads.get(*workload).submitted, self.workloads.get(*workload).serial)
+            let workload = self.workloads.get(*workload);
+            let strict = self.policy.ageing.is_off().then_some(workload.spec.priority);
+            (Reverse(strict), workload.submitted, workload.serial)
         });
         workloads.retain({
             let mut left = MAX_NEXT_IN_LINE;
@@ -144,6 +151,26 @@ impl Scheduler {
             }
         });
         workloads
+    }
+
+    pub(crate) fn reservation_fits_quota(&mut self, workload: WorkloadIdx) -> bool {
+        let Some(hold) = self.holds.get(workload) else { return false };
+        let planned = hold.planned.clone();
+        self.suspend_hold(workload);
+        let fits = self.fits_quota(workload, &planned);
+        self.resume_hold(workload);
+        fits
+    }
+
+    /// Waiting time in milliseconds that makes up for the largest difference between pending priorities; none without
+    /// ageing.
+    fn time_of_priorities(&self) -> u64 {
+        if self.policy.ageing.is_off() {
+            return 0;
+        }
+        let priorities = || self.pending.groups().map(|(_, group)| i64::from(group.key.priority.0));
+        let difference = priorities().max().unwrap_or(0) - priorities().min().unwrap_or(0);
+        self.policy.ageing.time_of(difference.max(USUAL_DIFFERENCE)) as u64
     }
 
     /// Starts a gang on its reserved claims when all of them are free. The greedy search, one task after

@@ -52,6 +52,11 @@ impl Scheduler {
         };
         let errands: Vec<TaskSearch> =
             self.batches_hardest_first(workload).into_iter().map(errand).collect();
+        for level in &spec.preferred_topology {
+            if self.place_together(workload, &errands, level).is_ok() {
+                return Ok(());
+            }
+        }
         match &spec.topology {
             None => {
                 let mut before = 0;
@@ -72,7 +77,12 @@ impl Scheduler {
         }
     }
 
-    fn search(&self, workload: WorkloadIdx, request: Arc<Request>, shape: ShapeIdx) -> Search {
+    pub(crate) fn search(
+        &self,
+        workload: WorkloadIdx,
+        request: Arc<Request>,
+        shape: ShapeIdx,
+    ) -> Search {
         Search {
             request,
             shape,
@@ -157,7 +167,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn count_domain(&mut self, workload: WorkloadIdx, task: u32, domain: &mut Domain) {
+    pub(crate) fn count_domain(&mut self, workload: WorkloadIdx, task: u32, domain: &mut Domain) {
         if let Domain::Fewest(key, counts) = domain {
             let allocation = self.workloads.get(workload).tasks[task as usize].allocation.as_ref();
             let node = allocation.map(|allocation| allocation.node);
@@ -170,7 +180,7 @@ impl Scheduler {
 
     /// Books one task on the best node within quota. An exceeded model quota excludes that model, and the
     /// search continues without it.
-    fn place_task(
+    pub(crate) fn place_task(
         &mut self,
         workload: WorkloadIdx,
         task: u32,

@@ -5,10 +5,12 @@
 //! pending workloads with 50 distinct requests examines 50 groups.
 
 use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::labels::Labels;
+use crate::model::units::Priority;
 use crate::model::wait::WaitReason;
 use crate::model::workload::Topology;
 use crate::quota::queues::{QueueIdx, Queues};
@@ -21,7 +23,14 @@ use crate::strategy::Strategy;
 pub(crate) type GroupIdx = u32;
 
 /// Sort key within a queue; smaller first.
-pub(crate) type Rank = (i64, u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    /// Priority and precedence of a strict order; equal for all workloads otherwise.
+    pub(crate) level: Reverse<(Priority, u8)>,
+    /// Submission time, moved by ageing, or the amount that the order sorts by.
+    pub(crate) amount: i64,
+    pub(crate) serial: u64,
+}
 
 /// Common properties of a group's members.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +42,9 @@ pub(crate) struct GroupKey {
     pub(crate) tasks: u32,
     pub(crate) role_shapes: Option<Arc<[RoleShape]>>,
     pub(crate) topology: Option<Topology>,
+    pub(crate) preferred_topology: Vec<String>,
     pub(crate) strategy: Option<Strategy>,
-    pub(crate) priority: u8,
+    pub(crate) priority: Priority,
     pub(crate) may_preempt: bool,
     pub(crate) avoid: Option<NodeIdx>,
 }
@@ -105,7 +115,7 @@ impl Pending {
         let first = group.members.keys().next().copied();
         group.members.insert(rank, workload);
         if group.blocked.is_some() {
-            group.unreported.push((rank.1, workload));
+            group.unreported.push((rank.serial, workload));
             self.unreported.insert(index);
         } else if first.is_none_or(|first| rank < first) {
             self.update_ready(index, first, Some(rank), queues);
@@ -165,7 +175,7 @@ impl Pending {
         let first = group.members.keys().next().copied();
         let was = group.blocked.replace(reason);
         group.unreported =
-            group.members.iter().map(|((_, serial), workload)| (*serial, *workload)).collect();
+            group.members.iter().map(|(rank, workload)| (rank.serial, *workload)).collect();
         self.unreported.insert(index);
         if was.is_none() {
             self.update_ready(index, first, None, queues);

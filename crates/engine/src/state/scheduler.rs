@@ -1,5 +1,6 @@
 //! The scheduler: owner of all state.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use crate::model::decision::Decision;
 use crate::model::name::{BudgetId, GpuId, NodeId};
 use crate::model::policy::{Policy, QueueOrder};
 use crate::model::request::Request;
-use crate::model::units::Time;
+use crate::model::units::{Priority, Time};
 use crate::pass::index::Indexes;
 use crate::quota::charge::Charge;
 use crate::quota::queues::Queues;
@@ -52,6 +53,8 @@ pub struct Scheduler {
     pub(crate) expected_ends: BTreeSet<(Time, u64, WorkloadIdx)>,
     /// Placed workloads that may be preempted.
     pub(crate) preemptible: BTreeSet<WorkloadIdx>,
+    /// Placed workloads with lost tasks.
+    pub(crate) incomplete: BTreeSet<WorkloadIdx>,
     /// Workloads in backoff, by its end.
     pub(crate) backoffs: BTreeSet<(Time, WorkloadIdx)>,
     /// Times at which blocked groups are tried again.
@@ -98,6 +101,7 @@ impl Scheduler {
             cursor: None,
             expected_ends: BTreeSet::new(),
             preemptible: BTreeSet::new(),
+            incomplete: BTreeSet::new(),
             backoffs: BTreeSet::new(),
             timers: BTreeSet::new(),
             queued_decisions: Vec::new(),
@@ -158,6 +162,7 @@ impl Scheduler {
             tasks: workload.spec.tasks,
             role_shapes: workload.role_shapes.clone(),
             topology: workload.spec.topology.clone(),
+            preferred_topology: workload.spec.preferred_topology.clone(),
             strategy: workload.spec.strategy,
             priority: workload.spec.priority,
             may_preempt: workload.spec.may_preempt,
@@ -165,27 +170,31 @@ impl Scheduler {
         }
     }
 
-    /// Sort key within a queue. One priority level equals a fixed waiting time, so the order of two pending
+    /// Sort key within a queue. Ageing makes a priority point equal to a fixed waiting time, so the order of two pending
     /// workloads never changes.
     pub(crate) fn rank(&self, workload: WorkloadIdx) -> Rank {
         let workload = self.workloads.get(workload);
         let age = workload.submitted.0.min(1 << 55) as i64;
-        let priority = i64::from(workload.spec.priority);
+        let strict = (workload.spec.priority, workload.spec.precedence);
+        let none = (Priority(0), 0);
         let estimate =
             workload.spec.estimate.map_or(i64::MAX / 4, |estimate| estimate.0.min(1 << 44) as i64);
-        let rank = match self.policy.order() {
-            QueueOrder::FairShare => age - priority * self.policy.ageing.0.min(1 << 44) as i64,
-            QueueOrder::Priority => age - (priority << 56),
-            QueueOrder::Fifo => age,
-            QueueOrder::Shortest => estimate,
+        let (level, amount) = match self.policy.order() {
+            QueueOrder::FairShare if self.policy.ageing.is_off() => (strict, age),
+            QueueOrder::FairShare => {
+                (none, age - self.policy.ageing.time_of(workload.spec.priority.0.into()))
+            }
+            QueueOrder::Priority => (strict, age),
+            QueueOrder::Fifo => (none, age),
+            QueueOrder::Shortest => (none, estimate),
             QueueOrder::LeastService => {
                 let gpus = |(tasks, request): (u32, &Arc<Request>)| {
                     i64::from(request.gpu_count().max(1)) * i64::from(tasks)
                 };
-                estimate.saturating_mul(workload.spec.each_role().map(gpus).sum())
+                (none, estimate.saturating_mul(workload.spec.each_role().map(gpus).sum()))
             }
         };
-        (rank, workload.serial)
+        Rank { level: Reverse(level), amount, serial: workload.serial }
     }
 
     /// Adds a pending workload to its group.
@@ -207,7 +216,7 @@ impl Scheduler {
         }
         let waiting = self.pending.groups().flat_map(|(_, group)| &group.members);
         let mut waiting: Vec<_> =
-            waiting.map(|((_, serial), workload)| (*serial, *workload)).collect();
+            waiting.map(|(rank, workload)| (rank.serial, *workload)).collect();
         waiting.retain(|(_, workload)| {
             let mut roles = self.workloads.get(*workload).spec.each_role();
             roles.any(|(_, request)| keys.iter().any(|key| request.labels.contains_key(key)))
@@ -337,5 +346,6 @@ impl Scheduler {
             self.expected_ends.remove(&(end, workload.serial, index));
         }
         self.preemptible.remove(&index);
+        self.incomplete.remove(&index);
     }
 }

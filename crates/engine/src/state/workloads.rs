@@ -73,8 +73,41 @@ pub enum WorkloadPhase {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskState {
+    /// Of a lost task: the place reserved for its replacement.
     pub(crate) allocation: Option<TaskAllocation>,
     pub(crate) finished: bool,
+    /// Only of placed workloads.
+    pub(crate) lost: Option<LostTask>,
+}
+
+impl TaskState {
+    /// The task runs or is being started, as opposed to a place without a task.
+    pub(crate) fn is_occupied(&self) -> bool {
+        let starts = |lost: &LostTask| lost.replacement == Replacement::Starting;
+        self.allocation.is_some() && self.lost.as_ref().is_none_or(starts)
+    }
+}
+
+/// A task that ended before its work was done, until its replacement is confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LostTask {
+    /// The workload restarts at this time unless the replacement starts.
+    pub(crate) until: Time,
+    pub(crate) replacement: Replacement,
+    /// The driver knows the current place.
+    pub(crate) reported: bool,
+}
+
+/// State of the replacement of a lost task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replacement {
+    /// Not there yet.
+    Missing,
+    /// Waits for a place, after this time.
+    Waiting { not_before: Time },
+    /// Placed and not confirmed.
+    Starting,
 }
 
 /// Resources of a placed task.
@@ -123,6 +156,12 @@ impl WorkloadEntry {
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (u32, &TaskAllocation)> {
         let tasks = self.tasks.iter().enumerate();
         tasks.filter_map(|(task, slot)| Some((task as u32, slot.allocation.as_ref()?)))
+    }
+
+    /// Lost tasks, in order.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = (u32, &LostTask)> {
+        let tasks = self.tasks.iter().enumerate();
+        tasks.filter_map(|(task, slot)| Some((task as u32, slot.lost.as_ref()?)))
     }
 
     /// Latest expected end of all terminating tasks; `None` when a task is not terminating.

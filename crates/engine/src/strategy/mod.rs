@@ -325,8 +325,12 @@ pub(crate) fn share_device(strategy: Strategy, view: &View<'_>) -> Option<usize>
 
 /// The `count` devices for whole GPUs: the strategy's order, then the lowest index. Requests with `nvlink`
 /// and the strategy `pack` use the tightest `NVLink` group.
-pub(crate) fn whole_choice(strategy: Strategy, view: &View<'_>, count: usize) -> SmallVec<[u8; 8]> {
-    let mut free: SmallVec<[(bool, i64, u8); 8]> = SmallVec::new();
+pub(crate) fn whole_choice(
+    strategy: Strategy,
+    view: &View<'_>,
+    count: usize,
+) -> SmallVec<[u16; 8]> {
+    let mut free: SmallVec<[(bool, i64, u16); 8]> = SmallVec::new();
     let linked = strategy == Strategy::Pack || (count > 1 && view.shape.nvlink);
     let group = if linked { tightest_link(view, count) } else { None };
     for (index, device) in whole_devices(view.shape, view.room) {
@@ -334,7 +338,7 @@ pub(crate) fn whole_choice(strategy: Strategy, view: &View<'_>, count: usize) ->
             free.push((
                 !view.likes(device),
                 strategy.consult(DeviceKey(view, device)),
-                index as u8,
+                index as u16,
             ));
         }
     }

@@ -2,9 +2,9 @@
 
 use agentaflow_engine::labels::{Effect, Labels, Taint};
 use agentaflow_engine::{
-    AffinityKind, DeviceSelection, ForeignGpu, ForeignUse, Gpu, MiB, MicroDollars, MigMode,
-    MigProfile, MilliCpu, MilliGpu, Node, Percent, Policy, Price, Queue, QueueOrder, Quota, Span,
-    Strategy as Choice, TaskAffinity, TokenAccess,
+    AffinityKind, Ageing, DeviceSelection, ForeignGpu, ForeignUse, Gpu, MiB, MicroDollars, MigMode,
+    MigProfile, MilliCpu, MilliGpu, Node, Percent, Policy, Price, Priority, Queue, QueueOrder,
+    Quota, Span, Strategy as Choice, TaskAffinity, TokenAccess,
 };
 use proptest::prelude::*;
 
@@ -164,7 +164,7 @@ pub fn queue() -> impl Strategy<Value = Queue> {
             guaranteed,
             limit,
             borrow: borrow > 0,
-            max_priority: if cap == 0 { 7 } else { 10 },
+            max_priority: if cap == 0 { Priority(7) } else { Priority::MAX },
             ..Queue::new(format!("q{number}"))
         },
     )
@@ -185,7 +185,11 @@ pub fn policy() -> impl Strategy<Value = Policy> {
             work_stays: goal,
             strategy,
             order,
-            ageing: Span::minutes(spans.0 * 15),
+            ageing: if spans.0 == 2 {
+                Ageing::OFF
+            } else {
+                Ageing::one_point_per(Span::minutes(spans.0 * 15))
+            },
             half_life: Span::minutes(spans.1 * 60),
             utilization_goal: goal.then(|| Percent::new(50.0).unwrap()),
             backfill: backfill > 0,
@@ -195,6 +199,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
             hold: Span::minutes(spans.4 * 2 + 1),
             backoff: Span::seconds(2),
             max_backoff: Span::minutes(1),
+            replacement_wait: Span::minutes(spans.4),
         },
     )
 }

@@ -1,9 +1,9 @@
 //! A driver that plays a history to the engine and maintains the ledger.
 
 use agentaflow_engine::{
-    AdoptedTask, AdoptedWorkload, Decision, Demand, Event, GpuHealth, GpuId, GpuRequest, MilliCpu,
-    Node, NodeId, Percent, Plan, Rejected, Request, Scheduler, Snapshot, Time, Violation, Workload,
-    WorkloadId, WorkloadState,
+    AdoptedLoss, AdoptedTask, AdoptedWorkload, Decision, Demand, Event, GpuHealth, GpuId,
+    GpuRequest, MilliCpu, Node, NodeId, Percent, Plan, Rejected, Request, Scheduler, Snapshot,
+    Time, Violation, Workload, WorkloadId, WorkloadState,
 };
 
 use crate::cluster::{other_gpus, other_labels, rename};
@@ -135,6 +135,14 @@ impl TestDriver {
         choose(&tasks, pick).unwrap_or(("nobody".into(), 0))
     }
 
+    fn lost_task(&self, pick: u8) -> (WorkloadId, u32) {
+        let views = self.engine.workloads();
+        let lost = views
+            .iter()
+            .flat_map(|view| view.lost.iter().map(|lost| (view.workload.id.clone(), lost.task)));
+        choose(&lost.collect::<Vec<_>>(), pick).unwrap_or(("nobody".into(), 0))
+    }
+
     fn workload(&self, pick: u8, which: impl Fn(WorkloadState) -> bool) -> WorkloadId {
         let views = self.engine.workloads().into_iter().filter(|view| which(view.state));
         let ids: Vec<WorkloadId> = views.map(|view| view.workload.id).collect();
@@ -196,13 +204,21 @@ impl TestDriver {
                 terminating: kind % 5 == 0,
             }
         };
-        let seats =
-            (0..workload.task_count()).filter(|task| !finished.contains(task)).map(seat).collect();
+        let is_lost = |task: u32| workload.task_count() > 1 && kind & 32 != 0 && task % 3 == 1;
+        let left = || (0..workload.task_count()).filter(|task| !finished.contains(task));
+        let seats = left().filter(|task| !is_lost(*task)).map(seat).collect();
+        let adopted = |task: u32| AdoptedLoss {
+            task,
+            node: (kind & 64 == 0).then(|| self.node(node.wrapping_add(task as u8))),
+            until: (kind & 128 == 0).then(|| Time(self.now.0 + u64::from(gpu) * 1000)),
+        };
+        let lost = left().filter(|task| is_lost(*task)).map(adopted).collect();
         let placed_at = Time(self.now.0.saturating_sub(u64::from(node) * 1000));
         self.tell(Event::Adopted(Box::new(AdoptedWorkload {
             workload,
             tasks: seats,
             finished,
+            lost,
             placed_at,
         })))
         .ok();
@@ -268,6 +284,14 @@ impl TestDriver {
             Step::Gone(pick) => {
                 let (workload, task) = task(pick);
                 Event::TaskStopped { workload, task }
+            }
+            Step::LoseTask(pick) => {
+                let (workload, task) = task(pick);
+                Event::TaskLost { workload, task }
+            }
+            Step::ReplaceTask(pick) => {
+                let (workload, task) = self.lost_task(*pick);
+                Event::TaskReplaced { workload, task }
             }
             Step::Devices(pick, gpu) => {
                 let (workload, task) = task(pick);

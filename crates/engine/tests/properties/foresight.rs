@@ -50,7 +50,9 @@ impl Clockwork {
                         self.ends.remove(&victim.workload);
                     }
                 }
-                Decision::Displace { .. } | Decision::Wait { .. } => {}
+                Decision::Displace { .. }
+                | Decision::AwaitReplacement { .. }
+                | Decision::Wait { .. } => {}
             }
         }
         self.driver.all_gone();

@@ -22,6 +22,8 @@ pub enum Step {
     Requeue(u8),
     Terminate(u8),
     Gone(u8),
+    LoseTask(u8),
+    ReplaceTask(u8),
     AllGone,
     Devices(u8, u8),
     Gate(u8, Option<u8>),
@@ -84,6 +86,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => n().prop_map(Step::Terminate),
         3 => n().prop_map(Step::Gone),
         4 => Just(Step::AllGone),
+        2 => n().prop_map(Step::LoseTask),
+        2 => n().prop_map(Step::ReplaceTask),
         2 => (n(), n()).prop_map(|(task, gpu)| Step::Devices(task, gpu)),
         2 => (n(), prop::option::of(0..3_u8)).prop_map(|(workload, gate)| Step::Gate(workload, gate)),
     ];

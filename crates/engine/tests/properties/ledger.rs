@@ -41,6 +41,8 @@ pub struct Ledger {
     pub seats: BTreeMap<(WorkloadId, u32), Seat>,
     pub budgets: BTreeMap<BudgetId, u32>,
     pub stopping: BTreeSet<WorkloadId>,
+    /// Tasks that wait for a replacement.
+    pub lost: BTreeSet<(WorkloadId, u32)>,
     pub policy: Policy,
 }
 
@@ -91,6 +93,10 @@ impl Ledger {
             other => self.note_workload(other, engine),
         }
         self.stopping.retain(|id| self.seats.keys().any(|(seated, _)| seated == id));
+        self.lost.retain(|(id, task)| {
+            let view = engine.workload(id);
+            view.is_some_and(|view| view.lost.iter().any(|lost| lost.task == *task))
+        });
     }
 
     fn note_workload(&mut self, event: &Event, engine: &Scheduler) {
@@ -116,6 +122,11 @@ impl Ledger {
             Event::PlacementRefused { workload, task } | Event::TaskStopped { workload, task } => {
                 self.seats.remove(&(workload.clone(), *task));
             }
+            Event::TaskLost { workload, task } => {
+                let key = (workload.clone(), *task);
+                self.seats.remove(&key);
+                self.lost.insert(key);
+            }
             Event::TaskTerminating { workload, task } => {
                 let seat = self.seats.get_mut(&(workload.clone(), *task));
                 seat.expect("only a task with a place is stopped").going = true;
@@ -140,6 +151,7 @@ impl Ledger {
             };
             self.seats.insert((id.clone(), seat.task), seat_here);
         }
+        self.lost.extend(adopted.lost.iter().map(|loss| (id.clone(), loss.task)));
         let mut lost: Vec<NodeId> = adopted.tasks.iter().map(|seat| seat.node.clone()).collect();
         lost.retain(|node| self.nodes[node].lost);
         for node in &lost {
@@ -217,6 +229,11 @@ impl Ledger {
         let mut gangs: BTreeMap<WorkloadId, BTreeSet<u32>> = BTreeMap::new();
         for decision in &plan.decisions {
             match decision {
+                Decision::Place(placement)
+                    if self.lost.contains(&(placement.workload.clone(), placement.task)) =>
+                {
+                    self.place(now, placement);
+                }
                 Decision::Place(placement) => {
                     let first = gangs.entry(placement.workload.clone()).or_default();
                     if first.is_empty() {
@@ -235,13 +252,28 @@ impl Ledger {
                     self.place(now, placement);
                 }
                 Decision::Preempt { victims, beneficiary, until } => {
+                    for victim in victims {
+                        self.lost.retain(|(id, _)| *id != victim.workload);
+                    }
                     assert!(*until > now || now.0 == u64::MAX, "the hold has lapsed already");
                     self.preempt(now, victims, beneficiary);
                 }
                 Decision::Displace { workload, action: OnFault::Requeue, .. } => {
+                    self.lost.retain(|(id, _)| id != workload);
                     // The workload may have been on lost nodes only.
                     if self.seats.keys().any(|(id, _)| id == workload) {
                         self.stopping.insert(workload.clone());
+                    }
+                }
+                Decision::AwaitReplacement { workload, task, node, until } => {
+                    assert!(*until > now, "the reservation of {workload}/{task} is over");
+                    assert!(
+                        self.lost.contains(&(workload.clone(), *task)),
+                        "{workload}/{task} runs"
+                    );
+                    if let Some(host) = node.as_ref().map(|node| &self.nodes[node]) {
+                        let closed = host.lost || host.cordoned || host.draining || host.reclaimed;
+                        assert!(!closed, "a place is reserved on the closed node {}", host.spec.id);
                     }
                 }
                 Decision::Displace { .. } | Decision::Wait { .. } => {}

@@ -4,21 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentaflow_engine::{
-    Event, GpuRequest, MilliCpu, MilliGpu, Node, Policy, Queue, QueueOrder, Quota, Request, Span,
-    Time, WaitReason, Workload, WorkloadId,
+    Ageing, Event, GpuRequest, MilliCpu, MilliGpu, Node, Policy, Priority, Queue, QueueOrder,
+    Quota, Request, Span, Time, WaitReason, Workload, WorkloadId,
 };
 use proptest::prelude::*;
 
 use crate::cluster;
 use crate::driver::{TestDriver, started};
 use crate::history::History;
-use crate::request::workload;
+use crate::request::{PRIORITIES, workload};
 use crate::{cases, plain};
 
 /// Maximum actual run time in minutes, unknown to the engine.
 const LONGEST: u64 = 6;
 /// Simulated minutes.
 const PLAYED: u64 = 360;
+
+/// Priority of the stream.
+const STREAM: Priority = Priority(5);
 
 /// An endless stream of small workloads.
 fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
@@ -31,6 +34,7 @@ fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
     Workload {
         queue: queue.into(),
         may_preempt: false,
+        priority: STREAM,
         ..Workload::new(format!("small{number}"), request)
     }
 }
@@ -117,6 +121,22 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
     Ok(())
 }
 
+/// Workloads with priorities from `least` to `most` that preempt none.
+fn with_priorities(work: Vec<Workload>, least: i32, most: i32) -> Vec<Workload> {
+    let prepared = |workload: Workload| {
+        let level = PRIORITIES.iter().position(|level| *level == workload.priority).unwrap_or(0);
+        let priority = Priority(least + level as i32 % (most - least + 1));
+        Workload { gate: None, may_preempt: false, priority, ..workload }
+    };
+    work.into_iter().map(prepared).collect()
+}
+
+/// A queue with a guarantee of the whole capacity always comes first.
+fn without_guarantees(queues: Vec<Queue>) -> Vec<Queue> {
+    let free = |queue: Queue| Queue { guaranteed: Quota::default(), borrow: true, ..queue };
+    queues.into_iter().map(free).collect()
+}
+
 proptest! {
     #![proptest_config(cases(80))]
 
@@ -128,12 +148,24 @@ proptest! {
         work in prop::collection::vec(plain(workload()), 1..6),
         kinds in prop::collection::vec(any::<u8>(), 1..6),
     ) {
-        let policy = Policy { order: Some(QueueOrder::FairShare), ageing: Span::minutes(10), ..policy };
-        let work: Vec<Workload> = work.into_iter().map(|workload| Workload { gate: None, may_preempt: false, ..workload }).collect();
-        // A queue with a guarantee of the whole capacity always comes first.
-        let free = |queue: Queue| Queue { guaranteed: Quota::default(), borrow: true, ..queue };
-        let queues = queues.into_iter().map(free).collect();
-        play(&History { policy, nodes, queues, steps: Vec::new() }, &work, &kinds)?;
+        let ageing = Ageing::one_point_per(Span::minutes(10));
+        let policy = Policy { order: Some(QueueOrder::FairShare), ageing, ..policy };
+        let work = with_priorities(work, 0, 10);
+        play(&History { policy, nodes, queues: without_guarantees(queues), steps: Vec::new() }, &work, &kinds)?;
+    }
+
+    /// Strict order starves priorities below an endless stream, as in kube-scheduler.
+    #[test]
+    fn without_ageing_every_fitting_workload_starts_despite_a_stream_of_its_priority_or_a_lower_one(
+        nodes in cluster::nodes(3),
+        queues in prop::collection::vec(cluster::queue(), 0..3),
+        policy in cluster::policy(),
+        work in prop::collection::vec(plain(workload()), 1..6),
+        kinds in prop::collection::vec(any::<u8>(), 1..6),
+    ) {
+        let policy = Policy { order: Some(QueueOrder::FairShare), ageing: Ageing::OFF, ..policy };
+        let work = with_priorities(work, STREAM.0, 10);
+        play(&History { policy, nodes, queues: without_guarantees(queues), steps: Vec::new() }, &work, &kinds)?;
     }
 
     #[test]

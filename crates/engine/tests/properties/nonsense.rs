@@ -1,8 +1,8 @@
 //! Events that no driver should send.
 
 use agentaflow_engine::{
-    Demand, Event, ForeignUse, GpuRequest, MiB, MilliCpu, Node, Policy, Queue, Request, Span, Time,
-    Workload, WorkloadId,
+    Ageing, Demand, Event, ForeignUse, GpuRequest, MiB, MilliCpu, Node, Policy, Priority, Queue,
+    Request, Span, Time, Workload, WorkloadId,
 };
 
 pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
@@ -24,7 +24,8 @@ pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
             ..Workload::new("none", Request::default())
         })),
         4 => Event::Submitted(Box::new(Workload {
-            priority: 11,
+            priority: if pick.is_multiple_of(2) { Priority::MIN } else { Priority::MAX },
+            precedence: u8::MAX,
             ..Workload::new("vain", Request::default())
         })),
         5 => Event::Submitted(Box::new(Workload {
@@ -44,7 +45,7 @@ pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
         10 => Event::TaskStopped { workload: known, task: u32::MAX },
         11 => Event::DemandUpdated(Some(vec![most.clone(), most])),
         12 => Event::PolicyUpdated(Box::new(Policy {
-            ageing: ages,
+            ageing: Ageing { points: if pick.is_multiple_of(2) { 1 } else { u32::MAX }, per: ages },
             half_life: ages,
             patience: ages,
             min_runtime: ages,

@@ -3,7 +3,7 @@
 use agentaflow_engine::labels::{Expr, Labels, NodeTerm, Op, Selector, Toleration, TolerationOp};
 use agentaflow_engine::{
     AffinityKind, Gate, GpuRequest, MiB, MigProfile, MilliCpu, MilliGpu, NodePreference, OnFault,
-    Request, Role, Span, TaskAffinity, TokenAccess, Topology, TopologySpread, Workload,
+    Priority, Request, Role, Span, TaskAffinity, TokenAccess, Topology, TopologySpread, Workload,
 };
 use proptest::prelude::*;
 
@@ -152,6 +152,21 @@ fn requests() -> impl Strategy<Value = (Request, Vec<Role>)> {
     })
 }
 
+/// The limits, and priorities of users and of Kubernetes.
+pub const PRIORITIES: [Priority; 11] = [
+    Priority::MIN,
+    Priority(-1),
+    Priority(0),
+    Priority(1),
+    Priority(4),
+    Priority(5),
+    Priority(6),
+    Priority(7),
+    Priority(100_000),
+    Priority(2_000_001_000),
+    Priority::MAX,
+];
+
 /// A workload; name and queue are set at submission.
 pub fn workload() -> impl Strategy<Value = Workload> {
     let gang =
@@ -166,7 +181,8 @@ pub fn workload() -> impl Strategy<Value = Workload> {
         topology: gang
             .1
             .map(|(same, key)| if same { Topology::Same(key) } else { Topology::Spread(key) }),
-        priority: rights.0,
+        priority: PRIORITIES[usize::from(rights.0)],
+        precedence: rights.2 / 2,
         preemptible: rights.1,
         may_preempt: rights.2 > 0,
         min_runtime: rights.3.map(Span::minutes),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agentaflow_engine::labels::{Effect, Selector, Taint};
 use agentaflow_engine::{
     AffinityKind, DeviceSelection, Event, ForeignGpu, ForeignUse, GpuRequest, MiB, MigMode,
-    MigProfile, MilliCpu, MilliGpu, Node, Policy, Queue, Quota, Request, Scheduler, Span,
+    MigProfile, MilliCpu, MilliGpu, Node, Policy, Priority, Queue, Quota, Request, Scheduler, Span,
     TaskAffinity, Topology, Workload, WorkloadId,
 };
 
@@ -79,9 +79,9 @@ fn a_gang_spread_over_an_unknown_label_never_fits_and_gets_no_reservation() {
 #[test]
 fn a_preemptor_does_not_start_against_new_anti_affinity() {
     let mut engine = with(vec![node("n", 2)]);
-    submit(&mut engine, Workload { preemptible: true, priority: 1, ..whole("low", 2) });
+    submit(&mut engine, Workload { preemptible: true, priority: Priority(1), ..whole("low", 2) });
     engine.decide(NOW);
-    let mut high = Workload { priority: 9, ..whole("high", 1) };
+    let mut high = Workload { priority: Priority(9), ..whole("high", 1) };
     Arc::make_mut(&mut high.request).labels.insert("app".into(), "a".into());
     submit(&mut engine, high);
     engine.decide(NOW);

@@ -1,8 +1,8 @@
 //! Order, gates, reservations and backfill.
 
 use agentaflow_engine::{
-    Decision, Event, Gate, MilliCpu, Node, OnFault, Policy, Queue, QueueOrder, Quota, Request,
-    Span, Time, Workload,
+    Ageing, Decision, Event, Gate, MilliCpu, Node, OnFault, Policy, Priority, Queue, QueueOrder,
+    Quota, Request, Span, Time, Workload,
 };
 
 use crate::{NOW, minutes, node, share, started, starts, submit, tell, whole, with};
@@ -27,9 +27,9 @@ fn a_gate_applies_after_a_backoff() {
 #[test]
 fn a_gate_stops_a_preemption_in_progress() {
     let mut engine = with(vec![node("n", 1)]);
-    submit(&mut engine, Workload { preemptible: true, priority: 1, ..whole("low", 1) });
+    submit(&mut engine, Workload { preemptible: true, priority: Priority(1), ..whole("low", 1) });
     assert!(starts(&mut engine, "low"));
-    submit(&mut engine, Workload { priority: 9, ..whole("high", 1) });
+    submit(&mut engine, Workload { priority: Priority(9), ..whole("high", 1) });
     assert!(!starts(&mut engine, "high"));
     tell(
         &mut engine,
@@ -93,7 +93,10 @@ fn a_head_without_quota_does_not_block_other_workloads() {
     submit(&mut engine, minutes(Workload { queue: "poor".into(), ..whole("first", 1) }, 60));
     submit(&mut engine, minutes(whole("second", 1), 10));
     engine.decide(NOW);
-    submit(&mut engine, Workload { queue: "poor".into(), priority: 10, ..whole("third", 1) });
+    submit(
+        &mut engine,
+        Workload { queue: "poor".into(), priority: Priority(10), ..whole("third", 1) },
+    );
     submit(&mut engine, whole("fourth", 1));
     engine.decide(NOW);
     tell(&mut engine, Event::Finished("second".into()));
@@ -146,17 +149,28 @@ fn preemption_never_takes_guaranteed_quota() {
     for id in ["a", "b", "c"] {
         submit(
             &mut engine,
-            Workload { queue: "lender".into(), preemptible: true, priority: 1, ..whole(id, 1) },
+            Workload {
+                queue: "lender".into(),
+                preemptible: true,
+                priority: Priority(1),
+                ..whole(id, 1)
+            },
         );
     }
     engine.decide(NOW);
-    submit(&mut engine, Workload { queue: "other".into(), priority: 9, ..whole("greedy", 2) });
+    submit(
+        &mut engine,
+        Workload { queue: "other".into(), priority: Priority(9), ..whole("greedy", 2) },
+    );
     let plan = engine.decide(NOW);
     assert!(
         !plan.decisions.iter().any(|decision| matches!(decision, Decision::Preempt { .. })),
         "{plan:?}"
     );
-    submit(&mut engine, Workload { queue: "other".into(), priority: 9, ..whole("modest", 1) });
+    submit(
+        &mut engine,
+        Workload { queue: "other".into(), priority: Priority(9), ..whole("modest", 1) },
+    );
     let plan = engine.decide(NOW);
     assert!(plan.decisions.iter().any(|decision| matches!(decision, Decision::Preempt { .. })));
 }
@@ -170,8 +184,8 @@ fn an_earlier_workload_starts_in_room_reserved_for_a_later_one() {
             Event::PolicyUpdated(Box::new(Policy { patience: Span(0), ..Policy::default() })),
         )
         .expect("settings");
-    submit(&mut engine, Workload { priority: 9, ..whole("first", 2) });
-    submit(&mut engine, Workload { priority: 1, ..whole("later", 1) });
+    submit(&mut engine, Workload { priority: Priority(9), ..whole("first", 2) });
+    submit(&mut engine, Workload { priority: Priority(1), ..whole("later", 1) });
     engine.decide(NOW);
     tell(&mut engine, Event::Requeued("first".into()));
     assert!(starts(&mut engine, "first"));
@@ -236,6 +250,17 @@ fn without_backfill_two_heads_do_not_block_each_other() {
 }
 
 #[test]
+fn without_backfill_an_overdue_workload_that_fits_starts() {
+    let mut engine = with(vec![node("n", 1)]);
+    let (patience, ageing) = (Span(0), Ageing::OFF);
+    let policy = Policy { patience, ageing, backfill: false, ..Policy::default() };
+    engine.apply(NOW, Event::PolicyUpdated(Box::new(policy))).expect("settings");
+    submit(&mut engine, Workload { priority: Priority(9), ..whole("never", 2) });
+    submit(&mut engine, whole("fits", 1));
+    assert!(starts(&mut engine, "fits"));
+}
+
+#[test]
 fn without_backfill_a_workload_that_never_fits_does_not_block_the_reservation() {
     let mut engine = with(vec![node("n", 1)]);
     let policy = Policy { patience: Span(0), backfill: false, ..Policy::default() };
@@ -243,7 +268,7 @@ fn without_backfill_a_workload_that_never_fits_does_not_block_the_reservation() 
     tell(&mut engine, Event::QueueUpdated(Box::new(Queue::new("team"))));
     submit(&mut engine, share("first", 100));
     engine.decide(NOW);
-    submit(&mut engine, Workload { priority: 9, ..whole("never", 2) });
+    submit(&mut engine, Workload { priority: Priority(9), ..whole("never", 2) });
     submit(&mut engine, whole("head", 1));
     engine.decide(NOW);
     submit(&mut engine, Workload { queue: "team".into(), ..whole("other", 1) });

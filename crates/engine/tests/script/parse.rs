@@ -2,10 +2,10 @@
 
 use agentaflow_engine::labels::{NodeTerm, Selector};
 use agentaflow_engine::{
-    AdoptedTask, AdoptedWorkload, AffinityKind, DeviceSelection, ForeignGpu, ForeignUse, Gate, Gpu,
-    GpuRequest, MiB, MicroDollars, MigMode, MigProfile, MilliCpu, MilliGpu, Node, NodePreference,
-    OnFault, Percent, Policy, Price, Queue, QueueOrder, Quota, Request, Role, Span, TaskAffinity,
-    Time, TokenAccess, Topology, TopologySpread, Workload,
+    AdoptedLoss, AdoptedTask, AdoptedWorkload, AffinityKind, Ageing, DeviceSelection, ForeignGpu,
+    ForeignUse, Gate, Gpu, GpuRequest, MiB, MicroDollars, MigMode, MigProfile, MilliCpu, MilliGpu,
+    Node, NodePreference, OnFault, Percent, Policy, Price, Priority, Queue, QueueOrder, Quota,
+    Request, Role, Span, TaskAffinity, Time, TokenAccess, Topology, TopologySpread, Workload,
 };
 
 use super::arguments::{Arguments, expression};
@@ -85,7 +85,8 @@ fn mig_mode(arguments: &mut Arguments) -> Parsed<MigMode> {
 pub(crate) fn workload(mut arguments: Arguments) -> Parsed<Workload> {
     let mut workload = Workload::new(arguments.plain(0), Request::default());
     workload.tasks = arguments.take_number("tasks").unwrap_or(1) as u32;
-    workload.priority = arguments.take_number("prio").unwrap_or(5) as u8;
+    workload.priority = take_priority(&mut arguments, "prio").unwrap_or(Priority(5));
+    workload.precedence = arguments.take_number("precedence").unwrap_or(0) as u8;
     if let Some(queue) = arguments.take("queue") {
         workload.queue = queue.into();
     }
@@ -93,10 +94,13 @@ pub(crate) fn workload(mut arguments: Arguments) -> Parsed<Workload> {
         arguments.take("strategy").map(|name| refusable(name.parse())).transpose()?;
     workload.estimate = arguments.take_span("estimate");
     workload.min_runtime = arguments.take_span("min-runtime");
+    workload.replacement_wait = arguments.take_span("replacement-wait");
     workload.grace = arguments.take_span("grace").unwrap_or(Span(0));
     workload.submitted = arguments.take_span("submitted").map(|span| Time(span.0));
     let same = arguments.take("same").map(Topology::Same);
     workload.topology = same.or(arguments.take("spread").map(Topology::Spread));
+    let preferred = arguments.take("prefer-same").unwrap_or_default();
+    workload.preferred_topology = list(&preferred).map(str::to_owned).collect();
     workload.preemptible = arguments.flag("preemptible");
     workload.may_preempt = !arguments.flag("patient");
     if arguments.flag("keep") {
@@ -116,10 +120,11 @@ pub(crate) fn workload(mut arguments: Arguments) -> Parsed<Workload> {
     Ok(workload)
 }
 
-/// `adopt train task=0:a:0,1 task=1:b finished=2 placed=10m confirmed stopping=1` and the options of
-/// `submit`: task 0 is on these GPUs of a, task 1 on unknown GPUs of b, task 2 is finished.
+/// `adopt train task=0:a:0,1 task=1:b finished=2 lost=3:c placed=10m confirmed stopping=1` and the options of
+/// `submit`: task 0 is on these GPUs of a, task 1 on unknown GPUs of b, task 2 is finished, task 3 was lost on c.
 pub(crate) fn adopted(mut arguments: Arguments) -> Parsed<AdoptedWorkload> {
     let (seats, confirmed) = (arguments.take_all("task"), arguments.flag("confirmed"));
+    let losses = arguments.take_all("lost");
     let finished = arguments.take("finished").unwrap_or_default();
     let stopping = arguments.take("stopping").unwrap_or_default();
     let tasks = |arguments: &Arguments, text: &str| -> Vec<u32> {
@@ -140,7 +145,13 @@ pub(crate) fn adopted(mut arguments: Arguments) -> Parsed<AdoptedWorkload> {
     let seats = seats.iter().map(seat).collect();
     let placed_at = arguments.take_span("placed").map_or(Time(0), |span| Time(span.0));
     let finished = finished.into_iter().collect();
-    Ok(AdoptedWorkload { workload: workload(arguments)?, tasks: seats, finished, placed_at })
+    let adopted = |text: &String| {
+        let (task, node) =
+            text.split_once(':').map_or((text.as_str(), None), |(a, b)| (a, Some(b)));
+        AdoptedLoss { task: arguments.number(task) as u32, node: node.map(Into::into), until: None }
+    };
+    let lost = losses.iter().map(adopted).collect();
+    Ok(AdoptedWorkload { workload: workload(arguments)?, tasks: seats, finished, lost, placed_at })
 }
 
 /// `paused:why`, `budget:whose`, `incomplete:1/4`
@@ -292,7 +303,7 @@ pub(crate) fn queue(mut arguments: Arguments) -> Queue {
         queue.parent = parent.into();
     }
     queue.weight = arguments.take_number("weight").unwrap_or(100) as u32;
-    queue.max_priority = arguments.take_number("max-prio").unwrap_or(10) as u8;
+    queue.max_priority = take_priority(&mut arguments, "max-prio").unwrap_or(Priority::MAX);
     queue.borrow = !arguments.flag("strict");
     queue.guaranteed = quota(&mut arguments, "guaranteed");
     queue.limit = quota(&mut arguments, "limit");
@@ -342,20 +353,40 @@ pub(crate) fn policy(mut arguments: Arguments, mut policy: Policy) -> Parsed<Pol
             *flag = value == "yes";
         }
     }
+    if let Some(text) = arguments.take("ageing") {
+        policy.ageing = ageing(&arguments, &text);
+    }
     let spans = [
-        ("ageing", &mut policy.ageing),
         ("half-life", &mut policy.half_life),
         ("patience", &mut policy.patience),
         ("min-runtime", &mut policy.min_runtime),
         ("hold", &mut policy.hold),
         ("backoff", &mut policy.backoff),
         ("max-backoff", &mut policy.max_backoff),
+        ("replacement-wait", &mut policy.replacement_wait),
     ];
     for (name, span) in spans {
         *span = arguments.take_span(name).unwrap_or(*span);
     }
     arguments.end(0);
     Ok(policy)
+}
+
+/// `off`, the waiting time of one point, or points and their time, such as `100/1m`.
+fn ageing(arguments: &Arguments, text: &str) -> Ageing {
+    match text.split_once('/') {
+        None if text == "off" => Ageing::OFF,
+        None => Ageing::one_point_per(arguments.span(text)),
+        Some((points, per)) => {
+            Ageing { points: arguments.number(points) as u32, per: arguments.span(per) }
+        }
+    }
+}
+
+fn take_priority(arguments: &mut Arguments, name: &str) -> Option<Priority> {
+    let text = arguments.take(name)?;
+    let Ok(number) = text.parse() else { arguments.mistake(&format!("`{text}` is no priority")) };
+    Some(Priority(number))
 }
 
 /// `foreign NODE WHO cpu=4 memory=1024 gpus=1 gpu.0=whole gpu.1=500 gpu.2=8192MiB labels app=db`

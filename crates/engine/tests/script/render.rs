@@ -36,6 +36,11 @@ fn decision(decision: &Decision, now: Time) -> String {
             };
             format!("{action} {workload}: {}", fault(cause))
         }
+        Decision::AwaitReplacement { workload, task, node, until } => {
+            let place =
+                node.as_ref().map_or("no room".to_owned(), |node| format!("place on {node}"));
+            format!("await replacement of {workload}/{task}: {place}, until {}", time(*until))
+        }
         Decision::Wait { workload, reason } => {
             format!("pending {workload}: {}", explain::reason(reason, now))
         }
@@ -78,6 +83,7 @@ fn fault(fault: &Fault) -> String {
         Fault::GpuDraining { node, gpu } => format!("GPU {gpu} of {node} draining"),
         Fault::SpotReclaim { node, at } => format!("node {node} reclaimed at {}", time(*at)),
         Fault::GpuFailed { node, gpu } => format!("GPU {gpu} of {node} failed"),
+        Fault::ReplacementMissing { task } => format!("task {task} was not replaced in time"),
         Fault::GangBroken { task } => format!("task {task} of the gang lost"),
     }
 }
@@ -154,6 +160,10 @@ pub(crate) fn workload(view: &WorkloadView) -> String {
     let mut text = format!("{} {state}", view.workload.id);
     for task in &view.tasks {
         let _ = write!(text, ", {} on {}{}", task.task, task.node, devices(&task.gpus));
+    }
+    for lost in &view.lost {
+        let place = lost.node.as_ref().map_or("no place", NodeId::as_str);
+        let _ = write!(text, ", {} lost ({place}, until {})", lost.task, time(lost.until));
     }
     text
 }

@@ -107,7 +107,7 @@ impl ScriptRun {
                 task: arguments.number(arguments.plain(1)) as u32,
                 gpus: arguments.plain(2).split(',').map(GpuId::from).collect(),
             },
-            "finish" | "confirm" | "refuse" | "terminating" | "stopped" => {
+            "finish" | "confirm" | "refuse" | "terminating" | "stopped" | "lost" | "replaced" => {
                 return Ok(self.task_events(command, &arguments));
             }
             _ => return node_event(command, arguments),
@@ -133,6 +133,8 @@ impl ScriptRun {
                 "confirm" => Event::PlacementConfirmed { workload, task },
                 "refuse" => Event::PlacementRefused { workload, task },
                 "terminating" => Event::TaskTerminating { workload, task },
+                "lost" => Event::TaskLost { workload, task },
+                "replaced" => Event::TaskReplaced { workload, task },
                 _ => Event::TaskStopped { workload, task },
             }
         };

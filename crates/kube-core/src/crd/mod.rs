@@ -11,6 +11,6 @@ pub use node::{GpuDevice, GpuNode, GpuNodePhase, GpuNodeSpec, GpuNodeStatus, Gpu
 pub use queue::{GpuQueue, GpuQueueSpec, GpuQueueStatus, QueueAmounts};
 pub use schema::definitions;
 pub use workload::{
-    BackOff, GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus, PodTemplate,
-    TopologyMode, WorkloadPhase, WorkloadTopology,
+    BackOff, ContainerOverride, GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus,
+    PodTemplate, ResourceOverride, TaskOverride, TopologyMode, WorkloadPhase, WorkloadTopology,
 };

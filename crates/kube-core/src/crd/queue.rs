@@ -53,7 +53,7 @@ pub struct GpuQueueSpec {
     pub limit: QueueAmounts,
     /// May borrow unused resources of other queues beyond its guarantee.
     pub borrow: bool,
-    /// Highest priority of its workloads.
+    /// Highest priority of its workloads, from 0 to 10. Pods count at most with the value of that class; 10 is no limit.
     #[schemars(range(min = 0, max = 10))]
     pub max_priority: u8,
 }

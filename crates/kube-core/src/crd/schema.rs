@@ -42,6 +42,34 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Objects with a name, kept as written.
+pub(super) fn objects(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 256,
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": {"type": "string"}},
+            "x-kubernetes-preserve-unknown-fields": true,
+        },
+    })
+}
+
+/// Texts of a command line.
+pub(super) fn words(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "array", "maxItems": 256, "items": {"type": "string"}})
+}
+
+/// Quantities by resource name.
+pub(super) fn quantities(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 64,
+        "additionalProperties": {"x-kubernetes-int-or-string": true},
+    })
+}
+
 fn tidy(definition: &CustomResourceDefinition) -> Value {
     // Serializing these types cannot fail.
     let mut value = serde_json::to_value(definition).unwrap_or_default();

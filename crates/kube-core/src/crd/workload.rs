@@ -6,7 +6,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema::{FIXED, conditions, rules};
+use super::schema::{FIXED, conditions, objects, quantities, rules, words};
 
 /// GPU workload: its requirements and its pods.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -37,7 +37,7 @@ use super::schema::{FIXED, conditions, rules};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GpuWorkloadSpec {
-    /// Priority from 0 to 10, higher first.
+    /// Priority from 0 to 10, higher first. 5 is the default class of the cluster, any other N is the class `agentaflow-N`.
     #[serde(default = "five")]
     #[schemars(range(min = 0, max = 10))]
     pub priority: u8,
@@ -86,10 +86,74 @@ pub struct GpuWorkloadSpec {
     #[serde(default)]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
+    /// Deletes the pods and gives up their place; `false` creates them again. Completed tasks stay completed.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub suspend: bool,
+    /// Seconds after success or failure until the workload and its pods are deleted; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub ttl_seconds_after_finished: Option<u32>,
     /// Pod template: a core/v1 `PodTemplateSpec`, kept as written; an absent GPU limit or `restartPolicy` is filled
     /// in.
     #[schemars(extend("x-kubernetes-validations" = rules(&[FIXED])))]
     pub pod_template: PodTemplate,
+    /// Changes of the template for some tasks, such as a leader; later entries have precedence.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[schemars(extend("x-kubernetes-validations" = rules(&[FIXED])))]
+    pub task_overrides: Vec<TaskOverride>,
+}
+
+/// Changes of the template for some tasks.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskOverride {
+    /// Task numbers and ranges: `0`, `1-3`, `0,4-7`.
+    #[schemars(
+        length(min = 1, max = 128),
+        regex(pattern = r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$")
+    )]
+    pub tasks: String,
+    /// Changed containers.
+    #[schemars(length(min = 1, max = 16))]
+    pub containers: Vec<ContainerOverride>,
+}
+
+/// Changes of one container.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerOverride {
+    /// Container of the template; may be absent if the template has one container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    /// Replaces the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "words")]
+    pub command: Option<Vec<String>>,
+    /// Replaces the arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "words")]
+    pub args: Option<Vec<String>>,
+    /// Variables to add or replace, as in a core/v1 `Container`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "objects")]
+    pub env: Vec<serde_json::Value>,
+    /// Amounts to add or replace; the number of GPUs is `gpuRequirements.gpuCount` for every task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceOverride>,
+}
+
+/// Resources to add or replace.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceOverride {
+    /// By resource name.
+    #[schemars(schema_with = "quantities")]
+    pub limits: serde_json::Map<String, serde_json::Value>,
+    /// By resource name.
+    #[schemars(schema_with = "quantities")]
+    pub requests: serde_json::Map<String, serde_json::Value>,
 }
 
 fn offered_strategies() -> Vec<&'static str> {
@@ -192,6 +256,11 @@ pub struct WorkloadTopology {
     #[serde(default = "hostname")]
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
+    /// Node labels of narrower domains, narrowest first: the gang starts within one domain of the first of these that has
+    /// room, and else according to `mode`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), inner(length(min = 1, max = 317)))]
+    pub preferred: Vec<String>,
 }
 
 /// Pods together or apart.
@@ -201,6 +270,8 @@ pub enum TopologyMode {
     Same,
     /// Pods over as many domains as possible.
     Spread,
+    /// No requirement; for `preferred` alone.
+    Any,
 }
 
 /// Status of the workload.
@@ -294,6 +365,11 @@ fn one() -> u32 {
 
 fn yes() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn hostname() -> String {

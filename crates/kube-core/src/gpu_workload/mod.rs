@@ -3,13 +3,18 @@
 mod affinity;
 mod gpu_limit;
 mod name;
+mod overrides;
+mod rendezvous;
 mod request;
 mod template;
 #[cfg(test)]
 mod tests;
 
 pub use name::{label_value, pod_name};
+pub use overrides::distinct_tasks;
+pub use rendezvous::service;
 pub use request::{
-    BadSpec, MAX_GANG, MAX_TEMPLATE, ask, check, estimate, fill, priority, strategy, topology,
+    BadSpec, MAX_GANG, MAX_TEMPLATE, ask, check, estimate, fill, preferred_topology, strategy,
+    topology,
 };
 pub use template::{BadTemplate, Identity, memory, names_class, pod};

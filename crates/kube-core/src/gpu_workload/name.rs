@@ -19,6 +19,30 @@ pub fn pod_name(workload: &str, task: u32, attempt: u32) -> String {
     name
 }
 
+/// Host name of a task, the same for all attempts. Dots are not allowed in host names.
+pub(super) fn host_name(workload: &str, task: u32) -> String {
+    let suffix = format!("-{task}");
+    format!("{}{suffix}", host_label(workload, MAX - suffix.len()))
+}
+
+/// Headless Service of a gang: `<workload>-gang`.
+pub(super) fn service_name(workload: &str) -> String {
+    let suffix = "-gang";
+    // Services of Kubernetes before 1.34 begin with a letter.
+    let is_letter = workload.starts_with(|first: char| first.is_ascii_lowercase());
+    let prefix = if is_letter { "" } else { "w-" };
+    format!("{prefix}{}{suffix}", host_label(workload, MAX - suffix.len() - prefix.len()))
+}
+
+/// A name without dots; a changed name gets a hash, so that two names never share one.
+fn host_label(workload: &str, room: usize) -> String {
+    if !workload.contains('.') {
+        return cut(workload, room);
+    }
+    let hash = format!("-{:08x}", fingerprint(workload));
+    format!("{}{hash}", cut(&workload.replace('.', "-"), room - hash.len()))
+}
+
 /// Label value of a workload name: the name, or its beginning and a hash if the name exceeds the length of a label. Only
 /// the owner reference identifies the pods of such a workload.
 pub fn label_value(workload: &str) -> String {
@@ -55,6 +79,18 @@ mod tests {
         assert_eq!(pod_name("train", 0, 0), "train-0");
         assert_eq!(pod_name("train", 63, 2), "train-63-r2");
         assert_eq!(label_value("train"), "train");
+    }
+
+    #[test]
+    fn host_and_service_names_are_labels() {
+        assert_eq!(host_name("train", 3), "train-3");
+        assert_eq!(service_name("train"), "train-gang");
+        assert_eq!(service_name("7b"), "w-7b-gang");
+        assert_ne!(host_name("a.b", 0), host_name("a-b", 0));
+        let long = "a.".repeat(100);
+        for name in [host_name(&long, 9999), service_name(&long), service_name(&"9".repeat(200))] {
+            assert!(name.len() <= 63 && !name.contains('.'), "{name}");
+        }
     }
 
     #[test]

@@ -76,19 +76,14 @@ fn model(name: Option<&str>) -> Option<GpuModel> {
     name.map(str::trim).filter(|name| !name.is_empty()).map(GpuModel::from)
 }
 
-/// Sets everything except name, queue and request. Invalid fields stay unchanged: [`check`] reports them.
+/// Sets everything except name, queue, request and priority, which is a property of its pods. Invalid fields stay unchanged: [`check`] reports them.
 pub fn fill(spec: &GpuWorkloadSpec, workload: &mut Workload) {
     workload.tasks = spec.gang_size;
-    workload.priority = priority(spec);
     workload.strategy = strategy(spec).unwrap_or_default();
     workload.estimate = estimate(spec).unwrap_or_default();
     workload.topology = topology(spec);
+    workload.preferred_topology = preferred_topology(spec);
     workload.preemptible = spec.preemptible;
-}
-
-/// From 0 to 10.
-pub fn priority(spec: &GpuWorkloadSpec) -> u8 {
-    spec.priority.min(10)
 }
 
 /// `None` selects the strategy of the cluster.
@@ -105,17 +100,29 @@ pub fn estimate(spec: &GpuWorkloadSpec) -> Result<Option<Span>, BadSpec> {
     text.map(parse).transpose()
 }
 
-/// Topology of the pods; the host name is the engine's node.
+/// Topology of the pods.
 pub fn topology(spec: &GpuWorkloadSpec) -> Option<Topology> {
     let wanted = spec.topology.as_ref()?;
-    let key = match wanted.key.as_str() {
+    let key = engine_key(&wanted.key);
+    match wanted.mode {
+        TopologyMode::Same => Some(Topology::Same(key)),
+        TopologyMode::Spread => Some(Topology::Spread(key)),
+        TopologyMode::Any => None,
+    }
+}
+
+/// Topology levels that the pods share if one has room, narrowest first.
+pub fn preferred_topology(spec: &GpuWorkloadSpec) -> Vec<String> {
+    let levels = spec.topology.iter().flat_map(|topology| &topology.preferred);
+    levels.map(|key| engine_key(key)).collect()
+}
+
+/// The host name is the engine's node.
+fn engine_key(label: &str) -> String {
+    match label {
         "" | "kubernetes.io/hostname" => "node".to_owned(),
         key => key.to_owned(),
-    };
-    Some(match wanted.mode {
-        TopologyMode::Same => Topology::Same(key),
-        TopologyMode::Spread => Topology::Spread(key),
-    })
+    }
 }
 
 fn strategies() -> String {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{affinity, gpu_limit, name};
+use super::{affinity, gpu_limit, name, overrides, rendezvous};
 use crate::crd::GpuWorkloadSpec;
 use crate::names;
 
@@ -56,6 +56,9 @@ pub enum BadTemplate {
         "spec.podTemplate.metadata.finalizers would keep its pods from ever being deleted: remove them"
     )]
     Finalizers,
+    /// Task numbers of an override that cannot be read.
+    #[error("{path} `{tasks}` names no tasks: write numbers and ranges such as `0` or `1-3,7`")]
+    Tasks { path: String, tasks: String },
 }
 
 impl BadTemplate {
@@ -68,6 +71,7 @@ impl BadTemplate {
             Self::NoSharing => "spec.gpuRequirements.exclusiveAccess".to_owned(),
             Self::NodeName => "spec.podTemplate.spec.nodeName".to_owned(),
             Self::Finalizers => "spec.podTemplate.metadata.finalizers".to_owned(),
+            Self::Tasks { path, .. } => path.clone(),
         }
     }
 }
@@ -98,6 +102,7 @@ pub fn pod(
     if !absent(body, "nodeName") {
         return Err(BadTemplate::NodeName);
     }
+    overrides::apply(body, spec, task)?;
     let gpus = gpu_limit::fill(body, &annotations, &spec.gpu_requirements)?;
     if gpus.whole {
         affinity::require_memory(body, memory(spec))?;
@@ -106,9 +111,12 @@ pub fn pod(
     }
     fill(body, "restartPolicy", || "Never".into());
     fill(body, "schedulerName", || scheduler_name.into());
-    if absent(body, "priority") {
-        fill(body, "priorityClassName", || names::priority_class(spec.priority).into());
+    if absent(body, "priority")
+        && let Some(class) = names::priority_class(spec.priority)
+    {
+        fill(body, "priorityClassName", || class.into());
     }
+    rendezvous::fill(&mut template, workload, spec, task)?;
     identify(&mut template, workload, task, attempt)?;
     Ok(Value::Object(template))
 }
@@ -157,12 +165,13 @@ const NOT_THEIRS: [&str; 10] = [
 ];
 
 /// Annotations that only the scheduler and the monitor may set.
-const TOLD_BY_US: [&str; 5] = [
+const TOLD_BY_US: [&str; 6] = [
     names::POD_DEVICES,
     names::POD_ASSIGNED_GPU,
     names::POD_ASSIGNED_NODE,
     names::POD_PRICE,
     names::POD_RETRIES,
+    names::POD_PRIORITY,
 ];
 
 fn identify(
@@ -193,7 +202,7 @@ fn identify(
     Ok(())
 }
 
-fn owner(name: &str, uid: &str) -> Value {
+pub(super) fn owner(name: &str, uid: &str) -> Value {
     json!({
         "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
         "kind": "GPUWorkload",
@@ -211,6 +220,6 @@ fn fill(body: &mut Map<String, Value>, key: &str, value: impl FnOnce() -> Value)
 }
 
 /// Returns true for an absent or empty text: Kubernetes treats both alike.
-fn absent(body: &Map<String, Value>, key: &str) -> bool {
+pub(super) fn absent(body: &Map<String, Value>, key: &str) -> bool {
     body.get(key).is_none_or(|value| value.is_null() || value == "")
 }

@@ -207,6 +207,8 @@ fn a_pod_keeps_the_template_as_written_and_gets_only_what_is_absent() {
     assert_eq!(bare["spec"]["restartPolicy"], "Never");
     assert_eq!(bare["spec"]["schedulerName"], "agentaflow");
     assert_eq!(bare["spec"]["priorityClassName"], "agentaflow-7");
+    let usual = make(json!({ "priority": 5 })).expect("a pod");
+    assert_eq!(usual["spec"]["priorityClassName"], Value::Null, "the default of the cluster");
     let own = json!({ "spec": { "priority": 3, "containers": [{ "name": "a" }] } });
     let own = make(json!({ "podTemplate": own })).expect("a pod");
     assert_eq!(own["spec"]["priorityClassName"], Value::Null, "an explicit priority stays alone");
@@ -336,14 +338,13 @@ fn the_engine_hears_of_memory_model_and_exclusive_access() {
 }
 
 #[test]
-fn the_engine_hears_of_strategy_estimate_topology_priority_and_size() {
+fn the_engine_hears_of_strategy_estimate_topology_and_size() {
     let full = spec(json!({
-        "priority": 200, "schedulingStrategy": "best_fit", "estimatedDuration": "1h30m", "gangSize": 4,
+        "schedulingStrategy": "best_fit", "estimatedDuration": "1h30m", "gangSize": 4,
         "preemptible": false, "topology": { "mode": "Spread" },
     }));
     let mut workload = agentaflow_engine::Workload::new("ml/train", Request::default());
     fill(&full, &mut workload);
-    assert_eq!(workload.priority, 10);
     assert_eq!(workload.strategy, Some(Strategy::BestFit));
     assert_eq!(workload.estimate, Some(Span::minutes(90)));
     assert_eq!(workload.topology, Some(Topology::Spread("node".to_owned())));
@@ -423,4 +424,136 @@ fn a_template_larger_than_128_kib_is_refused_with_its_size_and_never_printed() {
     assert!(output.contains("131072"), "{output}");
     let printed = format!("{large:?}");
     assert!(printed.contains("bytes)") && printed.len() < 1_000, "{printed}");
+}
+
+/// Variables of the first container.
+fn variables(pod: &Value) -> std::collections::BTreeMap<String, String> {
+    let env = pod["spec"]["containers"][0]["env"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    env.iter().map(|one| (text(&one["name"]), text(&one["value"]))).collect()
+}
+
+#[test]
+fn pods_of_a_gang_know_each_other() {
+    let gang = spec(json!({ "gangSize": 3, "gpuRequirements": { "gpuCount": 4 } }));
+    let made = pod(OWNER, &gang, 2, 1, "agentaflow").expect("a pod");
+    assert_eq!(made["metadata"]["name"], "train-2-r1");
+    assert_eq!(made["spec"]["hostname"], "train-2", "stable over attempts");
+    assert_eq!(made["spec"]["subdomain"], "train-gang");
+    assert_eq!(made["metadata"]["annotations"][names::COMPLETION_INDEX], "2");
+    let variables = variables(&made);
+    let expected = [
+        ("RANK", "2"),
+        ("WORLD_SIZE", "3"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "1"),
+        ("NODE_RANK", "2"),
+        ("MASTER_ADDR", "train-0.train-gang"),
+        ("MASTER_PORT", "29500"),
+        ("JOB_COMPLETION_INDEX", "2"),
+        ("PET_NNODES", "3"),
+        ("PET_NODE_RANK", "2"),
+        ("PET_NPROC_PER_NODE", "4"),
+        ("PET_MASTER_ADDR", "train-0.train-gang"),
+        ("PET_MASTER_PORT", "29500"),
+        ("JAX_COORDINATOR_ADDRESS", "train-0.train-gang:29500"),
+        ("JAX_NUM_PROCESSES", "3"),
+        ("JAX_PROCESS_ID", "2"),
+        ("AGENTAFLOW_HOSTS", "train-0.train-gang,train-1.train-gang,train-2.train-gang"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(variables.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    assert_eq!(variables.len(), expected.len());
+    let service = super::service(OWNER, &gang).expect("a service");
+    assert_eq!(service["metadata"]["name"], "train-gang");
+    assert_eq!(service["spec"]["clusterIP"], "None");
+    for (key, value) in service["spec"]["selector"].as_object().expect("a selector") {
+        assert_eq!(made["metadata"]["labels"][key], *value);
+    }
+}
+
+#[test]
+fn a_single_pod_and_names_of_the_template_stay_as_they_are() {
+    let single = make(json!({})).expect("a pod");
+    assert!(variables(&single).is_empty() && single["spec"]["hostname"].is_null());
+    assert_eq!(super::service(OWNER, &spec(json!({}))), None);
+    let template = json!({ "spec": {
+        "subdomain": "mine",
+        "containers": [{ "name": "main", "env": [
+            { "name": "RANK", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
+            { "name": "MASTER_PORT", "value": "1" },
+        ] }],
+        "initContainers": [{ "name": "init" }],
+    } });
+    let gang = spec(json!({ "gangSize": 2, "podTemplate": template }));
+    let made = pod(OWNER, &gang, 1, 0, "agentaflow").expect("a pod");
+    let variables = variables(&made);
+    assert_eq!(variables["MASTER_PORT"], "1");
+    assert_eq!(variables["MASTER_ADDR"], "train-0.mine");
+    let env = made["spec"]["containers"][0]["env"].as_array().expect("variables");
+    assert_eq!(env.iter().filter(|one| one["name"] == "RANK").count(), 1);
+    assert!(made["spec"]["initContainers"][0]["env"].is_array());
+    assert_eq!(super::service(OWNER, &gang), None, "the user has one");
+    let template = json!({ "spec": { "hostname": "all", "containers": [{ "name": "main" }] } });
+    let made = pod(OWNER, &spec(json!({ "gangSize": 2, "podTemplate": template })), 1, 0, "x");
+    let made = made.expect("a pod");
+    assert_eq!(made["spec"]["hostname"], "all");
+    assert!(made["spec"]["subdomain"].is_null());
+    assert!(!self::variables(&made).contains_key("MASTER_ADDR"), "no name leads to one pod");
+}
+
+#[test]
+fn overrides_change_single_tasks_and_nothing_else() {
+    let overrides = json!([
+        { "tasks": "0", "containers": [{ "command": ["lead"], "env": [{ "name": "A", "value": "2" }] }] },
+        { "tasks": "1-2,4", "containers": [{
+            "name": "main", "args": ["work"], "resources": { "limits": { "cpu": "4" } },
+        }] },
+    ]);
+    let template = json!({ "spec": { "containers": [
+        { "name": "main", "command": ["run"], "env": [{ "name": "A", "value": "1" }] },
+    ] } });
+    let gang = json!({ "gangSize": 5, "podTemplate": template, "taskOverrides": overrides });
+    let gang = spec(gang);
+    let of = |task: u32| pod(OWNER, &gang, task, 0, "agentaflow").expect("a pod");
+    let main = |task: u32| of(task)["spec"]["containers"][0].clone();
+    assert_eq!(main(0)["command"], json!(["lead"]));
+    assert_eq!(variables(&of(0))["A"], "2");
+    assert_eq!(main(0)["args"], Value::Null);
+    assert_eq!(main(4)["command"], json!(["run"]));
+    assert_eq!(main(4)["args"], json!(["work"]));
+    assert_eq!(main(4)["resources"]["limits"]["cpu"], "4");
+    assert_eq!(variables(&of(4))["A"], "1");
+    assert_eq!(main(3)["args"], Value::Null);
+    assert_eq!(super::distinct_tasks(&gang), [0, 1]);
+    let wrong = |change: Value| {
+        let gang = spec(json!({ "gangSize": 2, "taskOverrides": [change] }));
+        pod(OWNER, &gang, 0, 0, "x").expect_err("an error").field()
+    };
+    let none = json!({ "tasks": "0", "containers": [{ "name": "other" }] });
+    assert_eq!(wrong(none), "spec.taskOverrides[0].containers[].name");
+    let tasks = json!({ "tasks": "3-1", "containers": [{ "name": "main" }] });
+    assert_eq!(wrong(tasks), "spec.taskOverrides[0].tasks");
+    let gpus = json!({ "tasks": "0", "containers": [
+        { "resources": { "limits": { "nvidia.com/gpu": "2" } } },
+    ] });
+    assert_eq!(wrong(gpus), "spec.gpuRequirements.gpuCount");
+}
+
+#[test]
+fn preferred_levels_accompany_a_required_one_or_none() {
+    let read = |topology: Value| {
+        let spec = spec(json!({ "gangSize": 2, "topology": topology }));
+        (super::topology(&spec), super::preferred_topology(&spec))
+    };
+    let levels =
+        json!({ "mode": "Same", "key": "zone", "preferred": ["kubernetes.io/hostname", "rack"] });
+    let expected =
+        (Some(Topology::Same("zone".to_owned())), vec!["node".to_owned(), "rack".to_owned()]);
+    assert_eq!(read(levels), expected);
+    assert_eq!(
+        read(json!({ "mode": "Any", "preferred": ["rack"] })),
+        (None, vec!["rack".to_owned()])
+    );
 }

@@ -27,7 +27,8 @@ struct Meta {
 
 /// Prefixes of the annotations in use: of agentaflow, of claims and volumes, and of static pods. All other annotations are
 /// dropped: they can hold up to 256 kB per object.
-const READ: [&str; 4] = [names::PREFIX, "volume.", "pv.kubernetes.io/", "kubernetes.io/config."];
+const READ: [&str; 5] =
+    [names::PREFIX, "volume.", "pv.kubernetes.io/", "kubernetes.io/config.", names::GROUP_TOPOLOGY];
 
 /// Decodes metadata without unused parts.
 pub(super) fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {

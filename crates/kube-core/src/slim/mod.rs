@@ -5,6 +5,7 @@
 //! watch.
 
 mod group;
+mod job;
 mod meta;
 mod node;
 mod owner;
@@ -15,6 +16,7 @@ mod tight;
 mod workload;
 
 pub use group::{NativePodGroup, PodGroup, PodGroupSpec};
+pub use job::JobObject;
 pub use node::{Node, NodeCondition, NodeSpec, NodeStatus};
 pub use owner::Owner;
 pub use pod::{

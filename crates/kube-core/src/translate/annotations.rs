@@ -1,6 +1,6 @@
 //! Priorities and annotations of pods.
 
-use agentaflow_engine::{MiB, Span};
+use agentaflow_engine::{MiB, Priority, Span};
 use agentaflow_units::{DurationError, parse_go_duration};
 use std::collections::BTreeMap;
 
@@ -8,20 +8,9 @@ use super::selector::short;
 use crate::names;
 use crate::slim::Pod;
 
-/// Default priority.
-pub const MIDDLE: u8 = 5;
-
-const HIGHEST: u8 = 10;
-
-/// Priority of a pod from 0 to 10: the one of its priority class, which an annotation (of the pod or its owners) can
-/// lower but not raise, because quotas and policies control the use of classes. Without a class, the annotation's,
-/// else [`MIDDLE`]. The webhook turns the annotation of a new pod without a class into a class.
-pub fn priority(pod: &Pod, annotations: &BTreeMap<String, String>) -> u8 {
-    match (admitted(pod), asked(annotations)) {
-        (Some(admitted), Some(asked)) => asked.min(admitted),
-        (Some(priority), None) | (None, Some(priority)) => priority,
-        (None, None) => MIDDLE,
-    }
+/// Value of the pod's priority class, as admission set it; 0 without a class.
+pub fn priority(pod: &Pod) -> Priority {
+    Priority(pod.spec.priority.unwrap_or(0))
 }
 
 /// Problem of agentaflow's annotations: an unreadable requirement must not be ignored.
@@ -40,28 +29,16 @@ pub fn annotation_problem(annotations: &BTreeMap<String, String>) -> Option<Stri
     if text(names::GPU_MEMORY).is_some() && min_gpu_memory(annotations).is_none() {
         return Some(wrong(names::GPU_MEMORY, "a number of MiB such as 40960"));
     }
-    let problem = duration(text(names::DURATION)?).err()?;
-    Some(format!("annotation {}: {problem}", names::DURATION))
+    [names::DURATION, names::REPLACEMENT_TIMEOUT].into_iter().find_map(|name| {
+        let problem = duration(text(name)?).err()?;
+        Some(format!("annotation {name}: {problem}"))
+    })
 }
 
 /// Annotated priority; a value that is not a number from 0 to 10 counts as absent.
 pub fn asked(annotations: &BTreeMap<String, String>) -> Option<u8> {
     let text = annotations.get(names::PRIORITY)?;
-    text.trim().parse().ok().filter(|priority| *priority <= HIGHEST)
-}
-
-/// Priority of the pod's class. A foreign class with a value below the first step can be the cluster's default, which
-/// the API server sets on pods without a class: such pods count as without one. A negative class is deliberately low.
-pub fn admitted(pod: &Pod) -> Option<u8> {
-    let class = pod.spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
-    let (name, value) = class.zip(pod.spec.priority)?;
-    let ours = name.starts_with(names::PRIORITY_CLASS_PREFIX);
-    (ours || !(0..names::PRIORITY_STEP).contains(&value)).then(|| of_value(value))
-}
-
-/// Priority of a priority class value.
-pub fn of_value(value: i32) -> u8 {
-    (value / names::PRIORITY_STEP).clamp(0, i32::from(HIGHEST)) as u8
+    text.trim().parse().ok().filter(|priority| *priority <= names::HIGHEST_PRIORITY)
 }
 
 /// True if the annotations allow preemption.
@@ -72,6 +49,11 @@ pub fn preemptible(annotations: &BTreeMap<String, String>) -> bool {
 /// Expected run time from the annotations; none if absent or invalid.
 pub fn estimate(annotations: &BTreeMap<String, String>) -> Option<Span> {
     duration(annotations.get(names::DURATION)?.trim()).ok()
+}
+
+/// Time during which the place of a lost pod stays reserved; none if absent or invalid.
+pub fn replacement_timeout(annotations: &BTreeMap<String, String>) -> Option<Span> {
+    duration(annotations.get(names::REPLACEMENT_TIMEOUT)?.trim()).ok()
 }
 
 /// Required memory of each GPU according to the annotations.
@@ -98,38 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_comes_from_the_class_which_annotations_only_lower_else_from_the_annotation() {
-        let table = [
-            (Some("7"), Some("high"), 300_000, 3),
-            (Some("2"), Some("high"), 300_000, 2),
-            (Some("7"), Some("agentaflow-7"), 700_000, 7),
-            (Some("10"), None, 0, 10),
-            (Some("4"), None, 0, 4),
-            (Some(" 0 "), None, 0, 0),
-            (None, Some("default-of-the-cluster"), 0, 5),
-            (None, Some("default-of-the-cluster"), 99_999, 5),
-            (Some("9"), Some("default-of-the-cluster"), 1_000, 9),
-            (None, Some("agentaflow-0"), 0, 0),
-            (Some("9"), Some("agentaflow-0"), 0, 0),
-            (Some("11"), Some("high"), 300_000, 3),
-            (Some("many"), None, 0, 5),
-            (None, Some("high"), 1_000_000_000, 10),
-            (None, Some("low"), -5, 0),
-            (None, Some("agentaflow-9"), 900_000, 9),
-            (None, Some(""), 900_000, 5),
-            (None, None, 900_000, 5),
-        ];
-        for (annotation, class, value, expected) in table {
+    fn a_priority_is_the_value_of_the_class_as_it_is() {
+        for value in [i32::MIN, -1, 0, 1, 99_999, 100_000, 2_000_001_000] {
             let mut pod = Pod::default();
-            pod.spec.priority_class_name = class.map(str::to_owned);
             pod.spec.priority = Some(value);
-            let message = annotation.map(|text| (names::PRIORITY.to_owned(), text.to_owned()));
-            assert_eq!(
-                priority(&pod, &message.into_iter().collect()),
-                expected,
-                "{annotation:?} {class:?} {value}"
-            );
+            assert_eq!(priority(&pod), Priority(value));
         }
+        assert_eq!(priority(&Pod::default()), Priority(0));
     }
 
     #[test]

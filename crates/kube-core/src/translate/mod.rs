@@ -24,13 +24,14 @@ mod tests;
 mod volumes;
 
 pub use annotations::{
-    MIDDLE, admitted, annotation_problem, asked, duration, estimate, min_gpu_memory, of_value,
-    preemptible, priority,
+    annotation_problem, asked, duration, estimate, min_gpu_memory, preemptible, priority,
+    replacement_timeout,
 };
 pub use namespaces::Namespaces;
 pub use node::{NodeView, closed_gpus, node};
 pub use price::{dollars, hourly, micro_dollars};
 pub use resources::{gpu_need, gpu_resources, takes_the_same};
+pub(crate) use selector::short;
 pub use selector::{labels, selector};
 pub use volumes::{
     ClaimBinding, ClaimToBind, SELECTED_NODE, Volumes, VolumesLeft, is_counted, reaches,

@@ -140,7 +140,7 @@ fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> 
     let ids: BTreeSet<&str> = listed.iter().map(|device| device.id.as_str()).collect();
     let named = |device: &GpuDevice| is_name(&device.id) && is_name(&device.name);
     let count = (listed.len() as u64).saturating_mul(shared.into());
-    if count < allocatable || count > MAX_NODE_GPUS as u64 * 16 || ids.len() < listed.len() {
+    if count < allocatable || count > MAX_NODE_GPUS as u64 || ids.len() < listed.len() {
         return None;
     }
     if !listed.iter().all(named) {

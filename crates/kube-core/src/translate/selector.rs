@@ -55,7 +55,7 @@ pub(super) fn node_term(term: &NodeSelectorTerm) -> Result<NodeTerm, String> {
 }
 
 /// Beginning of user input, for messages.
-pub(super) fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     text.chars().take(64).collect()
 }
 

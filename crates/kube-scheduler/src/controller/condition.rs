@@ -15,11 +15,22 @@ pub(super) const ASSIGNED: &str = "Assigned";
 /// Condition: every task runs.
 pub(super) const READY: &str = "Ready";
 
+/// Condition: `spec.suspend` is set.
+pub(super) const SUSPENDED: &str = "Suspended";
+
 /// Reasons of [`SCHEDULABLE`] that the controller sets, not the scheduler: they are removed with their cause.
 pub(super) const INVALID_SPEC: &str = "InvalidSpec";
 pub(super) const INVALID_TEMPLATE: &str = "InvalidTemplate";
 pub(super) const POD_REJECTED: &str = "PodRejected";
+/// The API server refused pods of several gangs, and another gang creates its pods first.
+pub(super) const WAITING_FOR_QUOTA: &str = "WaitingForQuota";
 const BACK_OFF: &str = "BackOff";
+/// Reason of a gang with missing pods; its message has their number.
+const GATED: &str = "Gated";
+const PREDECESSOR: &str = "PredecessorEnding";
+
+/// Reason of a running gang without one of its pods. Its message names the reserved place.
+pub(crate) const WAITING_FOR_REPLACEMENT: &str = "WaitingForReplacement";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ConditionUpdate {
@@ -42,7 +53,7 @@ pub(super) struct ConditionWriter<'a> {
 
 impl ConditionWriter<'_> {
     /// Sets a condition. The same reason for the same generation keeps its message: numbers in the message change all the time
-    /// and are not worth a write. The transition time changes only with the status, as in Kubernetes.
+    /// and are not worth a write, except the number of created pods of a gang. The transition time changes only with the status, as in Kubernetes.
     pub(super) fn set(&mut self, kind: &str, update: ConditionUpdate) {
         let old = self.conditions.iter_mut().find(|condition| condition.type_ == kind);
         let Some(old) = old else {
@@ -56,7 +67,9 @@ impl ConditionWriter<'_> {
             });
             return;
         };
-        let known = old.status == update.status && old.reason == update.reason;
+        let counts = [GATED, WAITING_FOR_REPLACEMENT].contains(&update.reason.as_str());
+        let exact = !counts || old.message == update.message;
+        let known = old.status == update.status && old.reason == update.reason && exact;
         if known && old.observed_generation == self.generation {
             return;
         }
@@ -92,6 +105,8 @@ pub(super) enum CreationBlocker {
     Rejected(&'static str, String),
     /// Pods are created after this time.
     Delay(Time),
+    /// Number of pods of a deleted workload of the same name.
+    Predecessors(usize),
 }
 
 /// None if the present condition still holds.
@@ -110,6 +125,11 @@ pub(super) fn schedulable(
             let message = format!("Creating pods again after {}.", until.0);
             return Some(ConditionUpdate::new("False", BACK_OFF, message));
         }
+        Some(CreationBlocker::Predecessors(count)) => {
+            let pods = super::reconcile::count_pods(*count);
+            let message = format!("Waiting for {pods} of a deleted workload of this name to end.");
+            return Some(ConditionUpdate::new("False", PREDECESSOR, message));
+        }
         None => {}
     }
     if placed(slots) || (view.reason.is_none() && assignment.complete) {
@@ -118,7 +138,15 @@ pub(super) fn schedulable(
     if let Some(PendingReason { code, message }) = &view.reason {
         return Some(ConditionUpdate::new("False", code, message.clone()));
     }
-    let ours = [INVALID_SPEC, INVALID_TEMPLATE, POD_REJECTED, BACK_OFF];
+    let ours = [
+        INVALID_SPEC,
+        INVALID_TEMPLATE,
+        POD_REJECTED,
+        WAITING_FOR_QUOTA,
+        SUSPENDED,
+        BACK_OFF,
+        PREDECESSOR,
+    ];
     let kept = find(old, SCHEDULABLE).is_some_and(|condition| {
         condition.status != "True" && !ours.contains(&condition.reason.as_str())
     });

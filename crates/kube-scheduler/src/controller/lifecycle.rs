@@ -1,7 +1,7 @@
 //! Backoffs of pod creation, and messages about start and end of a workload.
 
 use agentaflow_backoff::BackoffPolicy;
-use agentaflow_kube_core::crd::{BackOff, WorkloadPhase};
+use agentaflow_kube_core::crd::{BackOff, GpuWorkloadSpec, GpuWorkloadStatus, WorkloadPhase};
 use agentaflow_kube_core::pod_end::{clip, ended_at, story};
 use jiff::{SignedDuration, Timestamp, Unit};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -47,6 +47,12 @@ pub(super) fn completion(table: &TaskTable<'_>, now: Timestamp) -> Time {
     let cause = table.cause.filter(|_| table.failed).and_then(|one| ended_at(one.pod));
     let ended = cause.or_else(|| done.max()).unwrap_or(now);
     whole_second(ended.min(now))
+}
+
+/// Time at which a finished workload is deleted.
+pub(super) fn expiry(spec: &GpuWorkloadSpec, status: &GpuWorkloadStatus) -> Option<Timestamp> {
+    let ttl = SignedDuration::from_secs(spec.ttl_seconds_after_finished?.into());
+    status.completion_time.as_ref()?.0.checked_add(ttl).ok()
 }
 
 /// Start of the first pod, if known.

@@ -18,7 +18,9 @@ mod task_table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use condition::WAITING_FOR_REPLACEMENT;
 pub use reconcile::reconcile;
+pub(crate) use task_table::is_completed;
 
 use agentaflow_kube_core::crd::GpuWorkloadStatus;
 use std::collections::BTreeSet;
@@ -34,6 +36,21 @@ pub struct SchedulerView {
     pub rejected: Option<String>,
     /// Deleted pods that the watch has not reported as ending.
     pub deleting: BTreeSet<String>,
+    pub turn: QuotaTurn,
+}
+
+/// Turn of a gang among the gangs of its namespace after the API server refused pods, as under a `ResourceQuota`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum QuotaTurn {
+    /// No contention.
+    #[default]
+    Free,
+    /// The gang creates its pods when ready; other gangs give back theirs.
+    Own { ready: bool, at: jiff::Timestamp },
+    /// Another workload creates its pods first.
+    Wait { holder: String },
+    /// The pods were refused in the gang's own turn.
+    BackOff { until: jiff::Timestamp },
 }
 
 /// Reason for which a workload is pending.
@@ -58,11 +75,19 @@ pub struct PlannedTask {
 pub struct Reconciled {
     /// A pod that exists already under the workload's ownership counts as created.
     pub create: Vec<NewPod>,
+    /// The headless Service of a gang whose pods are created; it may exist.
+    pub service: Option<serde_json::Value>,
+    /// The time after the end is over: the workload is deleted.
+    pub expired: bool,
     pub delete: Vec<DeletePod>,
     /// The status to write, if it differs from the present one.
     pub status: Option<GpuWorkloadStatus>,
-    pub finalizer: Finalizer,
+    /// The workload has the finalizer of earlier versions. Owner references make it unnecessary, and a finalizer blocks the
+    /// deletion of a namespace while no scheduler runs.
+    pub remove_finalizer: bool,
     pub events: Vec<WorkloadEvent>,
+    /// Tasks lack pods.
+    pub incomplete: bool,
     /// Time of the next reconciliation if nothing happens before.
     pub wake: Option<jiff::Timestamp>,
 }
@@ -90,16 +115,6 @@ pub struct DeletePod {
     pub why: &'static str,
     /// Grace period in seconds; the pod's own if absent.
     pub grace: Option<u32>,
-}
-
-/// Change of the product's finalizer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Finalizer {
-    #[default]
-    Keep,
-    Add,
-    /// No pod of the workload is left.
-    Remove,
 }
 
 /// An Event about the workload.

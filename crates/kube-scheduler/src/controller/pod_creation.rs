@@ -1,7 +1,7 @@
 //! Creation of missing pods, after backoffs and under deterministic names.
 
 use agentaflow_kube_core::crd::{BackOff, GpuWorkloadSpec, GpuWorkloadStatus};
-use agentaflow_kube_core::gpu_workload::{BadTemplate, Identity, pod, pod_name};
+use agentaflow_kube_core::gpu_workload::{BadTemplate, pod, pod_name};
 use agentaflow_kube_core::names;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::condition::{self, CreationBlocker};
 use super::reconcile::{Reconciler, count_pods, event};
 use super::task_table::{TaskSlot, TaskTable};
-use super::{EventType, NewPod, WorkloadEvent, lifecycle};
+use super::{EventType, NewPod, QuotaTurn, WorkloadEvent, lifecycle};
 
 /// Pods created in one reconciliation.
 const BATCH: usize = 500;
@@ -22,6 +22,10 @@ pub(super) struct PodCreation {
     pub(super) create: Vec<NewPod>,
     pub(super) blocker: Option<CreationBlocker>,
     pub(super) events: Vec<WorkloadEvent>,
+    /// Tasks lack pods.
+    pub(super) incomplete: bool,
+    /// Pods without a node are deleted: another gang gets its pods first.
+    pub(super) gives_back: bool,
     pub(super) wake: Option<Timestamp>,
 }
 
@@ -43,12 +47,19 @@ impl Reconciler<'_> {
         if missing.is_empty() {
             return creation;
         }
+        if self.predecessors > 0 {
+            creation.blocker = Some(CreationBlocker::Predecessors(self.predecessors));
+            return creation;
+        }
+        creation.incomplete = true;
         let rejected = self.view.rejected.as_deref();
         creation.blocker = rejected.map(|why| {
             let message = format!("The API server refused a pod: {why}");
             CreationBlocker::Rejected(condition::POD_REJECTED, message)
         });
-        if let Some(wait) = self.too_early(status) {
+        if self.waits_for_quota(&mut creation) {
+            // The reason is in the blocker.
+        } else if let Some(wait) = self.too_early(status) {
             creation.wake = earliest(creation.wake, Some(wait.until.0));
             // The watch may not have reported pods that were created just now.
             if wait.count != 1 && creation.blocker.is_none() {
@@ -70,8 +81,37 @@ impl Reconciler<'_> {
         creation
     }
 
+    /// Returns true if the gang creates no pods now because of its turn.
+    fn waits_for_quota(&self, creation: &mut PodCreation) -> bool {
+        let blocked = |message: String| {
+            Some(CreationBlocker::Rejected(condition::WAITING_FOR_QUOTA, message))
+        };
+        match &self.view.turn {
+            QuotaTurn::Free => return false,
+            QuotaTurn::Own { ready, at } => {
+                creation.wake = earliest(creation.wake, Some(*at).filter(|at| *at > self.now));
+                return !ready;
+            }
+            QuotaTurn::Wait { holder } => {
+                creation.blocker = blocked(format!(
+                    "Waiting for GPUWorkload {holder} to create its pods: the API server refused pods in this namespace"
+                ));
+            }
+            QuotaTurn::BackOff { until } => {
+                creation.wake = earliest(creation.wake, Some(*until));
+                let why = self.view.rejected.as_deref().unwrap_or("too few pods were accepted");
+                creation.blocker = blocked(format!("Creating pods again after {until}: {why}"));
+            }
+        }
+        creation.gives_back = true;
+        true
+    }
+
     /// The backoff that is running.
     fn too_early<'s>(&self, status: &'s GpuWorkloadStatus) -> Option<&'s BackOff> {
+        if self.view.turn != QuotaTurn::Free {
+            return None;
+        }
         let wait = status.back_off.as_ref()?;
         (lifecycle::is_backing_off(wait, self.now) && !self.changed_after_rejection())
             .then_some(wait)
@@ -83,16 +123,11 @@ impl Reconciler<'_> {
         table: &TaskTable<'_>,
         missing: &[u32],
     ) -> Result<Vec<NewPod>, BadTemplate> {
-        let metadata = &self.workload.metadata;
-        let workload = Identity {
-            name: metadata.name.as_deref().unwrap_or_default(),
-            namespace: metadata.namespace.as_deref().unwrap_or_default(),
-            uid: metadata.uid.as_deref(),
-        };
+        let workload = self.identity();
         let one = |task: &u32| {
             let attempt = table.next_attempt(*task);
             let mut body = pod(workload, spec, *task, attempt, self.scheduler_name)?;
-            annotate_retries(&mut body, table.spent);
+            annotate(&mut body, table.spent, spec.priority);
             Ok(NewPod { name: pod_name(workload.name, *task, attempt), body })
         };
         let batch = (BATCH_BYTES / spec.pod_template.bytes().max(1)).clamp(1, BATCH);
@@ -111,7 +146,7 @@ impl Reconciler<'_> {
         if self.old.phase.is_none() || self.old.back_off.is_none() {
             let message = format!("Created {}.", count_pods(missing.len()));
             creation.events.push(event(EventType::Normal, "Created", message));
-        } else if again && self.view.rejected.is_none() {
+        } else if again && self.view.rejected.is_none() && self.view.turn == QuotaTurn::Free {
             creation.events.extend(lifecycle::rescheduling(table, missing));
         }
         if create.len() == missing.len() {
@@ -148,13 +183,14 @@ fn empty_slots(table: &TaskTable<'_>) -> Vec<u32> {
     (0_u32..).zip(&table.slots).filter_map(empty).collect()
 }
 
-/// Annotates a pod with the retries before it.
-fn annotate_retries(body: &mut Value, retries: u32) {
+/// Annotates a pod with the retries before it and the priority of its workload.
+fn annotate(body: &mut Value, retries: u32, priority: u8) {
     let annotations = &mut body["metadata"]["annotations"];
     if !annotations.is_object() {
         *annotations = json!({});
     }
     annotations[names::POD_RETRIES] = retries.to_string().into();
+    annotations[names::POD_PRIORITY] = priority.to_string().into();
 }
 
 fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {

@@ -1,6 +1,7 @@
 //! One reconciliation of a workload.
 
 use agentaflow_kube_core::crd::{GpuWorkloadSpec, GpuWorkloadStatus, WorkloadPhase};
+use agentaflow_kube_core::gpu_workload::{Identity, service};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{self, Pod};
 use jiff::Timestamp;
@@ -8,11 +9,11 @@ use jiff::Timestamp;
 use super::assignment::{Assignment, assignment};
 use super::condition::{self, ConditionUpdate, ConditionWriter, CreationBlocker};
 use super::task_table::{self, TaskTable};
-use super::{DeletePod, EventType, Finalizer, Reconciled, SchedulerView, WorkloadEvent, lifecycle};
+use super::{DeletePod, EventType, Reconciled, SchedulerView, WorkloadEvent, lifecycle};
 
 /// Compares a workload with its pods; returns the writes that bring them closer.
 ///
-/// Pods that the workload does not own are ignored. A pod that the API server rejects is reported through
+/// No pod is created while pods of a deleted workload of the same name exist. A pod that the API server rejects is reported through
 /// [`SchedulerView::rejected`].
 pub fn reconcile(
     workload: &slim::Workload,
@@ -22,8 +23,11 @@ pub fn reconcile(
     now: Timestamp,
 ) -> Reconciled {
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-    let pods = pods.iter().copied().filter(|pod| owned(pod, uid)).collect();
-    let look = Reconciler { workload, old: &workload.status, pods, view, scheduler_name, now };
+    let (pods, others): (Vec<&Pod>, Vec<&Pod>) =
+        pods.iter().copied().partition(|pod| owned(pod, uid));
+    let predecessors = others.into_iter().filter(|pod| is_of_namesake(pod)).count();
+    let old = &workload.status;
+    let look = Reconciler { workload, old, pods, predecessors, view, scheduler_name, now };
     if workload.metadata.deletion_timestamp.is_some() {
         return look.clean_up();
     }
@@ -37,6 +41,8 @@ pub(super) struct Reconciler<'a> {
     pub(super) workload: &'a slim::Workload,
     pub(super) old: &'a GpuWorkloadStatus,
     pub(super) pods: Vec<&'a Pod>,
+    /// Pods of a deleted workload of the same name that the garbage collector has not removed.
+    pub(super) predecessors: usize,
     pub(super) view: &'a SchedulerView,
     pub(super) scheduler_name: &'a str,
     pub(super) now: Timestamp,
@@ -55,6 +61,7 @@ impl Reconciler<'_> {
             Ok(spec) if over => self.after_the_end(spec),
             Err(_) if over => self.nothing(),
             Ok(spec) if self.is_completed_by_hand() => self.complete(spec),
+            Ok(spec) if spec.suspend => self.suspend(spec),
             Ok(spec) => self.carry_on(spec),
             Err(message) => self.invalid(&message),
         }
@@ -65,13 +72,11 @@ impl Reconciler<'_> {
         self.view.deleting.contains(&pod.name)
     }
 
-    /// Deletes all pods; removes the finalizer after the last one.
+    /// Deletes all pods of a workload that another finalizer keeps.
     fn clean_up(&self) -> Reconciled {
         let mut done = self.nothing();
         let pods = self.pods.iter().filter_map(|pod| task_table::delete(pod, "WorkloadDeleted"));
         done.delete.extend(pods.filter(|pod| !self.is_asked_to_go(pod)));
-        let ours = self.has_finalizer() && self.pods.is_empty();
-        done.finalizer = if ours { Finalizer::Remove } else { Finalizer::Keep };
         if !done.delete.is_empty() {
             let message = format!("Deleting {}.", count_pods(done.delete.len()));
             done.events.push(event(EventType::Normal, "Stopping", message));
@@ -83,7 +88,41 @@ impl Reconciler<'_> {
     fn after_the_end(&self, spec: &GpuWorkloadSpec) -> Reconciled {
         let table = TaskTable::new(&self.pods, spec, self.old, self.now);
         let succeeded = self.old.phase == Some(WorkloadPhase::Succeeded);
-        Reconciled { delete: table.remains(succeeded), ..self.nothing() }
+        let expiry = lifecycle::expiry(spec, self.old);
+        Reconciled {
+            delete: table.remains(succeeded),
+            expired: expiry.is_some_and(|expiry| expiry <= self.now),
+            wake: expiry.filter(|expiry| *expiry > self.now),
+            ..self.nothing()
+        }
+    }
+
+    /// Deletes the pods of a suspended workload and creates none.
+    fn suspend(&self, spec: &GpuWorkloadSpec) -> Reconciled {
+        let table = TaskTable::new(&self.pods, spec, self.old, self.now);
+        if table.failed || table.succeeded() {
+            return self.finish(spec, &table);
+        }
+        let mut status = self.fresh();
+        status.retries = table.spent;
+        status.completed_tasks = table.completed();
+        status.phase = Some(WorkloadPhase::Pending);
+        (status.assigned_node, status.assigned_gpu, status.price_per_hour) = (None, None, None);
+        let message = "Suspended: set spec.suspend to false to continue.";
+        let mut writer = self.condition_writer(&mut status);
+        let update = |status| ConditionUpdate::new(status, condition::SUSPENDED, message);
+        writer.set(condition::SUSPENDED, update("True"));
+        for kind in [condition::SCHEDULABLE, condition::ASSIGNED, condition::READY] {
+            writer.set(kind, update("False"));
+        }
+        status.message = Some(message.to_owned());
+        let was = condition::find(&self.old.conditions, condition::SUSPENDED);
+        let is_new = was.is_none_or(|condition| condition.status != "True");
+        let suspended = || event(EventType::Normal, condition::SUSPENDED, message.to_owned());
+        let mut delete = table.leftovers();
+        delete.extend(table.live("Suspended"));
+        let events = is_new.then(suspended).into_iter().collect();
+        Reconciled { delete, events, ..self.done(status) }
     }
 
     /// An invalid spec creates no pods; running pods stay.
@@ -95,17 +134,12 @@ impl Reconciler<'_> {
         writer.set_if_absent(condition::ASSIGNED, condition::assigned(&Assignment::default()));
         writer.set_if_absent(
             condition::READY,
-            ConditionUpdate::new("False", "Pending", "It waits for its assigned."),
+            ConditionUpdate::new("False", "Pending", "Waiting for a valid spec."),
         );
         status.phase.get_or_insert_default();
         status.message = message_of(&status, condition::SCHEDULABLE);
         let events = self.warning(reason, message).into_iter().collect();
-        let mut done = Reconciled { events, ..self.done(status) };
-        // The API server may refuse to remove a finalizer from an object that its schema rejects.
-        if self.pods.is_empty() {
-            done.finalizer = Finalizer::Keep;
-        }
-        done
+        Reconciled { events, ..self.done(status) }
     }
 
     fn carry_on(&self, spec: &GpuWorkloadSpec) -> Reconciled {
@@ -116,6 +150,7 @@ impl Reconciler<'_> {
         let mut status = self.fresh();
         status.retries = table.spent;
         status.completed_tasks = table.completed();
+        self.resume(&mut status);
         let creation = self.create_missing_pods(spec, &table, &mut status);
         let assigned = assignment(&table.slots, self.view, spec.gpu_requirements.gpu_count > 0);
         self.describe(&table, &assigned, creation.blocker.as_ref(), &mut status);
@@ -127,12 +162,29 @@ impl Reconciler<'_> {
         if self.old.observed_generation != self.workload.metadata.generation {
             delete.extend(table.of_other_priority(spec));
         }
+        if creation.gives_back {
+            delete.extend(table.unbound());
+        }
+        let identity = self.identity();
+        let service = (!creation.create.is_empty()).then(|| service(identity, spec)).flatten();
         Reconciled {
             create: creation.create,
+            service,
+            incomplete: creation.incomplete,
             delete,
             events,
             wake: creation.wake,
             ..self.done(status)
+        }
+    }
+
+    /// A suspended workload goes on.
+    fn resume(&self, status: &mut GpuWorkloadStatus) {
+        let was = condition::find(&self.old.conditions, condition::SUSPENDED);
+        if was.is_some_and(|condition| condition.status == "True") {
+            status.back_off = None;
+            let update = ConditionUpdate::new("False", "Resumed", "The workload is not suspended.");
+            self.condition_writer(status).set(condition::SUSPENDED, update);
         }
     }
 
@@ -189,8 +241,8 @@ impl Reconciler<'_> {
         if let Some(status) = &mut done.status {
             status.completion_time = Some(lifecycle::whole_second(self.now));
             if !placed {
-                let words = "Completed before all tasks were placed.";
-                let update = ConditionUpdate::new("False", "Completed", words);
+                let message = "Completed before all tasks were placed.";
+                let update = ConditionUpdate::new("False", "Completed", message);
                 self.condition_writer(status).set(condition::SCHEDULABLE, update);
             }
         }
@@ -277,21 +329,32 @@ impl Reconciler<'_> {
         }
     }
 
-    /// No change except the finalizer.
+    /// No change except the finalizer of earlier versions.
     fn nothing(&self) -> Reconciled {
-        let finalizer = if self.has_finalizer() { Finalizer::Keep } else { Finalizer::Add };
         Reconciled {
             create: Vec::new(),
+            service: None,
+            expired: false,
             delete: Vec::new(),
             status: None,
-            finalizer,
+            remove_finalizer: self.has_finalizer(),
             events: Vec::new(),
+            incomplete: false,
             wake: None,
         }
     }
 
     fn done(&self, status: GpuWorkloadStatus) -> Reconciled {
         Reconciled { status: (status != *self.old).then_some(status), ..self.nothing() }
+    }
+
+    pub(super) fn identity(&self) -> Identity<'_> {
+        let metadata = &self.workload.metadata;
+        Identity {
+            name: metadata.name.as_deref().unwrap_or_default(),
+            namespace: metadata.namespace.as_deref().unwrap_or_default(),
+            uid: metadata.uid.as_deref(),
+        }
     }
 
     fn has_finalizer(&self) -> bool {
@@ -318,6 +381,12 @@ pub(super) fn event(event_type: EventType, reason: &'static str, message: String
 
 pub(super) fn count_pods(count: usize) -> String {
     if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
+}
+
+/// Returns true if a `GPUWorkload` owns the pod; all pods of a reconciliation name the same workload.
+fn is_of_namesake(pod: &Pod) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| owner.controller == Some(true) && owner.kind == "GPUWorkload")
 }
 
 fn owned(pod: &Pod, uid: &str) -> bool {

@@ -141,20 +141,32 @@ impl<'a> TaskTable<'a> {
         all
     }
 
-    /// Pending pods with the class of another priority than the workload has now. The class of a pod cannot change; admission
-    /// decides about new pods.
+    /// Pending pods created for another priority than the workload has now. The class of a pod cannot change; admission decides
+    /// about new pods.
     pub(super) fn of_other_priority(&self, spec: &GpuWorkloadSpec) -> Vec<DeletePod> {
         let held = || self.slots.iter().filter_map(TaskSlot::holder);
-        let class = names::priority_class(spec.priority);
+        let priority = spec.priority.to_string();
         let other = |pod: &Pod| {
-            let given = pod.spec.priority_class_name.as_deref().unwrap_or_default();
-            given.starts_with(names::PRIORITY_CLASS_PREFIX) && given != class
+            let created_for = pod.metadata.annotations.as_ref()?.get(names::POD_PRIORITY)?;
+            (*created_for != priority).then_some(())
         };
         if gpu_workload::names_class(spec) || held().any(TaskPod::bound) {
             return Vec::new();
         }
-        let pods = held().map(|member| member.pod).filter(|pod| other(pod));
+        let pods = held().map(|member| member.pod).filter(|pod| other(pod).is_some());
         pods.filter_map(|pod| delete(pod, "PriorityChanged")).collect()
+    }
+
+    /// Pending and running pods.
+    pub(super) fn live(&self, why: &'static str) -> Vec<DeletePod> {
+        let held = self.slots.iter().filter_map(TaskSlot::holder);
+        held.filter_map(|member| delete(member.pod, why)).collect()
+    }
+
+    /// Pods without a node.
+    pub(super) fn unbound(&self) -> Vec<DeletePod> {
+        let held = self.slots.iter().filter_map(TaskSlot::holder).filter(|member| !member.bound());
+        held.filter_map(|member| delete(member.pod, "QuotaTurn")).collect()
     }
 
     /// Running pods of a finished workload, and failures that a success supersedes.
@@ -185,6 +197,11 @@ impl<'a> TaskTable<'a> {
         let end = self.members.partition_point(|member| member.task <= task);
         &self.members[start..end]
     }
+}
+
+/// Returns true if the status lists a task as succeeded.
+pub(crate) fn is_completed(status: &GpuWorkloadStatus, task: u32) -> bool {
+    status.completed_tasks.as_deref().is_some_and(|text| parse_ranges(text).contains(&task))
 }
 
 /// None if the pod is terminating already.

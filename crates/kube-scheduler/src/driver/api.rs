@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::lease::Leadership;
+use super::metrics::ApiErrors;
 
-/// Timeout of a request. A leader that cannot renew its lease stops before the lease ends, and none of its requests may arrive
-/// later; the API server gets the same timeout.
+/// Timeout of a request; writes of a leader time out earlier if its lease ends earlier. The API server gets the same timeout.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,17 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    fn count(&self, errors: &ApiErrors) {
+        match self {
+            Self::NotFound(_) => errors.not_found.inc(),
+            Self::Conflict(_) => errors.conflict.inc(),
+            Self::Refused { .. } => errors.refused.inc(),
+            Self::TooMany(_) => errors.throttled.inc(),
+            Self::Unknown(_) => errors.no_response.inc(),
+            Self::NotLeading => {}
+        }
+    }
+
     /// Returns true if a retry may succeed.
     pub(crate) fn is_retryable(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::TooMany(_))
@@ -58,8 +69,12 @@ impl From<kube::Error> for Failure {
                     409 => Self::Conflict(message),
                     429 => Self::TooMany(message),
                     code @ 400..500 => {
-                        let mut causes = status.details.iter().flat_map(|details| &details.causes);
-                        let uid_differs = causes.any(|cause| cause.field == "metadata.uid");
+                        let causes = || status.details.iter().flat_map(|details| &details.causes);
+                        // Objects of a terminating namespace are as good as deleted.
+                        if causes().any(|cause| cause.reason == "NamespaceTerminating") {
+                            return Self::NotFound(message);
+                        }
+                        let uid_differs = causes().any(|cause| cause.field == "metadata.uid");
                         Self::Refused { code, message, uid_differs }
                     }
                     _ => Self::Unknown(message),
@@ -76,6 +91,7 @@ pub(crate) struct ApiServer {
     /// Writes stop when it ends; none for the leader election itself.
     leadership: Option<Leadership>,
     writes: Arc<InFlightWrites>,
+    errors: Arc<ApiErrors>,
 }
 
 /// Writes that may still take effect.
@@ -118,8 +134,8 @@ impl std::fmt::Debug for ApiServer {
 }
 
 impl ApiServer {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client, leadership: None, writes: Arc::default() }
+    pub(crate) fn new(client: Client, errors: Arc<ApiErrors>) -> Self {
+        Self { client, leadership: None, writes: Arc::default(), errors }
     }
 
     /// The same API server; writes are sent only during this leadership.
@@ -128,6 +144,7 @@ impl ApiServer {
             client: self.client.clone(),
             leadership: Some(leadership.clone()),
             writes: Arc::default(),
+            errors: self.errors.clone(),
         }
     }
 
@@ -185,7 +202,7 @@ impl ApiServer {
         body: Option<&Value>,
     ) -> Result<T, Failure> {
         if method == Method::GET {
-            return self.ask(method, path, kind, body).await;
+            return self.ask(method, path, kind, body, TIMEOUT).await;
         }
         // In this order: after the end of leadership, an empty counter proves that no write is in flight.
         let mut write = self.writes.begin();
@@ -193,7 +210,11 @@ impl ApiServer {
             write.responded = true;
             return Err(Failure::NotLeading);
         }
-        let answer = self.ask(method, &with_timeout(path), kind, body).await;
+        let timeout = self
+            .leadership
+            .as_ref()
+            .map_or(TIMEOUT, |leadership| leadership.write_timeout(TIMEOUT));
+        let answer = self.ask(method, &with_timeout(path, timeout), kind, body, timeout).await;
         write.responded = !matches!(answer, Err(Failure::Unknown(_)));
         answer
     }
@@ -204,6 +225,7 @@ impl ApiServer {
         path: &str,
         kind: &str,
         body: Option<&Value>,
+        timeout: Duration,
     ) -> Result<T, Failure> {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let request = Request::builder()
@@ -217,17 +239,18 @@ impl ApiServer {
                 message: error.to_string(),
                 uid_differs: false,
             })?;
-        match tokio::time::timeout(TIMEOUT, self.client.request(request)).await {
+        let answer = match tokio::time::timeout(timeout, self.client.request(request)).await {
             Ok(answer) => answer.map_err(Failure::from),
-            Err(_) => Err(Failure::Unknown(format!("timed out after {TIMEOUT:?}"))),
-        }
+            Err(_) => Err(Failure::Unknown(format!("timed out after {timeout:?}"))),
+        };
+        answer.inspect_err(|failure| failure.count(&self.errors))
     }
 }
 
 /// The path of a write with the API server's timeout.
-fn with_timeout(path: &str) -> String {
+fn with_timeout(path: &str, timeout: Duration) -> String {
     let sign = if path.contains('?') { '&' } else { '?' };
-    format!("{path}{sign}timeout={}s", TIMEOUT.as_secs())
+    format!("{path}{sign}timeout={}ms", timeout.as_millis())
 }
 
 /// A response whose body is not read.
@@ -250,9 +273,25 @@ mod tests {
 
     #[test]
     fn the_api_server_gets_the_timeout_of_a_write() {
-        let check = |path: &str, sent: &str| assert_eq!(with_timeout(path), sent);
-        check("/api/v1/nodes/a", "/api/v1/nodes/a?timeout=4s");
-        check("/api/v1/pods?fieldManager=me", "/api/v1/pods?fieldManager=me&timeout=4s");
+        let check = |path: &str, millis: u64, sent: &str| {
+            assert_eq!(with_timeout(path, Duration::from_millis(millis)), sent);
+        };
+        check("/api/v1/nodes/a", 4000, "/api/v1/nodes/a?timeout=4000ms");
+        check("/api/v1/pods?fieldManager=me", 1600, "/api/v1/pods?fieldManager=me&timeout=1600ms");
+    }
+
+    #[test]
+    fn a_write_to_a_terminating_namespace_is_obsolete_and_not_refused() {
+        let failure = |reason: &str| {
+            let status = serde_json::json!({
+                "status": "Failure", "message": "forbidden", "reason": "Forbidden", "code": 403,
+                "details": {"causes": [{"reason": reason, "message": "", "field": "metadata.namespace"}]},
+            });
+            let status: kube::core::Status = serde_json::from_value(status).expect("a status");
+            Failure::from(kube::Error::Api(Box::new(status)))
+        };
+        assert!(matches!(failure("NamespaceTerminating"), Failure::NotFound(_)));
+        assert!(matches!(failure("Other"), Failure::Refused { .. }));
     }
 
     #[test]

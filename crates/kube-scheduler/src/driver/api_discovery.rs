@@ -2,6 +2,7 @@
 
 use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::names;
+use agentaflow_kube_core::unit::{KINDS, UnitKind};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -17,13 +18,24 @@ pub(crate) struct ServedApis {
     pub(crate) native: bool,
     /// Kueue is installed.
     pub(crate) kueue: bool,
+    /// Kinds of jobs that this scheduler may list, in the order of [`KINDS`].
+    pub(crate) jobs: [bool; KINDS.len()],
 }
 
 impl ServedApis {
     /// Optional kinds that must be listed before the first pass.
     pub(crate) fn required(self) -> impl Iterator<Item = &'static str> {
         let kinds = [(self.plugins, PLUGIN_GROUPS), (self.native, NATIVE_GROUPS)];
-        kinds.into_iter().filter(|(served, _)| *served).map(|(_, kind)| kind)
+        let kinds = kinds.into_iter().filter(|(served, _)| *served).map(|(_, kind)| kind);
+        kinds.chain(self.jobs().map(|kind| kind.plural))
+    }
+
+    pub(crate) fn jobs(self) -> impl Iterator<Item = &'static UnitKind> {
+        KINDS.iter().zip(self.jobs).filter(|(_, served)| *served).map(|(kind, _)| kind)
+    }
+
+    pub(crate) fn is_complete(self) -> bool {
+        self.plugins && self.native && self.kueue && self.jobs().count() == KINDS.len()
     }
 }
 
@@ -59,11 +71,31 @@ pub(crate) async fn discover(
 }
 
 async fn try_discover(server: &ApiServer) -> Result<ServedApis, Failure> {
+    let mut jobs = [false; KINDS.len()];
+    for (kind, served) in KINDS.iter().zip(&mut jobs) {
+        *served = serves_jobs(server, kind).await?;
+    }
     Ok(ServedApis {
+        jobs,
         plugins: serves(server, PLUGINS, "podgroups").await?,
         native: serves(server, NATIVE, "podgroups").await?,
         kueue: has_kueue(server).await?,
     })
+}
+
+/// Returns true if the API server serves a kind of jobs to this scheduler. Without the right to list it, as with a role of
+/// an earlier version, its pods are scheduled one by one.
+pub(crate) async fn serves_jobs(server: &ApiServer, kind: &UnitKind) -> Result<bool, Failure> {
+    if !serves(server, &kind.base(), kind.plural).await? {
+        return Ok(false);
+    }
+    match server.get::<Ignored>(&format!("{}/{}?limit=1", kind.base(), kind.plural)).await {
+        Err(Failure::Refused { code: 403, message, .. }) => {
+            tracing::warn!(message, "cannot list jobs; their pods are scheduled one by one");
+            Ok(false)
+        }
+        answer => Ok(found(answer)?.is_some()),
+    }
 }
 
 /// Returns true if Kueue is installed.
@@ -98,12 +130,16 @@ mod tests {
     #[test]
     fn served_pod_groups_must_be_listed() {
         let check = |plugins, native, kinds: &[&str]| {
-            let served = ServedApis { plugins, native, kueue: false };
+            let served = ServedApis { plugins, native, ..ServedApis::default() };
             assert_eq!(served.required().collect::<Vec<_>>(), kinds);
         };
         check(false, false, &[]);
         check(true, false, &["podgroups"]);
         check(true, true, &["podgroups", "native podgroups"]);
+        let mut served = ServedApis::default();
+        served.jobs[0] = true;
+        assert_eq!(served.required().collect::<Vec<_>>(), ["jobs"]);
+        assert!(!served.is_complete());
     }
 
     #[test]

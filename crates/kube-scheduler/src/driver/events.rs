@@ -1,6 +1,6 @@
 //! Kubernetes Events.
 
-use agentaflow_kube_core::names;
+use agentaflow_kube_core::{names, unit};
 use fnv::FnvHasher;
 use serde_json::json;
 use std::hash::{Hash, Hasher};
@@ -21,7 +21,7 @@ pub(crate) async fn record(
     let mut hasher = FnvHasher::default();
     (&object.uid, event.reason, &event.message).hash(&mut hasher);
     let name = name(&object.key.name, hasher.finish());
-    let version = if object.kind == "Pod" { "v1" } else { "agentaflow.io/v1" };
+    let version = api_version(object.kind);
     let now = jiff::Timestamp::now();
     let micro = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
     let mut message = event.message.clone();
@@ -53,6 +53,14 @@ pub(crate) async fn record(
     }
 }
 
+fn api_version(kind: &str) -> String {
+    match unit::KINDS.iter().find(|known| known.kind == kind) {
+        Some(job) => job.api_version(),
+        None if ["Pod", "ConfigMap"].contains(&kind) => "v1".to_owned(),
+        None => format!("{}/{}", names::GROUP, names::VERSION),
+    }
+}
+
 /// Counts up an existing Event.
 async fn count_up(server: &ApiServer, path: &str, name: &str, now: &str) -> Result<(), Failure> {
     let path = format!("{path}/{name}");
@@ -71,6 +79,14 @@ fn name(object: &str, hash: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_names_the_api_version_of_its_object() {
+        assert_eq!(api_version("Pod"), "v1");
+        assert_eq!(api_version("GPUWorkload"), "agentaflow.io/v1");
+        assert_eq!(api_version("Job"), "batch/v1");
+        assert_eq!(api_version("JobSet"), "jobset.x-k8s.io/v1alpha2");
+    }
 
     #[test]
     fn the_api_server_accepts_event_names_of_objects_with_long_names() {

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::api::{ApiServer, Failure};
 use super::lease::Leadership;
-use super::status_writes::{StatusWrite, StatusWrites};
+use super::status_writes::{JobRef, StatusWrite, StatusWrites};
 use super::writes::WritePermits;
 use super::{bind, events, owner_lookup, writes};
 use crate::controller::EventType;
@@ -26,10 +26,11 @@ const MAX_CLAIM_POLLS: usize = 8;
 const MAX_WRITES: usize = 16;
 /// Concurrent reads of owners.
 const MAX_LOOKUPS: usize = 4;
-/// Concurrent status writes.
-const STATUS_WRITERS: usize = 4;
-/// Pause between two status writes of one task, while bindings are in flight and while none are.
-const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(8)];
+/// Concurrent status writes while no binding is in flight.
+const STATUS_WRITERS: usize = 24;
+/// Concurrent status writes while bindings are in flight, and the pause of each after a write.
+const BUSY_STATUS_WRITERS: usize = 4;
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Executor {
@@ -79,8 +80,8 @@ impl Executor {
             write_finished: Notify::new(),
             metrics,
         });
-        for _ in 0..STATUS_WRITERS {
-            tokio::spawn(shared.clone().send_status_writes());
+        for writer in 0..STATUS_WRITERS {
+            tokio::spawn(shared.clone().send_status_writes(writer));
         }
         Self { shared }
     }
@@ -115,6 +116,9 @@ impl Executor {
             Action::WriteCondition { pod, condition } => {
                 shared.enqueue(StatusWrite::PodCondition(pod, condition));
             }
+            Action::WriteReason { kind, unit, uid, reason } => {
+                shared.enqueue(StatusWrite::JobReason(JobRef { kind, unit, uid }, reason));
+            }
             Action::RecordEvent(event) => shared.enqueue(StatusWrite::Event(event)),
             Action::Bind(bind) => {
                 shared.status_writes().begin_binding(&bind.pod);
@@ -143,7 +147,7 @@ impl Shared {
     }
 
     async fn bind(self: Arc<Self>, bind: Box<crate::state::Bind>) {
-        let (pod, plan) = (bind.pod.clone(), bind.plan);
+        let (pod, plan, placed) = (bind.pod.clone(), bind.plan, Instant::now());
         // Thousands of bindings wait at a time: request bodies are built when a permit is free.
         let ready = if bind.claims.is_empty() {
             Ok(())
@@ -161,6 +165,7 @@ impl Shared {
         // After the loss of leadership, the new leader reads the result from the API server.
         if self.leadership.is_open() {
             self.metrics.bindings(&result);
+            self.metrics.binds.observe(placed.elapsed());
             let _ = self.results.send(ActionResult::Bind { pod, plan, result });
         }
     }
@@ -191,6 +196,7 @@ impl Shared {
             // Takes as long as the disruption budgets demand; holds no permit.
             Action::Evict { pod, .. } => {
                 let failed = writes::evict(&self.server, &self.leadership, &pod).await;
+                self.metrics.eviction(failed.is_some());
                 failed.map(|why| ActionResult::EvictionFailed { pod, why })
             }
             Action::LookUpOwner(owner) => {
@@ -218,6 +224,16 @@ impl Shared {
             Action::Create { workload, name, body } => {
                 return Some(writes::create(server, permits, workload, name, &body).await);
             }
+            Action::Suspend { kind, unit, uid, suspend } => {
+                let why = writes::suspend(server, permits, kind, &unit, &uid, suspend).await?;
+                return Some(ActionResult::SuspendRefused { kind, unit, uid, why });
+            }
+            Action::CreateService { workload, body } => {
+                writes::create_service(server, permits, &workload, &body).await;
+            }
+            Action::DeleteWorkload { workload, uid } => {
+                writes::delete_workload(server, permits, &workload, &uid).await;
+            }
             Action::Delete { pod, grace } => writes::delete(server, permits, &pod, grace).await,
             Action::DeleteOrphan { pod, node } => {
                 writes::delete_orphan(server, permits, &pod, &node).await;
@@ -225,25 +241,40 @@ impl Shared {
             Action::Nominate { pod, node } => {
                 writes::nominate(server, permits, &pod, node.as_deref()).await;
             }
-            Action::WriteFinalizer { workload, uid, version, add, present } => {
+            Action::WriteNodeConditions { node, version, conditions } => {
+                writes::node_conditions(server, permits, &node, &version, &conditions).await;
+            }
+            Action::RemoveFinalizer { workload, uid, version, present } => {
                 let about = writes::Revision { workload: &workload, uid: &uid, version: &version };
-                writes::finalizer(server, permits, about, add, present).await;
+                writes::remove_finalizer(server, permits, about, present).await;
             }
             _ => {}
         }
         None
     }
 
-    /// Sends status writes, slowly while bindings are in flight.
-    async fn send_status_writes(self: Arc<Self>) {
+    /// Sends status writes: few and slowly while bindings are in flight, as fast as the API server answers otherwise.
+    async fn send_status_writes(self: Arc<Self>, writer: usize) {
         loop {
+            if writer >= BUSY_STATUS_WRITERS && self.is_binding() {
+                tokio::select! {
+                    () = tokio::time::sleep(BUSY_PAUSE) => continue,
+                    () = self.leadership.over.cancelled() => return,
+                }
+            }
             let (write, backing_off) = {
-                let mut writes = self.status_writes();
-                (writes.next(Instant::now()), writes.is_backing_off())
+                let mut queue = self.status_writes();
+                (queue.next(Instant::now()), queue.is_backing_off())
             };
             let Some(write) = write else {
                 tokio::select! {
-                    () = self.wake.notified() => continue,
+                    () = self.wake.notified() => {
+                        // A writer that must not write now passes the notification on.
+                        if writer >= BUSY_STATUS_WRITERS && self.is_binding() {
+                            self.wake.notify_one();
+                        }
+                        continue;
+                    }
                     () = tokio::time::sleep(Duration::from_millis(250)), if backing_off => continue,
                     () = self.leadership.over.cancelled() => return,
                 }
@@ -254,12 +285,18 @@ impl Shared {
             let retry = self.send(&write).await;
             self.status_writes().finish(write, retry, Instant::now());
             self.write_finished.notify_waiters();
-            let busy = self.binding.load(Ordering::Acquire) > 0;
-            tokio::time::sleep(PAUSES[usize::from(!busy)]).await;
+            if self.is_binding() {
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
         }
     }
 
-    /// Writes the condition for programs, and an Event for users: `kubectl describe` shows no messages of conditions.
+    fn is_binding(&self) -> bool {
+        self.binding.load(Ordering::Acquire) > 0
+    }
+
+    /// Writes the condition for programs, and enqueues an Event for users behind the conditions of other pods: `kubectl
+    /// describe` shows no messages of conditions.
     async fn write_condition(
         &self,
         pod: &PodRef,
@@ -268,13 +305,13 @@ impl Shared {
         writes::condition(&self.server, pod, condition).await?;
         let object = ObjectRef { kind: "Pod", key: pod.key.clone(), uid: pod.uid.clone() };
         let message = condition.message.to_string();
-        let event = EventRecord {
+        self.enqueue(StatusWrite::Event(EventRecord {
             object,
             event_type: EventType::Warning,
             reason: names::FAILED_SCHEDULING,
             message,
-        };
-        events::record(&self.server, &self.identity, &event).await
+        }));
+        Ok(())
     }
 
     /// Sends one status write; returns true if it must be retried.
@@ -288,6 +325,9 @@ impl Shared {
             }
             StatusWrite::PodCondition(pod, why) => {
                 (self.write_condition(pod, why).await, "pod condition")
+            }
+            StatusWrite::JobReason(job, reason) => {
+                (writes::job_reason(&self.server, job, reason).await, "pending reason")
             }
             StatusWrite::Event(event) => {
                 (events::record(&self.server, &self.identity, event).await, "event")

@@ -3,11 +3,12 @@
 use agentaflow_api::explain::Explanation;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query as UrlQuery, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::leader_address::{self, Addresses, LeaderAddress};
 use super::metrics::Metrics;
 use crate::state::{ClusterState, Key, WorkloadExplanation};
 
@@ -60,6 +62,7 @@ impl Query {
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     pub(crate) metrics: Arc<Metrics>,
+    leader: LeaderAddress,
     queries: mpsc::Sender<Query>,
     /// Monotonic; the wall clock may jump.
     started: Instant,
@@ -72,10 +75,14 @@ pub(crate) struct Health {
 const NEVER: u64 = u64::MAX;
 
 impl Health {
-    pub(crate) fn new(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Query>) {
+    pub(crate) fn new(
+        metrics: Arc<Metrics>,
+        leader: LeaderAddress,
+    ) -> (Self, mpsc::Receiver<Query>) {
         let (queries, asked) = mpsc::channel(64);
         let (last_pass, ready) = (Arc::new(AtomicU64::new(NEVER)), Arc::default());
-        (Self { metrics, queries, started: Instant::now(), last_pass, ready }, asked)
+        let started = Instant::now();
+        (Self { metrics, leader, queries, started, last_pass, ready }, asked)
     }
 
     /// Records a pass.
@@ -86,6 +93,27 @@ impl Health {
     /// A follower is ready; a leader is ready when all kinds are listed.
     pub(crate) fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Response of the leader if this replica is on standby and the request was not forwarded to it; none if this replica
+    /// leads.
+    async fn ask_leader(
+        &self,
+        port: impl Fn(Addresses) -> Option<SocketAddr>,
+        method: Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Option<Response> {
+        if self.metrics.is_leading() {
+            return None;
+        }
+        if headers.contains_key(leader_address::FORWARDED) {
+            return Some(not_leading());
+        }
+        let leader = port(self.leader.get());
+        let answer = leader_address::forward(leader, method, path, body).await;
+        Some(answer.unwrap_or_else(not_leading))
     }
 
     /// Sends a query to the leading task; none if this replica does not lead or the query times out.
@@ -151,7 +179,24 @@ async fn readyz(State(health): State<Health>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, "not all kinds are listed yet\n").into_response()
 }
 
-async fn metrics(State(health): State<Health>) -> Response {
+#[derive(Debug, Default, Deserialize)]
+struct MetricsParameters {
+    /// A standby replica answers with the metrics of the leader. Scrapers ask every replica for its own.
+    leader: Option<String>,
+}
+
+async fn metrics(
+    State(health): State<Health>,
+    UrlQuery(MetricsParameters { leader }): UrlQuery<MetricsParameters>,
+    headers: HeaderMap,
+) -> Response {
+    if leader.is_some()
+        && let Some(answer) = health
+            .ask_leader(|leader| leader.metrics, Method::GET, "/metrics", &headers, Bytes::new())
+            .await
+    {
+        return answer;
+    }
     let kind = [(header::CONTENT_TYPE, agentaflow_metrics::CONTENT_TYPE)];
     (kind, health.metrics.text()).into_response()
 }
@@ -159,7 +204,15 @@ async fn metrics(State(health): State<Health>) -> Response {
 async fn explain(
     State(health): State<Health>,
     Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
 ) -> Response {
+    let path = format!("/explain/{namespace}/{name}");
+    let leader = |leader: Addresses| leader.http;
+    if let Some(answer) =
+        health.ask_leader(leader, Method::GET, &path, &headers, Bytes::new()).await
+    {
+        return answer;
+    }
     let (answer, answered) = oneshot::channel();
     let query = Query::Explain { key: Key::new(&namespace, &name), answer };
     match health.ask(query, answered).await {
@@ -185,8 +238,16 @@ fn default_namespace() -> String {
 async fn what_if(
     State(health): State<Health>,
     UrlQuery(WhatIfParameters { namespace }): UrlQuery<WhatIfParameters>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    let path = format!("/what-if?namespace={namespace}");
+    let leader = |leader: Addresses| leader.http;
+    if let Some(answer) =
+        health.ask_leader(leader, Method::POST, &path, &headers, body.clone()).await
+    {
+        return answer;
+    }
     let object = match serde_json::from_slice(&body) {
         Ok(object) => object,
         Err(error) => {

@@ -1,28 +1,35 @@
 //! Leader election by a Lease.
 //!
-//! Clocks of replicas differ, so that only the own monotonic clock counts. A leader that has not renewed within
-//! [`RENEW_DEADLINE`] stops writing at once: requests time out before the lease ends, so that no write arrives after another
-//! replica may lead. A follower takes a lease over only after it stayed unchanged for its whole duration.
+//! Clocks of replicas differ, so that only the own monotonic clock counts. All times of a leader begin when it *sends* a
+//! renewal, all times of a follower when it has *received* a lease:
+//!
+//! ```text
+//! leader    renews ──────────── renew deadline: no new write ── last write times out │ margin │
+//! follower      reads the renewed lease ──────────────── unchanged for the lease duration ──────── takes over
+//! ```
+//!
+//! A write sent before the renew deadline times out, at the leader and at the API server, [`lease_times::MARGIN`] before the lease ends
+//! ([`Leadership::write_timeout`]). So no write takes effect after another replica may lead, unless the network or a paused
+//! process delays a sent request for longer than the margin. Every write names the uid of its object, and the API server
+//! refuses to bind a pod twice.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::Options;
 use super::api::{ApiServer, Failure};
-
-/// Duration of the lease.
-pub(crate) const LENGTH: Duration = Duration::from_secs(15);
-/// Time after the last renewal at which a leader stops writing.
-pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// Interval of renewals, and of attempts to acquire the lease.
-const RETRY: Duration = Duration::from_secs(2);
+use super::leader_address::{Addresses, LeaderAddress};
+use super::lease_times::{self, LeaseTimes};
 
 /// Leadership of this replica; checked before every write. Lapsed leadership is never restored.
 #[derive(Clone, Debug)]
 pub(crate) struct Leadership {
+    times: LeaseTimes,
     started: Instant,
     /// End of leadership without another renewal, in milliseconds after `started`.
     until: Arc<AtomicU64>,
@@ -34,8 +41,9 @@ pub(crate) struct Leadership {
 
 impl Leadership {
     /// Leadership acquired by a request sent at this time.
-    pub(super) fn new(asked: Instant) -> Self {
+    pub(super) fn new(asked: Instant, times: LeaseTimes) -> Self {
         let leadership = Self {
+            times,
             started: asked,
             until: Arc::default(),
             over: CancellationToken::new(),
@@ -49,6 +57,13 @@ impl Leadership {
     fn left(&self) -> Duration {
         let until = Duration::from_millis(self.until.load(Ordering::Acquire));
         until.saturating_sub(self.started.elapsed())
+    }
+
+    /// Timeout of a write sent now, at most `most`: the write has no effect after the end of the lease.
+    pub(crate) fn write_timeout(&self, most: Duration) -> Duration {
+        let after_deadline = self.times.duration().saturating_sub(self.times.renew_deadline());
+        let after_deadline = after_deadline.saturating_sub(lease_times::MARGIN);
+        most.min(self.left() + after_deadline)
     }
 
     pub(crate) fn holds(&self) -> bool {
@@ -93,7 +108,7 @@ impl Leadership {
     }
 
     fn set_until(&self, asked: Instant) {
-        let until = asked.saturating_duration_since(self.started) + RENEW_DEADLINE;
+        let until = asked.saturating_duration_since(self.started) + self.times.renew_deadline();
         self.until.store(until.as_millis() as u64, Ordering::Release);
     }
 
@@ -135,6 +150,19 @@ pub(crate) struct Lease {
     namespace: String,
     name: String,
     identity: String,
+    times: LeaseTimes,
+    /// Addresses of this replica, written into the Lease.
+    own: Addresses,
+    /// Addresses of the leader, read from the Lease.
+    leader: LeaderAddress,
+}
+
+/// Result of an attempt to acquire the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Acquired,
+    /// Another replica holds the lease for at least this time.
+    Held(Duration),
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -148,6 +176,7 @@ struct LeaseObject {
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {
     resource_version: String,
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -161,9 +190,16 @@ struct LeaseSpec {
 }
 
 impl Lease {
-    pub(crate) fn new(server: ApiServer, namespace: &str, name: &str, identity: &str) -> Self {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        Self { server, namespace, name, identity: identity.to_owned() }
+    pub(crate) fn new(server: ApiServer, options: &Options, leader: LeaderAddress) -> Self {
+        Self {
+            server,
+            namespace: options.namespace.clone(),
+            name: options.lease.clone(),
+            identity: options.identity.clone(),
+            times: options.lease_times,
+            own: Addresses::of(options.health, options.metrics, options.own_address),
+            leader,
+        }
     }
 
     /// Waits for leadership; none after `stop`.
@@ -172,12 +208,15 @@ impl Lease {
         let mut logged = false;
         while !stop.is_cancelled() {
             let asked = Instant::now();
+            let mut pause = self.times.retry();
             match self.try_acquire(&mut observed, asked).await {
-                Ok(true) => {
+                Ok(Attempt::Acquired) => {
                     tracing::info!(identity = self.identity, "leading");
-                    return Some(Leadership::new(asked));
+                    return Some(Leadership::new(asked, self.times));
                 }
-                Ok(false) => {
+                Ok(Attempt::Held(left)) => {
+                    // At the end of the lease without a delay.
+                    pause = pause.min(left);
                     let holder = observed
                         .as_ref()
                         .and_then(|observed| observed.spec.holder_identity.clone());
@@ -191,7 +230,7 @@ impl Lease {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => {}
             }
         }
@@ -202,12 +241,13 @@ impl Lease {
     pub(crate) async fn keep(&self, leadership: &Leadership, stop: &CancellationToken) -> bool {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(RETRY.min(leadership.left())) => {}
+                () = tokio::time::sleep(self.times.retry().min(leadership.left())) => {}
                 () = stop.cancelled() => break,
             }
             let asked = Instant::now();
-            // A response after the end of leadership is useless.
-            let renewed = tokio::time::timeout(leadership.left(), self.renew()).await;
+            // A lost packet must leave time for another attempt.
+            let patience = leadership.left().min(self.times.renew_deadline() / 2);
+            let renewed = tokio::time::timeout(patience, self.renew()).await;
             let in_time = match renewed {
                 Ok(Ok(true)) => leadership.extend(asked, Instant::now()),
                 Ok(Ok(false)) => {
@@ -242,7 +282,8 @@ impl Lease {
         &self,
         observed: &mut Option<ObservedLease>,
         asked: Instant,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Attempt, Failure> {
+        let lost = Attempt::Held(self.times.retry());
         let lease = match self.read().await {
             Ok(lease) => lease,
             Err(Failure::NotFound(_)) => {
@@ -250,22 +291,26 @@ impl Lease {
                 let path =
                     format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace);
                 return match self.server.post::<LeaseObject>(&path, &body).await {
-                    Ok(_) => Ok(true),
-                    Err(Failure::Conflict(_)) => Ok(false),
+                    Ok(_) => Ok(Attempt::Acquired),
+                    Err(Failure::Conflict(_)) => Ok(lost),
                     Err(error) => Err(error),
                 };
             }
             Err(error) => return Err(error),
         };
+        self.leader.set(Addresses::read(&lease.metadata.annotations));
         let holder = lease.spec.holder_identity.as_deref().unwrap_or_default();
         let length = lease.spec.lease_duration_seconds.unwrap_or(0).clamp(0, 3600) as u64;
+        let length = Duration::from_secs(length);
         let unchanged = ObservedLease::unchanged(observed, &lease.spec, asked, Instant::now());
         let free = holder.is_empty() || holder == self.identity;
-        if !free && unchanged < Duration::from_secs(length) {
-            return Ok(false);
+        if !free && unchanged < length {
+            return Ok(Attempt::Held(length.saturating_sub(unchanged)));
         }
         let transitions = lease.spec.lease_transitions.unwrap_or(0).saturating_add(1);
-        self.replace(&lease.metadata.resource_version, self.spec(transitions, None)).await
+        let spec = self.spec(transitions, None);
+        let replaced = self.replace(&lease.metadata.resource_version, spec).await?;
+        Ok(if replaced { Attempt::Acquired } else { lost })
     }
 
     async fn renew(&self) -> Result<bool, Failure> {
@@ -312,7 +357,7 @@ impl Lease {
             .timestamp_to_string(&now);
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: Some(LENGTH.as_secs() as i32),
+            lease_duration_seconds: Some(self.times.duration().as_secs() as i32),
             acquire_time: Some(acquired.unwrap_or_else(|| now.clone())),
             renew_time: Some(now),
             lease_transitions: Some(transitions),
@@ -323,7 +368,11 @@ impl Lease {
         let mut body = json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": { "name": self.name, "namespace": self.namespace },
+            "metadata": {
+                "name": self.name,
+                "namespace": self.namespace,
+                "annotations": self.own.annotations(),
+            },
             "spec": spec,
         });
         if !version.is_empty() {
@@ -339,12 +388,28 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn times() -> LeaseTimes {
+        LeaseTimes::new(SECOND * 15, SECOND * 10, SECOND * 2).expect("valid times")
+    }
+
+    #[test]
+    fn a_write_times_out_before_its_lease_ends() {
+        let four = SECOND * 4;
+        let leadership = Leadership::new(Instant::now(), LeaseTimes::default());
+        assert_eq!(leadership.write_timeout(four), four, "a fresh lease leaves the usual time");
+        let late = Instant::now().checked_sub(Duration::from_millis(4900)).expect("a time");
+        let leadership = Leadership::new(late, LeaseTimes::default());
+        let timeout = leadership.write_timeout(four);
+        assert!(timeout <= Duration::from_millis(1600), "{timeout:?}");
+        assert!(timeout >= SECOND, "{timeout:?}");
+    }
+
     #[test]
     fn leadership_lasts_until_its_deadline_and_no_renewal_revives_it() {
         // Renewals as seconds of request and response, and the second of the check.
         let check = |renewals: &[(u32, u32)], asked: u32, holds: bool| {
             let start = Instant::now();
-            let leadership = Leadership::new(start);
+            let leadership = Leadership::new(start, times());
             for (sent, answered) in renewals {
                 leadership.extend(start + SECOND * *sent, start + SECOND * *answered);
             }
@@ -366,7 +431,7 @@ mod tests {
     #[test]
     fn leadership_that_lapsed_stays_lapsed() {
         let start = Instant::now();
-        let leadership = Leadership::new(start);
+        let leadership = Leadership::new(start, times());
         assert!(!leadership.holds_at(start + SECOND * 10));
         assert!(!leadership.extend(start + SECOND, start + SECOND * 2));
         assert!(!leadership.holds_at(start + SECOND * 2));
@@ -374,7 +439,7 @@ mod tests {
 
     #[test]
     fn closed_leadership_starts_no_work_and_still_holds() {
-        let leadership = Leadership::new(Instant::now());
+        let leadership = Leadership::new(Instant::now(), times());
         assert!(leadership.is_open());
         leadership.close();
         assert!(!leadership.is_open());

@@ -33,16 +33,22 @@ impl fmt::Display for ActionSummary<'_> {
                 write!(f, "look up {} {}/{}", owner.kind, owner.namespace, owner.name)
             }
             Action::Create { workload, name, .. } => write!(f, "create pod {name} of {workload}"),
+            Action::CreateService { workload, .. } => write!(f, "create service of {workload}"),
+            Action::DeleteWorkload { workload, .. } => write!(f, "delete {workload}"),
             Action::WriteStatus { workload, status, .. } => {
                 write!(f, "status of {workload}: {:?}", status.phase.unwrap_or_default())?;
                 status.message.as_ref().map_or(Ok(()), |message| write!(f, ": {message}"))
             }
             Action::WriteQueueStatus { queue, .. } => write!(f, "status of queue {queue}"),
-            Action::WriteFinalizer { workload, add: true, .. } => {
-                write!(f, "add finalizer to {workload}")
-            }
-            Action::WriteFinalizer { workload, add: false, .. } => {
+            Action::WriteNodeConditions { node, .. } => write!(f, "conditions of GPU node {node}"),
+            Action::RemoveFinalizer { workload, .. } => {
                 write!(f, "remove finalizer from {workload}")
+            }
+            Action::WriteReason { kind, unit, reason, .. } => {
+                write!(f, "pending reason of {} {unit}: {reason}", kind.kind)
+            }
+            Action::Suspend { kind, unit, suspend, .. } => {
+                write!(f, "{} {} {unit}", if *suspend { "suspend" } else { "resume" }, kind.kind)
             }
             Action::RecordEvent(event) => {
                 let object = &event.object;
@@ -106,6 +112,7 @@ impl fmt::Display for ChangeSummary<'_> {
             Object::Priority(slim::PriorityClass { metadata, .. }) => ("priority class", metadata),
             Object::Budget(slim::DisruptionBudget { metadata, .. }) => ("budget", metadata),
             Object::PodGroup(slim::PodGroup { metadata, .. }) => ("pod group", metadata),
+            Object::Job(kind, slim::JobObject { metadata, .. }) => (kind.kind, metadata),
             Object::NativeGroup(slim::NativePodGroup { metadata, .. }) => {
                 ("native pod group", metadata)
             }

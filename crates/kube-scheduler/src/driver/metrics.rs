@@ -1,22 +1,42 @@
 //! Metrics of the scheduler.
 
-use std::sync::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use agentaflow_engine::PreemptionReason;
 use agentaflow_metrics::MetricType::{self, Counter as CounterType, Gauge, Untyped};
 use agentaflow_metrics::{Counter, Exposition, Histogram};
 
-use crate::state::{BindResult, ClusterSummary};
+use crate::state::{Activity, BindResult, ClusterSummary};
 
 /// Upper bounds of the buckets, in seconds.
 const BUCKETS: [f64; 12] =
     [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0];
 
+/// Upper bounds of the buckets of a binding, in seconds.
+const BIND_BUCKETS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
+/// Upper bounds of the buckets of the time in the queue, in seconds.
+const QUEUE_BUCKETS: [f64; 12] =
+    [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0];
+
+/// Queues with their own label value; all others are `other`, so that the number of series is bounded.
+const MOST_QUEUES: usize = 200;
+
 #[derive(Debug)]
 pub(crate) struct Metrics {
     summary: Mutex<ClusterSummary>,
     passes: Histogram<{ BUCKETS.len() }>,
+    queue_waits: Histogram<{ QUEUE_BUCKETS.len() }>,
+    pub(crate) binds: Histogram<{ BIND_BUCKETS.len() }>,
+    preempted_for_priority: Counter,
+    preempted_for_quota: Counter,
+    evicted: Counter,
+    eviction_refused: Counter,
+    kubelet_rejections: Counter,
+    pub(crate) api_errors: Arc<ApiErrors>,
     bound: Counter,
     refused: Counter,
     gone: Counter,
@@ -30,6 +50,14 @@ impl Default for Metrics {
         Self {
             summary: Mutex::default(),
             passes: Histogram::new(BUCKETS),
+            queue_waits: Histogram::new(QUEUE_BUCKETS),
+            binds: Histogram::new(BIND_BUCKETS),
+            preempted_for_priority: Counter::default(),
+            preempted_for_quota: Counter::default(),
+            evicted: Counter::default(),
+            eviction_refused: Counter::default(),
+            kubelet_rejections: Counter::default(),
+            api_errors: Arc::default(),
             bound: Counter::default(),
             refused: Counter::default(),
             gone: Counter::default(),
@@ -54,6 +82,25 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn record(&self, activity: &Activity) {
+        for wait in &activity.queue_waits {
+            self.queue_waits.observe(*wait);
+        }
+        for reason in &activity.preemptions {
+            match reason {
+                PreemptionReason::Priority => self.preempted_for_priority.inc(),
+                PreemptionReason::Reclaim => self.preempted_for_quota.inc(),
+            }
+        }
+        for _ in 0..activity.kubelet_rejections {
+            self.kubelet_rejections.inc();
+        }
+    }
+
+    pub(crate) fn eviction(&self, refused: bool) {
+        if refused { self.eviction_refused.inc() } else { self.evicted.inc() }
+    }
+
     pub(crate) fn set_summary(&self, summary: ClusterSummary) {
         if let Ok(mut held) = self.summary.lock() {
             *held = summary;
@@ -64,20 +111,32 @@ impl Metrics {
         self.leading.store(leading, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_leading(&self) -> bool {
+        self.leading.load(Ordering::Relaxed)
+    }
+
     /// Response to a scrape.
     pub(crate) fn text(&self) -> String {
         let mut text = Exposition::default();
-        let summary = self.summary.lock().map(|summary| summary.clone()).unwrap_or_default();
-        cluster(&summary, &mut text);
-        self.activity(&mut text);
+        let leading = self.is_leading();
+        // A standby replica knows nothing about the cluster; zeros would spoil sums and means.
+        if leading {
+            let summary = self.summary.lock().map(|summary| summary.clone()).unwrap_or_default();
+            cluster(&summary, &mut text);
+        }
+        let leader = f64::from(u8::from(leading));
+        text.value("agentaflow_leader", Gauge, "1 if this replica is the leader.", leader);
+        if leading {
+            self.activity(&mut text);
+            self.latencies(&mut text);
+        }
+        self.api_errors.write(&mut text);
         let version = [([("version", env!("CARGO_PKG_VERSION"))], 1.0)];
         text.series("agentaflow_build_info", Gauge, "Version of the program.", version);
         text.into_text()
     }
 
     fn activity(&self, text: &mut Exposition) {
-        let leading = f64::from(u8::from(self.leading.load(Ordering::Relaxed)));
-        text.value("agentaflow_leader", Gauge, "1 if this replica is the leader.", leading);
         text.value(
             "agentaflow_events_dropped_total",
             CounterType,
@@ -97,15 +156,93 @@ impl Metrics {
             "Bindings by result.",
             bindings.map(|(result, counter)| ([("result", result)], counter.get())),
         );
+        let preemptions =
+            [("priority", &self.preempted_for_priority), ("reclaim", &self.preempted_for_quota)];
+        text.series(
+            "agentaflow_preemptions_total",
+            CounterType,
+            "Preempted workloads by the right of the preemptor.",
+            preemptions.map(|(reason, counter)| ([("reason", reason)], counter.get())),
+        );
+        let evictions = [("evicted", &self.evicted), ("refused", &self.eviction_refused)];
+        text.series(
+            "agentaflow_evictions_total",
+            CounterType,
+            "Evictions of pods by result.",
+            evictions.map(|(result, counter)| ([("result", result)], counter.get())),
+        );
+        text.value(
+            "agentaflow_kubelet_rejections_total",
+            CounterType,
+            "Pods of this scheduler that a kubelet rejected, because another pod took their resources.",
+            self.kubelet_rejections.get(),
+        );
+    }
+
+    /// Phases of scheduling: in the queue, in a pass, and in the binding request.
+    fn latencies(&self, text: &mut Exposition) {
+        text.histogram(
+            "agentaflow_queue_wait_seconds",
+            "Time from the submission of a workload to its placement.",
+            &self.queue_waits,
+        );
         let help = "Duration of a scheduling pass in seconds.";
         text.histogram("agentaflow_scheduling_duration", help, &self.passes);
         text.histogram("agentaflow_scheduling_duration_seconds", help, &self.passes);
+        text.histogram(
+            "agentaflow_bind_duration_seconds",
+            "Time from the placement of a pod to the response to its binding.",
+            &self.binds,
+        );
     }
+}
+
+/// Failed requests to the API server by kind.
+#[derive(Debug, Default)]
+pub(crate) struct ApiErrors {
+    pub(crate) not_found: Counter,
+    pub(crate) conflict: Counter,
+    pub(crate) refused: Counter,
+    pub(crate) throttled: Counter,
+    pub(crate) no_response: Counter,
+}
+
+impl ApiErrors {
+    fn write(&self, text: &mut Exposition) {
+        let kinds = [
+            ("not_found", &self.not_found),
+            ("conflict", &self.conflict),
+            ("refused", &self.refused),
+            ("throttled", &self.throttled),
+            ("no_response", &self.no_response),
+        ];
+        text.series(
+            "agentaflow_api_errors_total",
+            CounterType,
+            "Failed requests to the API server by kind.",
+            kinds.map(|(kind, counter)| ([("kind", kind)], counter.get())),
+        );
+    }
+}
+
+/// Pending workloads by queue and reason, with a bounded number of queues.
+fn pending_by_queue(summary: &ClusterSummary) -> BTreeMap<(&str, &'static str), u64> {
+    let mut named = BTreeSet::new();
+    let mut bounded: BTreeMap<(&str, &'static str), u64> = BTreeMap::new();
+    for ((queue, reason), count) in &summary.pending_by_queue {
+        let known = named.contains(queue) || named.len() < MOST_QUEUES;
+        if known {
+            named.insert(queue);
+        }
+        let queue = if known { queue.as_str() } else { "other" };
+        *bounded.entry((queue, *reason)).or_default() += count;
+    }
+    bounded
 }
 
 fn cluster(summary: &ClusterSummary, text: &mut Exposition) {
     let pending: u64 = summary.pending.values().sum();
-    let values: [(&str, MetricType, &str, f64); 8] = [
+    let values: [(&str, MetricType, &str, f64); 9] = [
         ("agentaflow_gpu_total", Untyped, "GPUs managed.", summary.gpus),
         ("agentaflow_gpu_available", Gauge, "Free GPUs without the reserved ones.", summary.free),
         (
@@ -116,6 +253,12 @@ fn cluster(summary: &ClusterSummary, text: &mut Exposition) {
         ),
         ("agentaflow_gpu_utilization", Gauge, "Mean utilization in percent.", summary.utilization),
         ("agentaflow_nodes", Gauge, "Nodes managed.", summary.nodes as f64),
+        (
+            "agentaflow_monitors_lost",
+            Gauge,
+            "Nodes whose monitor does not report.",
+            summary.monitors_lost as f64,
+        ),
         ("agentaflow_workloads_pending", Gauge, "Pending workloads.", pending as f64),
         (
             "agentaflow_workloads_scheduled",
@@ -140,9 +283,76 @@ fn cluster(summary: &ClusterSummary, text: &mut Exposition) {
         summary.pending.iter().map(|(reason, count)| ([("reason", *reason)], *count as f64)),
     );
     text.series(
+        "agentaflow_queue_workloads_pending",
+        Gauge,
+        "Pending workloads by queue and reason.",
+        pending_by_queue(summary)
+            .into_iter()
+            .map(|((queue, reason), count)| ([("queue", queue), ("reason", reason)], count as f64)),
+    );
+    let foreign = [("pending", summary.foreign_pending), ("placed", summary.foreign_placed)];
+    text.series(
+        "agentaflow_foreign_gpu_pods",
+        Gauge,
+        "GPU pods of other schedulers: pending, or placed on managed nodes.",
+        foreign.map(|(state, count)| ([("state", state)], count as f64)),
+    );
+    text.series(
         "agentaflow_queue_gpus_used",
         Gauge,
         "Used GPUs by queue.",
         summary.queues.iter().map(|(queue, milli)| ([("queue", queue)], *milli as f64 / 1000.0)),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standby_replica_has_no_series_about_the_cluster() {
+        let metrics = Metrics::default();
+        let text = metrics.text();
+        assert!(text.contains("agentaflow_leader 0\n"), "{text}");
+        for name in ["agentaflow_gpu_total", "agentaflow_workloads_pending", "_duration"] {
+            assert!(!text.contains(name), "{name}: {text}");
+        }
+        metrics.set_leading(true);
+        assert!(metrics.text().contains("agentaflow_gpu_total 0\n"));
+    }
+
+    #[test]
+    fn the_number_of_queues_in_labels_is_bounded() {
+        let mut summary = ClusterSummary::default();
+        for number in 0..MOST_QUEUES + 50 {
+            summary.pending_by_queue.insert((format!("q{number:04}"), "NoRoom"), 1);
+        }
+        let bounded = pending_by_queue(&summary);
+        assert_eq!(bounded.len(), MOST_QUEUES + 1);
+        assert_eq!(bounded.get(&("other", "NoRoom")), Some(&50));
+    }
+
+    #[test]
+    fn every_phase_and_kind_is_counted() {
+        let metrics = Metrics::default();
+        metrics.set_leading(true);
+        metrics.record(&Activity {
+            queue_waits: vec![Duration::from_secs(90)],
+            preemptions: Vec::new(),
+            kubelet_rejections: 2,
+        });
+        metrics.eviction(false);
+        metrics.api_errors.throttled.inc();
+        let text = metrics.text();
+        for line in [
+            "agentaflow_queue_wait_seconds_bucket{le=\"60\"} 0",
+            "agentaflow_queue_wait_seconds_bucket{le=\"300\"} 1",
+            "agentaflow_kubelet_rejections_total 2",
+            "agentaflow_evictions_total{result=\"evicted\"} 1",
+            "agentaflow_api_errors_total{kind=\"throttled\"} 1",
+            "agentaflow_preemptions_total{reason=\"priority\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing:\n{text}");
+        }
+    }
 }

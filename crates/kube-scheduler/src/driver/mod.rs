@@ -10,7 +10,9 @@ mod clock;
 mod events;
 mod executor;
 mod http;
+mod leader_address;
 mod lease;
+mod lease_times;
 mod log_format;
 mod metrics;
 mod owner_lookup;
@@ -21,21 +23,25 @@ mod watch;
 mod writes;
 
 use agentaflow_engine::Snapshot;
+use agentaflow_kube_core::slim;
 use kube::Client;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::state::{ActionResult, ClusterState, Settings};
+use crate::controller::EventType;
+use crate::state::{Action, ActionResult, ClusterState, EventRecord, Key, ObjectRef, Settings};
 use api::{ApiServer, Failure};
 use clock::Clock;
 use executor::Executor;
 use http::{Health, Query};
+use leader_address::LeaderAddress;
 use lease::{Leadership, Lease};
+pub use lease_times::{LeaseTimes, LeaseTimesError};
 use metrics::Metrics;
 use usage_store::UsageStore;
 use watch::WatchUpdate;
@@ -59,6 +65,7 @@ pub struct Options {
     pub settings: Settings,
     /// Name of the Lease for leader election.
     pub lease: String,
+    pub lease_times: LeaseTimes,
     /// Name of the `ConfigMap` with settings that apply at run time.
     pub config: String,
     /// Identity of this replica in the Lease.
@@ -67,6 +74,8 @@ pub struct Options {
     pub health: Option<SocketAddr>,
     /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
+    /// IP under which other replicas reach this one, if an endpoint listens on all addresses.
+    pub own_address: Option<IpAddr>,
     /// Longest time between two passes.
     pub interval: Duration,
 }
@@ -86,10 +95,11 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), SchedulerError> {
     let metrics = Arc::new(Metrics::default());
-    let (health, queries) = Health::new(metrics.clone());
+    let leader = LeaderAddress::default();
+    let (health, queries) = Health::new(metrics.clone(), leader.clone());
     serve(&options, &health, &stop).await?;
-    let server = ApiServer::new(client.clone());
-    let lease = Lease::new(server.clone(), &options.namespace, &options.lease, &options.identity);
+    let server = ApiServer::new(client.clone(), metrics.api_errors.clone());
+    let lease = Lease::new(server.clone(), &options, leader);
     // A follower is ready to take over.
     health.set_ready(true);
     let Some(leadership) = lease.acquire(&stop).await else { return Ok(()) };
@@ -217,6 +227,9 @@ impl Leader {
         self.options.settings.kueue = served.kueue;
         self.missing.extend(served.required());
         let mut state = ClusterState::new(self.options.settings.clone(), usage, self.clock.now());
+        for kind in served.jobs() {
+            state.watch_jobs(kind);
+        }
         if tracing::enabled!(tracing::Level::DEBUG) {
             state.keep_rankings(SCORES_LOGGED);
         }
@@ -263,6 +276,7 @@ impl Leader {
             let (pause, has_actions) = self.run_pass(&mut state);
             metrics.stale |= changed || has_actions;
             snapshot.stale |= changed || has_actions;
+            self.health.metrics.record(&state.take_activity());
             if metrics.is_due() {
                 self.health.metrics.set_summary(state.summary());
                 self.executor.submit(state.queue_statuses());
@@ -327,7 +341,13 @@ impl Leader {
                 self.options.settings.kueue = true;
                 state.kueue_installed();
             }
-            WatchUpdate::Config(map) => self.configure(state, map.and_then(|map| map.data)),
+            WatchUpdate::Jobs(kind) => {
+                tracing::info!(kind = kind.kind, "jobs of this kind are units from now on");
+                state.watch_jobs(kind);
+            }
+            WatchUpdate::Config(map) => {
+                self.configure(state, map.map(|map| *map).unwrap_or_default());
+            }
             WatchUpdate::Listed(kind) => {
                 if self.missing.remove(kind) && self.missing.is_empty() {
                     let began = Instant::now();
@@ -339,21 +359,27 @@ impl Leader {
         }
     }
 
-    /// Applies run-time settings; invalid ones change nothing.
-    fn configure(
-        &self,
-        state: &mut ClusterState,
-        data: Option<std::collections::BTreeMap<String, String>>,
-    ) {
-        let settings = self.options.settings.clone();
-        match settings.with_config(&data.unwrap_or_default()) {
-            Ok(settings) => {
-                tracing::info!(strategy = %settings.policy.strategy, "settings applied");
-                state.set_settings(settings);
-            }
-            Err(error) => {
-                tracing::warn!(%error, config = self.options.config, "invalid settings ignored");
-            }
+    /// Applies run-time settings. A refused one keeps its value and becomes an Event of the `ConfigMap`.
+    fn configure(&self, state: &mut ClusterState, map: slim::ConfigMap) {
+        let defaults = self.options.settings.clone();
+        let (settings, refused) =
+            defaults.with_config(&map.data.unwrap_or_default(), state.policy());
+        if settings.policy != *state.policy() {
+            tracing::info!(policy = ?settings.policy, "settings applied");
+        }
+        state.set_settings(settings);
+        let text = |text: Option<String>| text.unwrap_or_default();
+        let (namespace, name) = (text(map.metadata.namespace), text(map.metadata.name));
+        let uid: Arc<str> = text(map.metadata.uid).into();
+        for setting in refused {
+            tracing::warn!(%setting, config = self.options.config, "invalid setting");
+            let key = Key::new(&namespace, &name);
+            self.executor.submit(vec![Action::RecordEvent(EventRecord {
+                object: ObjectRef { kind: "ConfigMap", key, uid: uid.clone() },
+                event_type: EventType::Warning,
+                reason: "InvalidSetting",
+                message: setting.to_string(),
+            })]);
         }
     }
 

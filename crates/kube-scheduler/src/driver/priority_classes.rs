@@ -1,4 +1,5 @@
-//! Priority classes of `GPUWorkload` pods: without them the API server refuses the pods.
+//! Priority classes of `GPUWorkload` pods: without them the API server refuses the pods. Their values belong to the
+//! administrator.
 
 use agentaflow_kube_core::names;
 use serde_json::json;
@@ -7,8 +8,9 @@ use super::api::{ApiServer, Failure, Ignored};
 
 /// Creates missing classes; existing ones stay.
 pub(crate) async fn ensure(server: &ApiServer) {
-    for priority in 0..=10u8 {
-        let name = names::priority_class(priority);
+    for priority in 0..=names::HIGHEST_PRIORITY {
+        // The class of the default priority is for pods that name it.
+        let name = format!("{}{priority}", names::PRIORITY_CLASS_PREFIX);
         let path = format!("/apis/scheduling.k8s.io/v1/priorityclasses/{name}");
         if !matches!(server.get::<Ignored>(&path).await, Err(Failure::NotFound(_))) {
             continue;
@@ -17,7 +19,7 @@ pub(crate) async fn ensure(server: &ApiServer) {
             "apiVersion": "scheduling.k8s.io/v1",
             "kind": "PriorityClass",
             "metadata": { "name": name },
-            "value": i32::from(priority) * names::PRIORITY_STEP,
+            "value": names::priority_class_value(priority),
             "description": format!("GPU workloads of priority {priority}"),
         });
         let made =

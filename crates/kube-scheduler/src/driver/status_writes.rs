@@ -5,6 +5,8 @@
 //! a running pod.
 
 use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
+use agentaflow_kube_core::unit::UnitKind;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,14 +24,25 @@ pub(crate) enum StatusWrite {
     WorkloadStatus(Key, Arc<str>, Box<GpuWorkloadStatus>),
     QueueStatus(Arc<str>, Box<GpuQueueStatus>),
     PodCondition(PodRef, PendingCondition),
+    /// Pending reason of a suspended job.
+    JobReason(JobRef, Arc<str>),
     Event(EventRecord),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JobRef {
+    pub(crate) kind: &'static UnitKind,
+    pub(crate) unit: Key,
+    pub(crate) uid: Arc<str>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct StatusWrites {
     statuses: BTreeMap<Key, (Arc<str>, Box<GpuWorkloadStatus>)>,
     queues: BTreeMap<Arc<str>, Box<GpuQueueStatus>>,
-    conditions: BTreeMap<PodRef, PendingCondition>,
+    conditions: Conditions,
+    /// By kind and name.
+    reasons: BTreeMap<(&'static str, Key), (JobRef, Arc<str>)>,
     events: VecDeque<EventRecord>,
     /// Time of the next Event after a failed one.
     events_resume: Option<Instant>,
@@ -39,12 +52,46 @@ pub(crate) struct StatusWrites {
     binding: BTreeMap<PodRef, usize>,
 }
 
+/// Conditions by pod, and their order: pods without a condition first, then by priority.
+#[derive(Debug, Default)]
+struct Conditions {
+    by_pod: BTreeMap<PodRef, PendingCondition>,
+    order: BTreeSet<(bool, Reverse<i32>, PodRef)>,
+}
+
+impl Conditions {
+    fn insert(&mut self, pod: PodRef, condition: PendingCondition) {
+        self.remove(&pod);
+        self.order.insert(place(&pod, &condition));
+        self.by_pod.insert(pod, condition);
+    }
+
+    fn remove(&mut self, pod: &PodRef) -> Option<PendingCondition> {
+        let condition = self.by_pod.remove(pod)?;
+        self.order.remove(&place(pod, &condition));
+        Some(condition)
+    }
+
+    fn contains(&self, pod: &PodRef) -> bool {
+        self.by_pod.contains_key(pod)
+    }
+
+    fn in_order(&self) -> impl Iterator<Item = &PodRef> {
+        self.order.iter().map(|(_, _, pod)| pod)
+    }
+}
+
+fn place(pod: &PodRef, condition: &PendingCondition) -> (bool, Reverse<i32>, PodRef) {
+    (condition.already_false, Reverse(condition.priority), pod.clone())
+}
+
 /// The object of a status write.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WriteTarget {
     Workload(Key),
     Queue(Arc<str>),
     Pod(PodRef),
+    Job(&'static str, Key),
 }
 
 impl StatusWrites {
@@ -57,8 +104,9 @@ impl StatusWrites {
             StatusWrite::QueueStatus(queue, status) => {
                 self.queues.insert(queue, status);
             }
-            StatusWrite::PodCondition(pod, condition) => {
-                self.conditions.insert(pod, condition);
+            StatusWrite::PodCondition(pod, condition) => self.conditions.insert(pod, condition),
+            StatusWrite::JobReason(job, reason) => {
+                self.reasons.insert((job.kind.kind, job.unit.clone()), (job, reason));
             }
             StatusWrite::Event(event) => {
                 self.events.push_back(event);
@@ -87,11 +135,11 @@ impl StatusWrites {
         {
             return Some(StatusWrite::WorkloadStatus(key, uid, status));
         }
-        let pod = self.conditions.keys().find(|pod| {
+        let pod = self.conditions.in_order().find(|pod| {
             !self.binding.contains_key(*pod) && self.is_free(&WriteTarget::Pod((*pod).clone()))
         });
-        if let Some((pod, condition)) =
-            pod.cloned().and_then(|pod| self.conditions.remove_entry(&pod))
+        if let Some(pod) = pod.cloned()
+            && let Some(condition) = self.conditions.remove(&pod)
         {
             return Some(StatusWrite::PodCondition(pod, condition));
         }
@@ -101,6 +149,12 @@ impl StatusWrites {
             queue.cloned().and_then(|queue| self.queues.remove_entry(&queue))
         {
             return Some(StatusWrite::QueueStatus(queue, status));
+        }
+        let mut jobs = self.reasons.keys();
+        let job =
+            jobs.find(|(kind, job)| self.is_free(&WriteTarget::Job(kind, job.clone()))).cloned();
+        if let Some((job, reason)) = job.and_then(|job| self.reasons.remove(&job)) {
+            return Some(StatusWrite::JobReason(job, reason));
         }
         if self.events_resume.is_some_and(|until| now < until) {
             return None;
@@ -139,7 +193,13 @@ impl StatusWrites {
             // A condition from before the binding is void.
             StatusWrite::PodCondition(pod, ..) if self.binding.contains_key(&pod) => {}
             StatusWrite::PodCondition(pod, condition) => {
-                self.conditions.entry(pod).or_insert(condition);
+                if !self.conditions.contains(&pod) {
+                    self.conditions.insert(pod, condition);
+                }
+            }
+            StatusWrite::JobReason(job, reason) => {
+                let target = (job.kind.kind, job.unit.clone());
+                self.reasons.entry(target).or_insert((job, reason));
             }
             StatusWrite::Event(_) => {}
         }
@@ -182,6 +242,7 @@ fn target(write: &StatusWrite) -> Option<WriteTarget> {
         StatusWrite::WorkloadStatus(key, ..) => Some(WriteTarget::Workload(key.clone())),
         StatusWrite::QueueStatus(queue, _) => Some(WriteTarget::Queue(queue.clone())),
         StatusWrite::PodCondition(pod, ..) => Some(WriteTarget::Pod(pod.clone())),
+        StatusWrite::JobReason(job, _) => Some(WriteTarget::Job(job.kind.kind, job.unit.clone())),
         StatusWrite::Event(_) => None,
     }
 }
@@ -201,8 +262,36 @@ mod tests {
             reason: "Unschedulable",
             message: message.into(),
             already_false: false,
+            priority: 0,
         };
         StatusWrite::PodCondition(pod(name), condition)
+    }
+
+    #[test]
+    fn pods_without_a_condition_come_first_then_high_priorities() {
+        let mut writes = StatusWrites::default();
+        let written = |name: &str, already_false: bool, priority: i32| {
+            let reason = "Unschedulable";
+            let condition =
+                PendingCondition { reason, message: "no room".into(), already_false, priority };
+            StatusWrite::PodCondition(pod(name), condition)
+        };
+        let expected = [
+            written("z", false, 100_000),
+            written("a", false, 0),
+            written("b", false, -5),
+            written("y", true, i32::MAX),
+            written("x", true, 7),
+        ];
+        for write in expected.iter().rev() {
+            writes.add(write.clone());
+        }
+        // The latest condition of a pod replaces an earlier one of another priority.
+        writes.add(written("a", false, 200_000));
+        writes.add(written("a", false, 0));
+        let now = Instant::now();
+        let order: Vec<StatusWrite> = std::iter::from_fn(|| writes.next(now)).collect();
+        assert_eq!(order, expected);
     }
 
     fn status(name: &str, message: &str) -> StatusWrite {

@@ -5,6 +5,7 @@
 
 use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::slim;
+use agentaflow_kube_core::unit::{KINDS, UnitKind};
 use futures_util::StreamExt;
 use kube::api::Api;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::ApiServer;
 use super::api_discovery::{
-    NATIVE, NATIVE_GROUPS, PLUGIN_GROUPS, PLUGINS, ServedApis, has_kueue, serves,
+    NATIVE, NATIVE_GROUPS, PLUGIN_GROUPS, PLUGINS, ServedApis, has_kueue, serves, serves_jobs,
 };
 use crate::state::{Change, Key, Object};
 
@@ -29,12 +30,14 @@ pub(crate) enum WatchUpdate {
     Listed(&'static str),
     /// Kueue was installed.
     Kueue,
+    /// A kind of jobs is installed; its objects follow.
+    Jobs(&'static UnitKind),
     /// Run-time settings; none if the `ConfigMap` does not exist.
     Config(Option<Box<slim::ConfigMap>>),
 }
 
 /// Kinds that must be listed before the first pass.
-pub(crate) const REQUIRED: [&str; 14] = [
+pub(crate) const REQUIRED: [&str; 15] = [
     "pods",
     "nodes",
     "gpunodes",
@@ -47,6 +50,7 @@ pub(crate) const REQUIRED: [&str; 14] = [
     "csidrivers",
     "csistoragecapacities",
     "namespaces",
+    "priorityclasses",
     "poddisruptionbudgets",
     "configmaps",
 ];
@@ -102,6 +106,9 @@ fn watch_required(spawn: &WatchSpawner, namespace: &str) {
         with_key(slim::StorageCapacity::default(), key)
     });
     spawn.watch("namespaces", Object::Namespace, |key| with_key(slim::Namespace::default(), key));
+    spawn.watch("priorityclasses", Object::Priority, |key| {
+        with_key(slim::PriorityClass::default(), key)
+    });
     spawn.watch("poddisruptionbudgets", Object::Budget, |key| {
         with_key(slim::DisruptionBudget::default(), key)
     });
@@ -126,10 +133,11 @@ impl WatchSpawner {
         &self,
         api: Api<K>,
         kind: &'static str,
-        wrap: fn(K) -> Object,
+        wrap: impl Fn(K) -> Object + Send + 'static,
         deleted: fn(&Key) -> K,
     ) where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        K::DynamicType: Send + Sync,
     {
         tokio::spawn(watch_kind(api, kind, wrap, deleted, self.updates.clone(), self.stop.clone()));
     }
@@ -176,9 +184,12 @@ impl WatchSpawner {
         if kinds.native {
             self.native_groups();
         }
+        for kind in kinds.jobs() {
+            self.jobs(kind);
+        }
         let spawn = self.clone();
         tokio::spawn(async move {
-            while !(spawn.stop.is_cancelled() || kinds.plugins && kinds.native && kinds.kueue) {
+            while !(spawn.stop.is_cancelled() || kinds.is_complete()) {
                 tokio::select! {
                     () = tokio::time::sleep(DISCOVERY_INTERVAL) => {}
                     () = spawn.stop.cancelled() => return,
@@ -198,8 +209,23 @@ impl WatchSpawner {
                     kinds.native = true;
                     spawn.native_groups();
                 }
+                for (kind, served) in KINDS.iter().zip(&mut kinds.jobs) {
+                    if !*served && serves_jobs(&server, kind).await.unwrap_or(false) {
+                        *served = true;
+                        if spawn.updates.send(WatchUpdate::Jobs(kind)).await.is_err() {
+                            return;
+                        }
+                        spawn.jobs(kind);
+                    }
+                }
             }
         });
+    }
+
+    fn jobs(&self, kind: &'static UnitKind) {
+        let api = Api::<slim::JobObject>::all_with(self.client.clone(), &kind);
+        let wrap = move |object| Object::Job(kind, object);
+        self.watch_kind(api, kind.plural, wrap, |key| with_key(slim::JobObject::default(), key));
     }
 
     fn plugin_groups(&self) {
@@ -217,12 +243,12 @@ impl WatchSpawner {
 async fn watch_kind<K>(
     api: Api<K>,
     kind: &'static str,
-    wrap: fn(K) -> Object,
+    wrap: impl Fn(K) -> Object + Send,
     deleted: fn(&Key) -> K,
     updates: mpsc::Sender<WatchUpdate>,
     stop: CancellationToken,
 ) where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     // A dead connection is noticed after a minute.
     let settings = watcher::Config::default().page_size(500).timeout(60);
@@ -306,12 +332,12 @@ fn describe_error(error: &watcher::Error) -> String {
     }
 }
 
-fn key<K: Resource<DynamicType = ()>>(object: &K) -> Key {
+fn key<K: Resource>(object: &K) -> Key {
     Key::new(object.meta().namespace.as_deref().unwrap_or_default(), &object.name_any())
 }
 
 /// A deleted object of which only the name is known.
-fn with_key<K: Resource<DynamicType = ()>>(mut object: K, key: &Key) -> K {
+fn with_key<K: Resource>(mut object: K, key: &Key) -> K {
     let meta = object.meta_mut();
     meta.name = Some(key.name.to_string());
     meta.namespace = Some(key.namespace.to_string()).filter(|namespace| !namespace.is_empty());

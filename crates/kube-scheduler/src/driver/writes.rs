@@ -4,13 +4,16 @@ use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::Pod;
+use agentaflow_kube_core::unit::UnitKind;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 use super::api::{ApiServer, Failure, Ignored, core, ours};
 use super::lease::Leadership;
-use crate::state::{ActionResult, Key, PendingCondition, PodRef};
+use super::status_writes::JobRef;
+use crate::state::{ActionResult, Key, PendingCondition, PodRef, Refusal, RefusalKind};
 
 const EVICTION_RETRIES: BackoffPolicy =
     BackoffPolicy::new(Duration::from_millis(500), Duration::from_secs(10));
@@ -70,10 +73,43 @@ pub(crate) async fn create(
         Ok(_) => None,
         Err(Failure::Conflict(message)) => belongs_to_another(server, &workload, &name, body)
             .await
-            .then(|| format!("pod `{name}` exists and belongs to another owner: {message}")),
-        Err(error) => Some(error.to_string()),
+            .then(|| format!("pod `{name}` exists and belongs to another owner: {message}"))
+            .map(|message| Refusal { kind: RefusalKind::Other, message }),
+        Err(Failure::Refused { code: 403, message, .. }) => {
+            Some(Refusal { kind: RefusalKind::Forbidden, message })
+        }
+        Err(error) => Some(Refusal { kind: RefusalKind::Other, message: error.to_string() }),
     };
     ActionResult::Created { workload, name, refused }
+}
+
+/// Creates the Service of a gang; an existing Service of the name stays.
+pub(crate) async fn create_service(
+    server: &ApiServer,
+    permits: WritePermits<'_>,
+    workload: &Key,
+    body: &Value,
+) {
+    let path = format!(
+        "/api/v1/namespaces/{}/services?fieldManager={}",
+        workload.namespace,
+        names::FIELD_MANAGER
+    );
+    let post = || server.post::<Ignored>(&path, body);
+    let made = retry_until(permits, Some(Instant::now() + CREATION_TIMEOUT), post).await;
+    log(made, "create service", workload);
+}
+
+pub(crate) async fn delete_workload(
+    server: &ApiServer,
+    permits: WritePermits<'_>,
+    workload: &Key,
+    uid: &str,
+) {
+    let body = json!({ "preconditions": { "uid": uid }, "propagationPolicy": "Background" });
+    let path = ours(&workload.namespace, "gpuworkloads", &workload.name);
+    let done = retry(permits, || server.delete(&path, &body)).await;
+    log(done, "delete workload", workload);
 }
 
 /// Returns true if a pod of this name exists that the workload does not own.
@@ -231,27 +267,86 @@ pub(crate) async fn queue_status(
     server.merge(&path, &json!({ "status": status })).await
 }
 
-/// Adds or removes the product's finalizer. The resource version guards concurrent changes of other finalizers.
-pub(crate) async fn finalizer(
+/// Replaces the conditions of a `GPUNode`. The resource version guards a report of its monitor.
+pub(crate) async fn node_conditions(
+    server: &ApiServer,
+    permits: WritePermits<'_>,
+    node: &Key,
+    version: &str,
+    conditions: &[Condition],
+) {
+    let path = format!("{}/status", ours(&node.namespace, "gpunodes", &node.name));
+    let body = json!({
+        "metadata": { "resourceVersion": version },
+        "status": { "conditions": conditions },
+    });
+    let done = retry(permits, || server.merge(&path, &body)).await;
+    log(done, "write conditions of GPUNode", node);
+}
+
+/// Removes the finalizer of earlier versions. The resource version guards concurrent changes of other finalizers.
+pub(crate) async fn remove_finalizer(
     server: &ApiServer,
     permits: WritePermits<'_>,
     about: Revision<'_>,
-    add: bool,
     present: Vec<String>,
 ) {
     let Revision { workload, uid, version } = about;
-    let mut finalizers: Vec<String> =
+    let finalizers: Vec<String> =
         present.into_iter().filter(|name| name != names::FINALIZER).collect();
-    if add {
-        finalizers.push(names::FINALIZER.to_owned());
-    }
     let path = ours(&workload.namespace, "gpuworkloads", &workload.name);
     let mut body = json!({ "metadata": { "uid": uid, "finalizers": finalizers } });
     if !version.is_empty() {
         body["metadata"]["resourceVersion"] = version.into();
     }
     let done = retry(permits, || server.merge(&path, &body)).await;
-    log(done, "write finalizer", workload);
+    log(done, "remove finalizer", workload);
+}
+
+/// Suspends or resumes a job; returns the reason of a refusal.
+pub(crate) async fn suspend(
+    server: &ApiServer,
+    permits: WritePermits<'_>,
+    kind: &UnitKind,
+    unit: &Key,
+    uid: &str,
+    suspend: bool,
+) -> Option<String> {
+    let path =
+        format!("{}?fieldManager={}", kind.path(&unit.namespace, &unit.name), names::FIELD_MANAGER);
+    let body = suspension(kind, uid, suspend);
+    match retry(permits, || server.merge(&path, &body)).await {
+        // The watch reports a deleted or replaced job.
+        Ok(())
+        | Err(
+            Failure::NotFound(_) | Failure::NotLeading | Failure::Refused { uid_differs: true, .. },
+        ) => None,
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Merge patch of the suspend field.
+fn suspension(kind: &UnitKind, uid: &str, suspend: bool) -> Value {
+    let fields = kind.suspend.rsplit('/').filter(|field| !field.is_empty());
+    let mut body = fields.fold(Value::Bool(suspend), |value, field| json!({ field: value }));
+    body["metadata"] = json!({ "uid": uid });
+    if !suspend {
+        body["metadata"]["annotations"] = json!({ names::UNIT_REASON: null });
+    }
+    body
+}
+
+/// Writes the pending reason of a suspended job. A job that was resumed meanwhile keeps the annotation until it is suspended
+/// and resumed again.
+pub(crate) async fn job_reason(
+    server: &ApiServer,
+    job: &JobRef,
+    reason: &str,
+) -> Result<(), Failure> {
+    let path = job.kind.path(&job.unit.namespace, &job.unit.name);
+    let annotations = json!({ names::UNIT_REASON: reason });
+    let body = json!({ "metadata": { "uid": job.uid, "annotations": annotations } });
+    server.merge(&path, &body).await
 }
 
 /// Retries until the API server answers or leadership ends.
@@ -306,6 +401,7 @@ fn log(done: Result<impl Sized, Failure>, what: &'static str, about: &Key) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lease_times::LeaseTimes;
     use super::*;
     use agentaflow_kube_core::crd::{BackOff, WorkloadPhase};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -331,7 +427,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_in_backoff_does_not_block_others() {
-        let (leadership, permits) = (Leadership::new(Instant::now()), Semaphore::new(1));
+        let (leadership, permits) =
+            (Leadership::new(Instant::now(), LeaseTimes::default()), Semaphore::new(1));
         let permits = WritePermits { leadership: &leadership, permits: &permits };
         let never = || async { Err::<(), _>(Failure::Unknown("a webhook is down".to_owned())) };
         let done = async {
@@ -343,6 +440,19 @@ mod tests {
             done = done => assert!(done.is_ok()),
             () = tokio::time::sleep(Duration::from_secs(5)) => panic!("the second write was blocked"),
         }
+    }
+
+    #[test]
+    fn a_job_is_suspended_through_the_field_of_its_kind() {
+        let body = |kind: &str| {
+            let kind = agentaflow_kube_core::unit::KINDS.iter().find(|known| known.kind == kind);
+            suspension(kind.expect("a kind"), "u", true)
+        };
+        let expected = json!({ "metadata": { "uid": "u" }, "spec": { "suspend": true } });
+        assert_eq!(body("Job"), expected);
+        let policy = json!({ "suspend": true });
+        let expected = json!({ "metadata": { "uid": "u" }, "spec": { "runPolicy": policy } });
+        assert_eq!(body("MPIJob"), expected);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Actions for the executor and their results. An action is complete: the executor chooses nothing.
 
 use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
+use agentaflow_kube_core::unit::UnitKind;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -72,6 +74,16 @@ pub enum Action {
         name: String,
         body: Box<Value>,
     },
+    /// Create the headless Service of a gang, unless it exists.
+    CreateService {
+        workload: Key,
+        body: Box<Value>,
+    },
+    /// Delete a workload that finished a while ago.
+    DeleteWorkload {
+        workload: Key,
+        uid: Arc<str>,
+    },
     WriteStatus {
         workload: Key,
         uid: Arc<str>,
@@ -81,17 +93,37 @@ pub enum Action {
         queue: Arc<str>,
         status: Box<GpuQueueStatus>,
     },
-    /// Add or remove the product's finalizer.
-    WriteFinalizer {
+    /// Replace the conditions of a `GPUNode`, unless its monitor reports again.
+    WriteNodeConditions {
+        node: Key,
+        /// Resource version that was read.
+        version: String,
+        conditions: Vec<Condition>,
+    },
+    /// Remove the finalizer of earlier versions.
+    RemoveFinalizer {
         workload: Key,
         uid: Arc<str>,
         /// Resource version that was read: concurrent changes of finalizers are not undone.
         version: String,
-        add: bool,
         /// All finalizers of that version.
         present: Vec<String>,
     },
     RecordEvent(EventRecord),
+    /// Write the pending reason of a suspended job as an annotation.
+    WriteReason {
+        kind: &'static UnitKind,
+        unit: Key,
+        uid: Arc<str>,
+        reason: Arc<str>,
+    },
+    /// Suspend or resume a job; a resumed job has no pending reason.
+    Suspend {
+        kind: &'static UnitKind,
+        unit: Key,
+        uid: Arc<str>,
+        suspend: bool,
+    },
 }
 
 /// Binding with all writes that accompany it.
@@ -139,7 +171,7 @@ pub struct EventRecord {
 /// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
-    /// `Pod` or `GPUWorkload`.
+    /// `Pod`, `GPUWorkload`, `GPUNode`, `ConfigMap`, or a kind of jobs.
     pub kind: &'static str,
     pub key: Key,
     pub uid: Arc<str>,
@@ -162,14 +194,34 @@ pub enum ActionResult {
     Created {
         workload: Key,
         name: String,
-        /// The API server's reason for refusing the pod.
-        refused: Option<String>,
+        refused: Option<Refusal>,
+    },
+    /// The API server refused to suspend or resume a job.
+    SuspendRefused {
+        kind: &'static UnitKind,
+        unit: Key,
+        uid: Arc<str>,
+        why: String,
     },
     /// The API server refused an eviction for good.
     EvictionFailed {
         pod: PodRef,
         why: String,
     },
+}
+
+/// The API server's answer to a pod that it does not accept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// Status 403: a quota, a limit range or a policy. The API server gives no further type.
+    Forbidden,
+    Other,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,4 +242,6 @@ pub struct PendingCondition {
     pub message: Arc<str>,
     /// The condition is false already: its transition time stays.
     pub already_false: bool,
+    /// Value of the pod's priority class; conditions of high priorities are written first.
+    pub priority: i32,
 }

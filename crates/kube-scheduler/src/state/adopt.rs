@@ -1,13 +1,15 @@
 //! Pods that are bound already: found at the start, or bound by the last leader. The engine adopts them as facts.
 
-use agentaflow_engine::{AdoptedTask, AdoptedWorkload, Event, GpuId, NodeId, Request, WorkloadId};
+use agentaflow_engine::{
+    AdoptedLoss, AdoptedTask, AdoptedWorkload, Event, GpuId, NodeId, Request, WorkloadId,
+};
 use agentaflow_kube_core::slim::Pod;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::ClusterState;
 use super::action::Key;
-use super::gang_table::{Gang, set_roles};
+use super::gang_table::{Gang, LostMember, set_roles};
 use super::membership::Membership;
 use super::pod_entry::{
     BindingState, PodEntry, PodState, allocated_devices, engine_time, is_finished, is_terminating,
@@ -37,7 +39,7 @@ impl ClusterState {
             }
             let pod = Arc::new(pod.clone());
             let bound = BoundPod { key: key.clone(), pod, node: node.clone(), request };
-            let adopted = self.adopt(&membership, vec![bound]);
+            let adopted = self.adopt(&membership, vec![bound], Vec::new());
             // Its gang may wait for it: the API server executed a binding after its response was lost.
             if let Some(gang) = membership.detached_from.filter(|_| adopted) {
                 self.work.push(WorkItem::SyncGang(gang));
@@ -67,7 +69,8 @@ impl ClusterState {
             // `reconcile_pod` adopts the rest as single pods.
             bound.truncate(membership.min_members as usize);
             let split = self.is_split(&membership, &bound);
-            if self.adopt(&membership, bound)
+            let lost = if split { Vec::new() } else { self.lost_at_start(&membership, &bound) };
+            if self.adopt(&membership, bound, lost)
                 && let Some(gang) = self.gangs.get_mut(&membership.id)
             {
                 gang.split = split;
@@ -79,19 +82,26 @@ impl ClusterState {
     pub(super) fn readopt(&mut self, id: &WorkloadId) {
         let is_stable = |gang: &&Gang| !gang.stopping && !gang.tearing_down;
         let Some(gang) = self.gangs.get(id).filter(is_stable) else { return };
-        let (split, members) = (gang.split, gang.members.values().cloned().collect::<Vec<_>>());
+        let is_waiting =
+            |(task, key): &(&u32, &Key)| gang.lost.contains_key(task) && self.pods.is_pending(key);
+        let replacements = gang.members.iter().filter(is_waiting).map(|(_, key)| key.clone());
+        let replacements: Vec<Key> = replacements.collect();
+        let members = gang.members.values().filter(|key| !replacements.contains(key));
+        let (split, members) = (gang.split, members.cloned().collect::<Vec<_>>());
+        let lost = self.adopted_losses(id);
         let bound: Option<Vec<BoundPod>> = members.iter().map(|key| self.bound_pod(key)).collect();
         let Some(first) = bound.as_ref().and_then(|bound| bound.first()) else { return };
         let Ok(mut membership) = self.lookup().membership(&first.key, &first.pod) else { return };
         if *id != membership.id {
             membership.detach(&first.key);
         }
-        for member in &members {
+        for member in replacements.iter().chain(&members) {
             self.detach_pod(member);
         }
+        self.work.push_pods(replacements);
         // A dissolved gang continues as single pods.
         let is_one = members.len() == 1 || *id == membership.id;
-        if !(is_one && self.adopt(&membership, bound.unwrap_or_default())) {
+        if !(is_one && self.adopt(&membership, bound.unwrap_or_default(), lost)) {
             self.work.push_pods(members);
         } else if let Some(gang) = self.gangs.get_mut(&membership.id) {
             gang.split = split;
@@ -170,7 +180,44 @@ impl ClusterState {
         Some((membership, Arc::new(request)))
     }
 
-    fn adopt(&mut self, membership: &Membership, mut bound: Vec<BoundPod>) -> bool {
+    /// Lost members of a gang with their places, to adopt them again.
+    fn adopted_losses(&self, id: &WorkloadId) -> Vec<(LostMember, AdoptedLoss)> {
+        let view = self.engine.scheduler().workload(id);
+        let lost = view.into_iter().flat_map(|view| view.lost);
+        let members = self.gangs.get(id).map(|gang| &gang.lost);
+        lost.filter_map(|lost| {
+            let member = members?.get(&lost.task)?.clone();
+            let place = AdoptedLoss { task: 0, node: lost.node, until: Some(lost.until) };
+            Some((member, place))
+        })
+        .collect()
+    }
+
+    /// Lost members of a gang that the last leader left running.
+    fn lost_at_start(
+        &self,
+        membership: &Membership,
+        bound: &[BoundPod],
+    ) -> Vec<(LostMember, AdoptedLoss)> {
+        let (Some(workload), Some(first)) = (&membership.workload, bound.first()) else {
+            return Vec::new();
+        };
+        let pods: Vec<&Pod> = bound.iter().map(|member| &*member.pod).collect();
+        let lost = self.missing_at_start(workload, &pods).into_iter();
+        lost.map(|pod| {
+            let member = LostMember { pod, request: first.request.clone() };
+            (member, AdoptedLoss { task: 0, node: None, until: None })
+        })
+        .collect()
+    }
+
+    /// Task numbers of the losses are set here.
+    fn adopt(
+        &mut self,
+        membership: &Membership,
+        mut bound: Vec<BoundPod>,
+        lost: Vec<(LostMember, AdoptedLoss)>,
+    ) -> bool {
         let mut kinds: Vec<Arc<Request>> = Vec::new();
         for member in &bound {
             if !kinds.contains(&member.request) {
@@ -181,9 +228,13 @@ impl ClusterState {
         bound.sort_by_key(|member| kinds.iter().position(|kind| *kind == member.request));
         let mut requests: Vec<Arc<Request>> =
             bound.iter().map(|member| member.request.clone()).collect();
-        // Tasks without a pod count as finished. There may be more pods than the minimum by now.
-        let finished: BTreeSet<u32> = (bound.len() as u32..membership.min_members).collect();
-        requests.resize(bound.len().max(membership.min_members as usize), first);
+        requests.extend(lost.iter().map(|(member, _)| member.request.clone()));
+        // Other tasks without a pod count as finished. There may be more pods than the minimum by now.
+        let known = requests.len();
+        let finished: BTreeSet<u32> = (known as u32..membership.min_members).collect();
+        requests.resize(known.max(membership.min_members as usize), first);
+        let lost: BTreeMap<u32, (LostMember, AdoptedLoss)> =
+            (bound.len() as u32..).zip(lost).collect();
         let mut workload =
             membership.traits.workload(membership.id.clone(), 1, requests[0].clone());
         set_roles(&mut workload, &requests);
@@ -193,11 +244,20 @@ impl ClusterState {
         let started = bound.iter().filter_map(|member| member.pod.status.start_time.as_ref());
         let started = started.map(|time| engine_time(time.0)).min();
         let placed_at = started.unwrap_or(self.engine.now());
-        let adopted = AdoptedWorkload { workload, tasks: tasks.collect(), finished, placed_at };
+        let losses =
+            lost.iter().map(|(task, (_, loss))| AdoptedLoss { task: *task, ..loss.clone() });
+        let adopted = AdoptedWorkload {
+            workload,
+            tasks: tasks.collect(),
+            finished,
+            lost: losses.collect(),
+            placed_at,
+        };
         if !self.engine.send(Event::Adopted(Box::new(adopted))) {
             return false;
         }
         let mut gang = Gang::running(membership.min_members, membership.traits.clone());
+        gang.lost = lost.into_iter().map(|(task, (member, _))| (task, member)).collect();
         for (task, BoundPod { key, node, request, .. }) in (0..).zip(bound) {
             if let Some(entry) = self.pods.get_mut(&key) {
                 entry.request = Some(request);

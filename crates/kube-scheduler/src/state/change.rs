@@ -1,10 +1,11 @@
 //! Watch events.
 
 use agentaflow_kube_core::slim::{
-    CsiNode, DisruptionBudget, GpuNode, Namespace, NativePodGroup, Node, PersistentVolume,
-    PersistentVolumeClaim, Pod, PodGroup, PriorityClass, Queue, StorageCapacity, StorageClass,
-    StorageDriver, Workload,
+    CsiNode, DisruptionBudget, GpuNode, JobObject, Namespace, NativePodGroup, Node,
+    PersistentVolume, PersistentVolumeClaim, Pod, PodGroup, PriorityClass, Queue, StorageCapacity,
+    StorageClass, StorageDriver, Workload,
 };
+use agentaflow_kube_core::unit::UnitKind;
 
 #[derive(Clone, Debug)]
 pub enum Change {
@@ -35,4 +36,5 @@ pub enum Object {
     PodGroup(PodGroup),
     /// Pod group of Kubernetes itself.
     NativeGroup(NativePodGroup),
+    Job(&'static UnitKind, JobObject),
 }

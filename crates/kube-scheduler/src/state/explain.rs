@@ -4,6 +4,7 @@ use agentaflow_api::explain::Explanation;
 use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_engine::{GpuHealth, Time, WaitReason, WorkloadId, WorkloadState};
 use agentaflow_explain as explain;
+use agentaflow_kube_core::pod_end;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use super::gang_table::Gang;
 use super::membership::{single_pod_id, workload_id};
 use super::node_table::NodeEntry;
 use super::parked::Parked;
-use super::pod_entry::PodState;
+use super::pod_entry::{PodState, node_of};
+use crate::controller::WAITING_FOR_REPLACEMENT;
 
 /// Reason for which a gang is pending, as last reported by the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +74,16 @@ pub struct ClusterSummary {
     pub utilization: f64,
     /// Nodes managed.
     pub nodes: u64,
+    /// Nodes whose monitor does not report any more.
+    pub monitors_lost: u64,
+    /// GPU pods of other schedulers without a node.
+    pub foreign_pending: u64,
+    /// GPU pods of other schedulers on managed nodes.
+    pub foreign_placed: u64,
     /// Pending workloads by reason.
     pub pending: BTreeMap<&'static str, u64>,
+    /// Pending workloads by queue and reason; parked pods have no queue.
+    pub pending_by_queue: BTreeMap<(String, &'static str), u64>,
     /// Placed workloads of which not every pod runs.
     pub scheduled: u64,
     /// Workloads of which every pod runs.
@@ -83,19 +93,21 @@ pub struct ClusterSummary {
 }
 
 impl ClusterState {
-    /// Explains a `GPUWorkload`, pod or pod group by namespace and name.
+    /// Explains a `GPUWorkload`, pod, pod group or job by namespace and name.
     pub fn explain(&self, key: &Key) -> Option<WorkloadExplanation> {
         let group = WorkloadId::from(format!("{}/group/{}", key.namespace, key.name));
         let ids = [workload_id(key), single_pod_id(key), group];
-        let known = ids.into_iter().find(|id| self.gangs.contains(id));
+        let known = ids
+            .into_iter()
+            .chain(self.units.named(key).cloned())
+            .find(|id| self.gangs.contains(id));
         let known = known.or_else(|| match &self.pods.get(key)?.state {
             PodState::Member { workload, .. } => Some(workload.clone()),
             _ => None,
         });
-        match known {
-            Some(id) => self.explain_workload(&id),
-            None => self.explain_parked(key),
-        }
+        let known = known.or_else(|| self.gang_without(key));
+        let known = known.and_then(|id| self.explain_workload(&id));
+        known.or_else(|| self.explain_parked(key)).or_else(|| self.explain_rejected(key))
     }
 
     fn explain_workload(&self, id: &WorkloadId) -> Option<WorkloadExplanation> {
@@ -105,15 +117,18 @@ impl ClusterState {
         let reason = explanation.as_ref().and_then(|explanation| explanation.reason.as_ref());
         let code = reason.filter(|_| is_pending);
         let code = code.map(|reason| explain::coded_reason(reason, self.engine.now()).0);
+        let losses = self.loss_messages(id);
         let lines = explanation.as_ref().filter(|_| is_pending);
         let lines = lines.map(|lines| explain::explanation(lines, self.engine.now()));
+        let code = code.map(|code| code.as_str().to_owned());
+        let code = code.or_else(|| losses.first().map(|_| WAITING_FOR_REPLACEMENT.to_owned()));
         let closest = explanation.iter().flat_map(|explanation| &explanation.closest);
         let api = explanation.as_ref().map(|explanation| self.api_explanation(&view, explanation));
         Some(WorkloadExplanation {
             workload: id.to_string(),
             state: format!("{:?}", view.state),
-            reason: code.map(|code| code.as_str().to_owned()),
-            lines: lines.unwrap_or_default(),
+            reason: code,
+            lines: lines.unwrap_or(losses),
             closest: closest
                 .map(|(node, shortfall)| (node.to_string(), explain::shortfall(shortfall, 1)))
                 .collect(),
@@ -126,7 +141,8 @@ impl ClusterState {
     fn explain_parked(&self, key: &Key) -> Option<WorkloadExplanation> {
         let reason = self.parked_reason(key);
         let reason = reason
-            .or_else(|| self.pods.of_workload(key).find_map(|pod| self.parked_reason(pod)))?;
+            .or_else(|| self.pods.of_workload(key).find_map(|pod| self.parked_reason(pod)))
+            .or_else(|| self.parked_unit(key))?;
         Some(WorkloadExplanation {
             workload: key.to_string(),
             state: "Parked".to_owned(),
@@ -164,6 +180,10 @@ impl ClusterState {
                 }
             }
         }
+        summary.monitors_lost = self.monitors.lost() as u64;
+        summary.foreign_pending = self.foreign_demand.pods();
+        summary.foreign_placed =
+            self.nodes.values().map(|entry| self.foreign_gpu_pods(entry) as u64).sum();
         summary.utilization = sum / (readings.max(1) as f64);
         for (node, milli) in self.engine.scheduler().reserved_gpus() {
             let fraction = self.nodes.get(node.as_str()).map_or(1.0, NodeEntry::device_fraction);
@@ -173,6 +193,8 @@ impl ClusterState {
             if !gang.placed {
                 let code = gang.reason.as_ref().map_or("New", |reason| reason.code.as_str());
                 *summary.pending.entry(code).or_default() += 1;
+                let queue = (gang.traits.queue.to_string(), code);
+                *summary.pending_by_queue.entry(queue).or_default() += 1;
             } else if self.is_running(gang) {
                 summary.running += 1;
             } else {
@@ -188,6 +210,33 @@ impl ClusterState {
             summary.queues.insert(queue.id.to_string(), queue.used.gpu_milli);
         }
         summary
+    }
+
+    /// Number of GPU pods of other schedulers on a node.
+    pub(super) fn foreign_gpu_pods(&self, node: &NodeEntry) -> usize {
+        let foreign = node.foreign().filter_map(|key| self.pods.get(key));
+        foreign
+            .filter(|entry| {
+                let uses = entry.foreign_use.as_ref();
+                entry.pod.is_none() && uses.is_some_and(|uses| uses.gpu_count > 0)
+            })
+            .count()
+    }
+
+    /// Explains a pod that a kubelet rejected.
+    fn explain_rejected(&self, key: &Key) -> Option<WorkloadExplanation> {
+        let pod = self.pods.get(key)?.pod.as_deref()?;
+        let (reason, node) = (pod_end::rejection(pod)?, node_of(pod)?);
+        let message = self.rejection_message(pod, node, reason);
+        Some(WorkloadExplanation {
+            workload: key.to_string(),
+            state: "Failed".to_owned(),
+            reason: Some("RejectedByKubelet".to_owned()),
+            lines: vec![message.clone()],
+            closest: Vec::new(),
+            nodes: vec![node.to_owned()],
+            explanation: Explanation { summary: message, ..Explanation::default() },
+        })
     }
 
     /// Returns true if every member runs; finished pods are not members.

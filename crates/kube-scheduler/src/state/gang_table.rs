@@ -1,6 +1,6 @@
 //! Gangs: pods that start together and are one workload of the engine. A single pod is a gang of one.
 
-use agentaflow_engine::{Gate, Request, Role, WorkloadId};
+use agentaflow_engine::{Gate, Placement, Request, Role, WorkloadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -18,8 +18,12 @@ pub(super) struct Gang {
     pub(super) traits: Traits,
     /// Pods by task; finished pods are removed.
     pub(super) members: BTreeMap<u32, Key>,
+    /// Lost members of a running gang by task, until their replacements are bound.
+    pub(super) lost: BTreeMap<u32, LostMember>,
     /// Requests by task as last submitted; empty while the gang is incomplete.
     pub(super) submitted_requests: Vec<Arc<Request>>,
+    /// Places by task while the engine's workload is made of pod templates: its pods do not all exist.
+    pub(super) held: Option<BTreeMap<u32, Placement>>,
     /// Members without a condition for the pending reason of the gang.
     pub(super) unexplained: Vec<Key>,
     /// The engine knows the workload.
@@ -37,13 +41,22 @@ pub(super) struct Gang {
     pub(super) nominated: bool,
 }
 
+/// A member that ended before its work was done; the engine reserves its place for a replacement.
+#[derive(Clone, Debug)]
+pub(super) struct LostMember {
+    pub(super) pod: Key,
+    pub(super) request: Arc<Request>,
+}
+
 impl Gang {
     pub(super) fn new(min_members: u32, traits: Traits) -> Self {
         Self {
             min_members,
             traits,
             members: BTreeMap::new(),
+            lost: BTreeMap::new(),
             submitted_requests: Vec::new(),
+            held: None,
             unexplained: Vec::new(),
             submitted: false,
             gated: false,
@@ -71,6 +84,15 @@ impl Gang {
         let has_holes = self.members.len() as u32 != next;
         let hole = (0..next).find(|task| has_holes && !self.members.contains_key(task));
         hole.unwrap_or(next)
+    }
+
+    /// Task of a lost member that a pod replaces: one of the same request or name if there is one.
+    pub(super) fn replaced_task(&self, pod: &Key, request: &Arc<Request>) -> Option<u32> {
+        let free = || self.lost.iter().filter(|(task, _)| !self.members.contains_key(task));
+        let same_name = free().find(|(_, lost)| lost.pod == *pod && lost.request == *request);
+        let same_request = || free().find(|(_, lost)| lost.request == *request);
+        let any = || free().find(|(_, lost)| lost.pod == *pod).or_else(|| free().next());
+        same_name.or_else(same_request).or_else(any).map(|(task, _)| *task)
     }
 
     pub(super) fn first_member(&self) -> Option<&Key> {

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use super::action::{Action, Key};
 use super::explain::ReportedReason;
 use super::gang_table::{Gang, incomplete, set_roles};
+use super::losses::Departure;
 use super::membership::{Membership, is_in_pod_group};
 use super::parked::Parked;
 use super::pod_entry::{BindingState, PodState};
 use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
 use crate::controller::EventType;
+
+/// Members of a gang whose conditions follow the number of created pods.
+const MAX_RECOUNTED: usize = 64;
 
 impl ClusterState {
     /// Makes a pod without a node a member of a gang, or parks it.
@@ -27,6 +31,9 @@ impl ClusterState {
                 self.detach_pod(key);
                 self.adopt_bound_pod(key, pod, &node);
             }
+            return;
+        }
+        if self.park_until_job_is_reported(key, pod) {
             return;
         }
         if let Some(owner) = self.owners.unread(pod) {
@@ -101,6 +108,9 @@ impl ClusterState {
             return Ok(membership);
         }
         let stopping = gang.stopping || gang.tearing_down;
+        if !stopping && self.can_replace(&membership.id, key) {
+            return Ok(membership);
+        }
         let (placed, min_members) = (gang.placed, gang.min_members);
         if stopping || !placed {
             self.pods.wait_for_gang(&membership.id, key);
@@ -116,7 +126,7 @@ impl ClusterState {
     }
 
     /// Number of pods of the same run that the gang need not wait for: placed apart from it, or finished.
-    fn placed_detached(&self, id: &WorkloadId) -> u32 {
+    pub(super) fn placed_detached(&self, id: &WorkloadId) -> u32 {
         let first = self.gangs.get(id).and_then(Gang::first_member);
         let run = first.and_then(|key| self.pods.retries(key));
         let counts = |key: &&Key| !self.pods.is_pending(key) && self.pods.retries(key) == run;
@@ -145,6 +155,9 @@ impl ClusterState {
     fn remove_gang(&mut self, id: &WorkloadId) {
         self.gangs.remove(id);
         self.work.push_pods(self.gangs.detached(id).cloned());
+        if self.units.root(id).is_some() {
+            self.work.push(WorkItem::SyncGang(id.clone()));
+        }
     }
 
     /// Reconciles pods that wait until other pods of a gang are placed or gone.
@@ -165,11 +178,20 @@ impl ClusterState {
         }
         gang.min_members = min_members;
         gang.traits = traits;
-        let task = gang.free_task();
+        let request = self.pods.get(key).and_then(|entry| entry.request.clone());
+        let replaced = request.as_ref().filter(|_| gang.placed);
+        let replaced = replaced.and_then(|request| gang.replaced_task(key, request));
+        let task = replaced.unwrap_or_else(|| gang.free_task());
         gang.members.insert(task, key.clone());
-        gang.unexplained.push(key.clone());
         let state = PodState::Member { workload: id.clone(), task, binding: BindingState::Pending };
         self.pods.set_state(key, state);
+        if let (Some(task), Some(request)) = (replaced, &request) {
+            self.start_replacement(&id, task, request);
+            return;
+        }
+        if let Some(gang) = self.gangs.get_mut(&id) {
+            gang.unexplained.push(key.clone());
+        }
         if self.pods.get(key).is_some_and(|entry| entry.nominated.is_some()) {
             self.work.push(WorkItem::RebuildHold(id.clone()));
         }
@@ -179,6 +201,10 @@ impl ClusterState {
     /// Makes the engine's workload agree with the pods of a gang.
     pub(super) fn sync_gang(&mut self, id: &WorkloadId) {
         self.reassemble_gang(id);
+        self.settle_losses(id);
+        if self.sync_unit(id) {
+            return;
+        }
         let Some(gang) = self.gangs.get(id) else { return };
         if !gang.placed && !gang.tearing_down {
             let (have, need) = (gang.members.len(), gang.min_members);
@@ -227,7 +253,12 @@ impl ClusterState {
         let Some(gang) = self.gangs.get_mut(id) else { return };
         let gate = incomplete(have, need);
         if let Some(reason) = &mut gang.reason {
-            *reason = ReportedReason::new(&WaitReason::Gated(gate.clone()), now);
+            let current = ReportedReason::new(&WaitReason::Gated(gate.clone()), now);
+            // Members that have the old count get the new one; a large gang arrives too fast for that.
+            if *reason != current && gang.members.len() <= MAX_RECOUNTED {
+                gang.unexplained = gang.members.values().cloned().collect();
+            }
+            *reason = current;
         }
         gang.gated = true;
         if gang.submitted {
@@ -310,22 +341,29 @@ impl ClusterState {
         id: &WorkloadId,
         task: u32,
         binding: &BindingState,
+        departure: Departure,
     ) {
         let Some(gang) = self.gangs.get_mut(id) else { return };
         if gang.members.get(&task) != Some(key) {
             return;
         }
         gang.members.remove(&task);
+        if self.keep_place(key, id, task, binding, departure) {
+            return;
+        }
+        let waits = *binding == BindingState::Pending && self.awaits(id, task);
+        let Some(gang) = self.gangs.get_mut(id) else { return };
+        let was_lost = gang.lost.remove(&task).is_some();
         // A pod that is deleted before it is bound breaks its gang: the rest must not start without it.
-        let is_binding = matches!(binding, BindingState::Binding { .. });
+        let is_binding = matches!(binding, BindingState::Binding { .. }) && !was_lost;
         let breaks = gang.is_multi_pod() && !gang.tearing_down && is_binding;
         if breaks {
             gang.tearing_down = true;
             gang.placed = false;
         }
         let (tearing_down, placed) = (gang.tearing_down, gang.placed);
-        let (empty, submitted) = (gang.members.is_empty(), gang.submitted);
-        if *binding != BindingState::Pending && submitted {
+        let (empty, submitted) = (gang.members.is_empty() && gang.held.is_none(), gang.submitted);
+        if (waits || *binding != BindingState::Pending) && submitted {
             let workload = id.clone();
             self.engine.send(if tearing_down {
                 Event::TaskStopped { workload, task }
@@ -362,6 +400,13 @@ impl ClusterState {
     ) {
         let message = format!("Cannot bind to node {node}: {why}");
         self.actions.extend(self.pods.event(key, EventType::Warning, "FailedBinding", message));
+        if self.is_replacement(id, task) {
+            // The rest of the gang runs on; the engine places the pod again.
+            self.set_binding(key, BindingState::Pending);
+            self.engine.send(Event::PlacementRefused { workload: id.clone(), task });
+            self.work.push(WorkItem::ReconcilePod(key.clone()));
+            return;
+        }
         let Some(gang) = self.gangs.get_mut(id) else { return };
         let was_tearing_down = gang.tearing_down;
         let breaks = gang.is_multi_pod() && !was_tearing_down;

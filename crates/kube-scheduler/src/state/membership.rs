@@ -1,7 +1,7 @@
 //! The workload that a pod belongs to, and its scheduling traits.
 
 use agentaflow_engine::{
-    OnFault, QueueId, Request, Span, Strategy, Time, Topology, Workload, WorkloadId,
+    OnFault, Priority, QueueId, Request, Span, Strategy, Time, Topology, Workload, WorkloadId,
 };
 use agentaflow_kube_core::crd::GpuWorkloadSpec;
 use agentaflow_kube_core::gpu_workload;
@@ -18,12 +18,15 @@ use super::key_of;
 use super::owner_index::OwnerIndex;
 use super::parked::Parked;
 use super::pod_entry::{engine_time, workload_owner};
+use super::priority_classes::PriorityClasses;
 use super::queue_table::QueueTable;
+use super::replacements::Replacements;
 use super::settings::Settings;
+use super::unit_table::UnitTable;
 use super::workload_table::WorkloadTable;
 
 /// The most pods of one gang.
-const MAX_GANG: u32 = 10_000;
+pub(super) const MAX_GANG: u32 = 10_000;
 
 /// The API server's default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
@@ -48,14 +51,19 @@ pub(super) struct Membership {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Traits {
     pub(super) queue: QueueId,
-    pub(super) priority: u8,
+    pub(super) priority: Priority,
+    /// Order among equal priorities.
+    pub(super) precedence: u8,
     pub(super) strategy: Option<Strategy>,
     pub(super) estimate: Option<Span>,
     /// Time that a victim has to stop.
     pub(super) grace: Span,
+    /// Time during which the place of a lost pod stays reserved.
+    pub(super) replacement_wait: Option<Span>,
     pub(super) preemptible: bool,
     pub(super) may_preempt: bool,
     pub(super) topology: Option<Topology>,
+    pub(super) preferred_topology: Vec<String>,
     pub(super) submitted: Time,
 }
 
@@ -66,10 +74,23 @@ impl Membership {
         self.workload = None;
         self.min_members = 1;
         self.traits.topology = None;
+        self.traits.preferred_topology.clear();
     }
 }
 
 impl Traits {
+    /// Adds the spec of a `GPUWorkload` to the traits of its pod. The priority stays the one that admission gave to the pod:
+    /// quotas and policies restrict the use of classes.
+    pub(super) fn add_spec(&mut self, spec: &GpuWorkloadSpec) -> Result<(), Parked> {
+        gpu_workload::check(spec).map_err(|error| Parked::InvalidSpec(error.to_string()))?;
+        self.preemptible = spec.preemptible;
+        self.strategy = gpu_workload::strategy(spec).ok().flatten().or(self.strategy);
+        self.estimate = gpu_workload::estimate(spec).ok().flatten().or(self.estimate);
+        self.topology = gpu_workload::topology(spec);
+        self.preferred_topology = gpu_workload::preferred_topology(spec);
+        Ok(())
+    }
+
     /// A gang is as old as its oldest pod.
     pub(super) fn since(&self, first: Time) -> Self {
         Self { submitted: self.submitted.min(first), ..self.clone() }
@@ -80,10 +101,13 @@ impl Traits {
             queue: self.queue.clone(),
             tasks,
             topology: self.topology.clone(),
+            preferred_topology: self.preferred_topology.clone(),
             priority: self.priority,
+            precedence: self.precedence,
             submitted: Some(self.submitted),
             estimate: self.estimate,
             grace: self.grace,
+            replacement_wait: self.replacement_wait,
             strategy: self.strategy,
             preemptible: self.preemptible,
             may_preempt: self.may_preempt,
@@ -99,9 +123,12 @@ impl Traits {
 pub(super) struct Lookup<'a> {
     pub(super) settings: &'a Settings,
     pub(super) owners: &'a OwnerIndex,
+    pub(super) replacements: &'a Replacements,
     pub(super) workloads: &'a WorkloadTable,
     pub(super) gangs: &'a GangTable,
     pub(super) queues: &'a QueueTable,
+    pub(super) units: &'a UnitTable,
+    pub(super) priorities: &'a PriorityClasses,
     pub(super) around: TranslationContext<'a>,
     pub(super) now: Time,
 }
@@ -111,6 +138,9 @@ impl Lookup<'_> {
     pub(super) fn membership(&self, key: &Key, pod: &Pod) -> Result<Membership, Parked> {
         if let Some(owner) = workload_owner(pod) {
             return self.workload_membership(pod, &owner);
+        }
+        if let Some(unit) = self.unit_membership(pod)? {
+            return Ok(unit);
         }
         let traits = self.traits(pod, &self.annotations(pod))?;
         let single = |traits| Membership {
@@ -153,15 +183,7 @@ impl Lookup<'_> {
         let mut annotations = self.annotations(pod);
         annotations.extend(spec.queue.clone().map(|queue| (names::QUEUE.to_owned(), queue)));
         let mut traits = self.traits(pod, &annotations)?;
-        self.add_spec(&mut traits, spec)?;
-        traits.priority = traits.priority.min(self.max_priority_without_class(pod));
-        // Quotas and policies restrict the use of classes. A class in the template has precedence; a class that the
-        // controller chose is an upper limit until there are new pods.
-        if let Some(class) = translate::admitted(pod) {
-            let named = gpu_workload::names_class(spec);
-            let limit = if named { class } else { class.min(traits.priority) };
-            traits.priority = limit.min(self.queues.max_priority(&traits.queue));
-        }
+        traits.add_spec(spec)?;
         if let Some(created) = &object.metadata.creation_timestamp {
             traits.submitted = engine_time(created.0);
         }
@@ -172,21 +194,6 @@ impl Lookup<'_> {
             min_members: spec.gang_size.clamp(1, MAX_GANG),
             traits,
         })
-    }
-
-    /// Adds the spec of a `GPUWorkload` to the traits of its pod.
-    pub(super) fn add_spec(
-        &self,
-        traits: &mut Traits,
-        spec: &GpuWorkloadSpec,
-    ) -> Result<(), Parked> {
-        gpu_workload::check(spec).map_err(|error| Parked::InvalidSpec(error.to_string()))?;
-        traits.preemptible = spec.preemptible;
-        traits.strategy = gpu_workload::strategy(spec).ok().flatten().or(traits.strategy);
-        traits.estimate = gpu_workload::estimate(spec).ok().flatten().or(traits.estimate);
-        traits.topology = gpu_workload::topology(spec);
-        traits.priority = spec.priority.min(10).min(self.queues.max_priority(&traits.queue));
-        Ok(())
     }
 
     /// Traits of a pod with these annotations.
@@ -200,20 +207,21 @@ impl Lookup<'_> {
         if let Some(problem) = translate::annotation_problem(annotations) {
             return Err(Parked::InvalidAnnotation(problem));
         }
-        let created = pod.metadata.creation_timestamp.as_ref();
-        let priority =
-            translate::priority(pod, annotations).min(self.max_priority_without_class(pod));
+        let most = self.queues.max_priority(&queue);
         let grace = pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
         Ok(Traits {
-            priority: priority.min(self.queues.max_priority(&queue)),
+            priority: translate::priority(pod).min(self.priorities.limit(most)),
+            precedence: self.precedence(annotations).min(most),
             queue,
             strategy: strategy.transpose()?,
             estimate: translate::estimate(annotations),
+            replacement_wait: translate::replacement_timeout(annotations),
             grace: Span::seconds(grace.try_into().unwrap_or(0)),
             preemptible: translate::preemptible(annotations),
             may_preempt: pod.spec.preemption_policy.as_deref() != Some("Never"),
             topology: None,
-            submitted: created.map_or(self.now, |time| engine_time(time.0)),
+            preferred_topology: Vec::new(),
+            submitted: self.replacements.submitted(pod).unwrap_or(self.now),
         })
     }
 
@@ -230,15 +238,23 @@ impl Lookup<'_> {
         self.queues.resolve(named, namespace)
     }
 
-    /// Limit of the priority that annotations and specs may set for a pod without a priority class. The controller gives its
-    /// pods a class; a pod that names a `GPUWorkload` as its owner and has none was created by another client.
-    fn max_priority_without_class(&self, pod: &Pod) -> u8 {
-        let unclassed = self.settings.admission && translate::admitted(pod).is_none();
-        if unclassed { translate::MIDDLE } else { u8::MAX }
+    /// Gives a pod that does not exist yet the priority that admission will give it.
+    pub(super) fn admit(&self, pod: &mut Pod, annotations: &Annotations) {
+        let asked = translate::asked(annotations).filter(|_| self.settings.admission);
+        let named = pod.spec.priority_class_name.clone().filter(|name| !name.is_empty());
+        let class = named.or_else(|| asked.and_then(names::priority_class));
+        pod.spec.priority.get_or_insert_with(|| self.priorities.priority(class.as_deref()).0);
+    }
+
+    /// Order among pods of equal priority. The webhook converts the annotation of a new pod to a class; with it, an annotation
+    /// that is added later has no effect.
+    fn precedence(&self, annotations: &Annotations) -> u8 {
+        let asked = translate::asked(annotations).filter(|_| !self.settings.admission);
+        asked.unwrap_or(names::DEFAULT_PRIORITY)
     }
 
     /// Annotations of the pod, then those of its owners.
-    fn annotations(&self, pod: &Pod) -> Annotations {
+    pub(super) fn annotations(&self, pod: &Pod) -> Annotations {
         let owner = self.owners.annotations(pod).into_iter().flatten();
         let own = pod.metadata.annotations.iter().flatten();
         let own = own.filter(|(name, _)| name.starts_with(names::PREFIX));

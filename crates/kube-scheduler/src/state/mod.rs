@@ -8,18 +8,22 @@
 //! `GPUWorkload`, or a pod group. Pods of other schedulers, and pods that the engine cannot know, are *foreign usage*.
 //!
 //! Each part owns its fields and offers a small interface (`pod_index`, `gang_table`, `node_table`, `workload_table`,
-//! `queue_table`, `volume_ledger`, `evictions`, `owner_index`, `engine_link`, `work_queue`). The files with
-//! `impl ClusterState` combine the parts. Open `pods.rs` first.
+//! `queue_table`, `unit_table`, `volume_ledger`, `evictions`, `owner_index`, `replacements`, `foreign_demand`,
+//! `monitor_watch`, `engine_link`, `work_queue`). The files with `impl ClusterState` combine the parts. Open `pods.rs` first.
 
 mod action;
+mod activity;
 mod adopt;
 mod change;
 mod engine_link;
 mod evictions;
 mod explain;
+mod foreign_demand;
 mod gang_table;
 mod gangs;
+mod losses;
 mod membership;
+mod monitor_watch;
 mod node_table;
 mod nodes;
 mod owner_index;
@@ -28,10 +32,16 @@ mod plan;
 mod pod_entry;
 mod pod_index;
 mod pods;
+mod priority_classes;
 mod queue_table;
+mod quota_turns;
+mod replacements;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod unit_pods;
+mod unit_table;
+mod units;
 mod volume_ledger;
 mod what_if;
 mod work_queue;
@@ -40,25 +50,31 @@ mod workloads;
 
 pub use action::{
     Action, ActionResult, Bind, BindResult, ClaimAction, EventRecord, Key, ObjectRef, Owner,
-    PendingCondition, PodRef,
+    PendingCondition, PodRef, Refusal, RefusalKind,
 };
+pub use activity::Activity;
 pub use change::{Change, Object};
 pub use explain::{ClusterSummary, WorkloadExplanation};
-pub use settings::{Settings, SettingsError, node_selector, percent, strategy};
+pub use settings::{MONITOR_TIMEOUT, Settings, SettingsError, node_selector, percent, strategy};
 
-use agentaflow_engine::{Event, NodeRanking, Rejected, Snapshot, Time};
+use agentaflow_engine::{Event, NodeRanking, Policy, Rejected, Snapshot, Time};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::translate::{Namespaces, TranslationContext};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use engine_link::EngineLink;
 use evictions::Evictions;
+use foreign_demand::ForeignDemand;
 use gang_table::GangTable;
 use membership::Lookup;
+use monitor_watch::MonitorWatch;
 use node_table::NodeTable;
 use owner_index::OwnerIndex;
 use pod_index::PodIndex;
+use priority_classes::PriorityClasses;
 use queue_table::QueueTable;
+use replacements::Replacements;
+use unit_table::UnitTable;
 use volume_ledger::VolumeLedger;
 use work_queue::{WorkItem, WorkQueue};
 use workload_table::WorkloadTable;
@@ -82,12 +98,18 @@ pub struct ClusterState {
     pods: PodIndex,
     gangs: GangTable,
     nodes: NodeTable,
+    monitors: MonitorWatch,
     workloads: WorkloadTable,
     queues: QueueTable,
+    units: UnitTable,
+    priorities: PriorityClasses,
     volumes: VolumeLedger,
     namespaces: Namespaces,
     evictions: Evictions,
     owners: OwnerIndex,
+    replacements: Replacements,
+    foreign_demand: ForeignDemand,
+    activity: Activity,
     work: WorkQueue,
     /// Actions of the next [`StepOutput`].
     actions: Vec<Action>,
@@ -106,12 +128,18 @@ impl ClusterState {
             pods: PodIndex::default(),
             gangs: GangTable::default(),
             nodes: NodeTable::default(),
+            monitors: MonitorWatch::default(),
             workloads: WorkloadTable::default(),
             queues: QueueTable::default(),
+            units: UnitTable::default(),
+            priorities: PriorityClasses::default(),
             volumes: VolumeLedger::default(),
             namespaces: Namespaces::default(),
             evictions: Evictions::default(),
             owners: OwnerIndex::default(),
+            replacements: Replacements::default(),
+            foreign_demand: ForeignDemand::default(),
+            activity: Activity::default(),
             work: WorkQueue::default(),
             actions: Vec::new(),
             plans: 0,
@@ -154,8 +182,15 @@ impl ClusterState {
                 let need = group.min_count().unwrap_or(1);
                 return self.pod_group_applied(&group.metadata, need);
             }
-            // Pods carry the value of their class.
-            Object::Priority(_) => return,
+            // Pods carry the value of their class; templates of jobs do not.
+            Object::Priority(class) => {
+                if self.priorities.record(&class) {
+                    self.queues_changed();
+                    self.requeue_units();
+                }
+                return;
+            }
+            Object::Job(kind, object) => return self.job_applied(kind, object),
             Object::Claim(claim) => volumes.set_claim(claim),
             Object::Volume(volume) => volumes.set_volume(volume),
             Object::Class(class) => volumes.set_class(class),
@@ -185,7 +220,14 @@ impl ClusterState {
             }
             Object::PodGroup(group) => return self.pod_group_deleted(&group.metadata),
             Object::NativeGroup(group) => return self.pod_group_deleted(&group.metadata),
-            Object::Priority(_) => return,
+            Object::Priority(class) => {
+                if self.priorities.remove(names_of(&class.metadata).1) {
+                    self.queues_changed();
+                    self.requeue_units();
+                }
+                return;
+            }
+            Object::Job(kind, object) => return self.job_deleted(kind, &object.metadata),
             Object::Claim(claim) => {
                 let (namespace, name) = names_of(&claim.metadata);
                 volumes.remove_claim(namespace, name)
@@ -209,10 +251,11 @@ impl ClusterState {
         }
     }
 
-    /// Pending pods may belong to another queue now.
+    /// Pending pods may belong to another queue or have another limit of their priority now.
     fn queues_changed(&mut self) {
         if self.started {
             self.work.push(WorkItem::SyncQueues);
+            self.requeue_units();
             self.work.push_pods(self.pods.select(|entry| {
                 entry.pod.as_ref().is_some_and(|pod| pod.spec.node_name.is_none())
             }));
@@ -238,6 +281,7 @@ impl ClusterState {
             self.reconcile_pod(&key);
         }
         self.work.remove(&WorkItem::RefreshDependents);
+        self.requeue_units();
         for key in self.workloads.keys() {
             self.work.push(WorkItem::ReconcileWorkload(key.clone()));
         }
@@ -251,6 +295,8 @@ impl ClusterState {
         self.engine.advance(now);
         let now = self.engine.now();
         self.work.begin_pass();
+        self.requeue_due_units();
+        self.report_lost_monitors();
         while let Some(item) = self.work.next_before_decisions() {
             self.process(item);
         }
@@ -265,7 +311,14 @@ impl ClusterState {
         while let Some(item) = self.work.next_after_decisions() {
             self.process(item);
         }
-        let wakes = [wake, backoff, deletion, self.workloads.next_wake()];
+        let wakes = [
+            wake,
+            backoff,
+            deletion,
+            self.workloads.next_wake(),
+            self.units.next_wake(),
+            self.monitors.next(),
+        ];
         StepOutput {
             actions: std::mem::take(&mut self.actions),
             wake: wakes.into_iter().flatten().min(),
@@ -278,6 +331,7 @@ impl ClusterState {
             WorkItem::RefreshDependents => {
                 self.refresh_foreign_use();
                 self.work.push_pods(self.pods.dependents());
+                self.requeue_units();
             }
             WorkItem::Readopt(id) => self.readopt(&id),
             WorkItem::SyncGang(id) => self.sync_gang(&id),
@@ -302,9 +356,10 @@ impl ClusterState {
                 self.work.push_pods(pods.cloned());
             }
             ActionResult::Created { workload, name, refused } => {
-                if self.workloads.pod_created(&workload, &name, refused) {
-                    self.work.push(WorkItem::ReconcileWorkload(workload));
-                }
+                self.creation_finished(&workload, &name, refused);
+            }
+            ActionResult::SuspendRefused { kind, unit, uid, why } => {
+                self.suspend_refused(kind, &unit, &uid, why);
             }
             ActionResult::EvictionFailed { pod, why } => self.eviction_failed(&pod, why),
         }
@@ -325,6 +380,11 @@ impl ClusterState {
         self.engine.scheduler().usage_history()
     }
 
+    /// Policy in force.
+    pub fn policy(&self) -> &Policy {
+        &self.settings.policy
+    }
+
     /// Pending workloads stay.
     pub fn set_settings(&mut self, settings: Settings) {
         let policy = settings.policy.clone();
@@ -335,6 +395,7 @@ impl ClusterState {
     /// Kueue was installed: its queue label does not name a queue of this scheduler any more.
     pub fn kueue_installed(&mut self) {
         self.settings.kueue = true;
+        self.requeue_units();
         self.work.push_pods(self.pods.select(|entry| {
             let labels = entry.pod.as_ref().and_then(|pod| pod.metadata.labels.as_ref());
             labels.is_some_and(|labels| labels.contains_key(names::KUEUE_QUEUE))
@@ -351,6 +412,11 @@ impl ClusterState {
         self.engine.take_rankings()
     }
 
+    /// Activity since the last call.
+    pub fn take_activity(&mut self) -> Activity {
+        std::mem::take(&mut self.activity)
+    }
+
     /// Events that the engine rejected since the last call; each is a bug of this crate.
     pub fn take_rejected(&mut self) -> Vec<(Event, Rejected)> {
         self.engine.take_rejected()
@@ -364,9 +430,12 @@ impl ClusterState {
         Lookup {
             settings: &self.settings,
             owners: &self.owners,
+            replacements: &self.replacements,
             workloads: &self.workloads,
             gangs: &self.gangs,
             queues: &self.queues,
+            units: &self.units,
+            priorities: &self.priorities,
             around: self.surroundings(),
             now: self.engine.now(),
         }

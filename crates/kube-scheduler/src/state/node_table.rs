@@ -1,17 +1,22 @@
 //! Nodes as the watches report them, and as the engine knows them.
 
 use agentaflow_engine::labels::Labels;
-use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId};
+use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId, Percent};
 use agentaflow_kube_core::crd::GpuNode;
 use agentaflow_kube_core::slim::{self, CsiNode, Node};
 use agentaflow_kube_core::translate::{self, NodeView, Volumes, VolumesLeft};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::action::Key;
+use super::action::{Action, EventRecord, Key, ObjectRef};
 use super::engine_link::EngineLink;
 use super::pod_index::PodIndex;
 use super::settings::Settings;
+use crate::controller::EventType;
+
+/// Reason of the conditions and of the Event of a lost monitor.
+const MONITOR_LOST: &str = "MonitorLost";
 
 #[derive(Debug, Default)]
 pub(super) struct NodeTable(BTreeMap<Arc<str>, NodeEntry>);
@@ -21,6 +26,8 @@ pub(super) struct NodeEntry {
     node: Option<Node>,
     devices: Option<GpuNode>,
     csi: Option<CsiNode>,
+    /// The last report of the monitor is too old.
+    monitor_lost: bool,
     /// Node description last sent to the engine.
     sent: Option<NodeView>,
     /// Pre-provisioned volumes for pods that wait.
@@ -123,6 +130,33 @@ impl NodeTable {
         self.0.entry(name.clone()).or_default().devices = devices;
     }
 
+    pub(super) fn set_monitor_lost(&mut self, name: &Arc<str>, lost: bool) {
+        if let Some(entry) = self.0.get_mut(name) {
+            entry.monitor_lost = lost;
+        }
+    }
+
+    /// Conditions and Event of a `GPUNode` whose monitor is lost; none if the last leader has written them.
+    pub(super) fn lost_monitor_actions(
+        &self,
+        name: &str,
+        now: jiff::Timestamp,
+    ) -> Option<[Action; 2]> {
+        let devices = self.0.get(name)?.devices.as_ref()?;
+        let (conditions, message) = lost_conditions(devices, now)?;
+        let metadata = &devices.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let key = Key::new(namespace, name);
+        let uid = metadata.uid.as_deref().unwrap_or_default().into();
+        let version = metadata.resource_version.clone().unwrap_or_default();
+        let object = ObjectRef { kind: "GPUNode", key: key.clone(), uid };
+        let (event_type, reason) = (EventType::Warning, MONITOR_LOST);
+        Some([
+            Action::WriteNodeConditions { node: key, version, conditions },
+            Action::RecordEvent(EventRecord { object, event_type, reason, message }),
+        ])
+    }
+
     pub(super) fn set_csi(&mut self, name: &Arc<str>, csi: Option<CsiNode>) {
         self.0.entry(name.clone()).or_default().csi = csi;
     }
@@ -199,6 +233,9 @@ impl NodeTable {
         let entry = self.0.get(name)?;
         let node = entry.node.as_ref().filter(|node| settings.selects(node))?;
         let mut view = translate::node(node, entry.devices.as_ref(), entry.csi.as_ref());
+        if entry.monitor_lost {
+            view.readings.iter_mut().for_each(|(_, reading)| *reading = Percent::default());
+        }
         volumes.lift_limits(&mut view.node);
         view.node.resources.extend(entry.free_volumes.clone());
         Some(view)
@@ -231,6 +268,42 @@ impl NodeTable {
         entry.sent.take()?;
         Some(entry.members.iter().cloned().collect())
     }
+}
+
+/// Conditions with unknown health, and their message; none if they are unknown already.
+fn lost_conditions(devices: &GpuNode, now: jiff::Timestamp) -> Option<(Vec<Condition>, String)> {
+    let status = devices.status.as_ref()?;
+    let since = status.last_updated.as_ref().map(|time| format!(" since {}", time.0));
+    let message = format!("No report of the node's monitor{}.", since.unwrap_or_default());
+    let mut conditions = status.conditions.clone();
+    let mut changed = false;
+    for kind in ["Ready", "Healthy"] {
+        let unknown = Condition {
+            type_: kind.to_owned(),
+            status: "Unknown".to_owned(),
+            reason: MONITOR_LOST.to_owned(),
+            message: message.clone(),
+            last_transition_time: whole_second(now),
+            observed_generation: devices.metadata.generation,
+        };
+        match conditions.iter_mut().find(|condition| condition.type_ == kind) {
+            Some(known) if known.status == "Unknown" && known.reason == MONITOR_LOST => {}
+            Some(known) => {
+                *known = unknown;
+                changed = true;
+            }
+            None => {
+                conditions.push(unknown);
+                changed = true;
+            }
+        }
+    }
+    changed.then_some((conditions, message))
+}
+
+/// Times of conditions have whole seconds.
+fn whole_second(now: jiff::Timestamp) -> Time {
+    Time(jiff::Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
 /// Outcome of [`NodeTable::publish`].

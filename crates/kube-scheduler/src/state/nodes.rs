@@ -6,6 +6,7 @@ use agentaflow_kube_core::translate::{self, TranslationContext};
 use std::sync::Arc;
 
 use super::action::{Action, Key};
+use super::losses::Departure;
 use super::node_table::Published;
 use super::pod_entry::{PodState, is_finished, node_of};
 use super::work_queue::WorkItem;
@@ -40,7 +41,17 @@ impl ClusterState {
     /// An unreadable `GPUNode` is ignored; the labels of the node remain.
     pub(super) fn gpu_node_applied(&mut self, devices: slim::GpuNode) {
         let name: Arc<str> = names_of(&devices.metadata).1.into();
-        self.nodes.set_devices(&name, devices.readable());
+        let devices = devices.readable();
+        let timeout = self.settings.monitor_timeout.as_millis() as u64;
+        match &devices {
+            Some(devices) => {
+                if self.monitors.observe(&name, devices, self.engine.now(), timeout) {
+                    self.nodes.set_monitor_lost(&name, false);
+                }
+            }
+            None => self.monitors.remove(&name),
+        }
+        self.nodes.set_devices(&name, devices);
         if self.started {
             self.update_node(&name);
         }
@@ -48,11 +59,23 @@ impl ClusterState {
 
     pub(super) fn gpu_node_deleted(&mut self, devices: &slim::GpuNode) {
         let name: Arc<str> = names_of(&devices.metadata).1.into();
+        self.monitors.remove(&name);
         self.nodes.set_devices(&name, None);
         if self.started {
             self.update_node(&name);
         }
         self.nodes.remove_if_empty(&name);
+    }
+
+    /// Reports monitors that are lost since the last pass: the conditions of their `GPUNode`s become unknown, and their
+    /// utilization readings are void. A GPU that was unhealthy stays so.
+    pub(super) fn report_lost_monitors(&mut self) {
+        for name in self.monitors.take_lost(self.engine.now()) {
+            self.nodes.set_monitor_lost(&name, true);
+            let now = super::workload_table::timestamp(self.engine.now());
+            self.actions.extend(self.nodes.lost_monitor_actions(&name, now).into_iter().flatten());
+            self.update_node(&name);
+        }
     }
 
     pub(super) fn csi_node_applied(&mut self, csi: CsiNode) {
@@ -120,7 +143,8 @@ impl ClusterState {
 
     /// Ends a pod whose node the engine does not know any more.
     pub(super) fn release_pod_of_lost_node(&mut self, key: &Key, node: &Arc<str>, vanished: bool) {
-        self.detach_pod(key);
+        let departure = if vanished { self.departure_of(key) } else { Departure::Changed };
+        self.release_pod(key, departure);
         let Some(entry) = self.pods.get(key) else { return };
         let Some(pod) = entry.pod.clone().filter(|pod| !is_finished(pod)) else { return };
         if pod.spec.node_name.is_none() {

@@ -24,6 +24,12 @@ pub(super) enum Parked {
     GangFirst {
         min_members: u32,
     },
+    /// The job is opted in, and its pods cannot start together.
+    NotAUnit(String),
+    /// The job was resumed, and its pods did not come.
+    StartBackoff {
+        failures: u32,
+    },
     /// The pod is being deleted.
     Deleting,
     /// The engine rejected the workload.
@@ -71,6 +77,8 @@ impl Parked {
             Self::Untranslatable(Obstacle::Gated(_)) => "SchedulingGated",
             Self::GangStopping => "Stopping",
             Self::GangFirst { .. } => "GangFirst",
+            Self::NotAUnit(_) => "NotAUnit",
+            Self::StartBackoff { .. } => "StartBackoff",
             Self::Deleting => "Gone",
             Self::Rejected(_) => "Refused",
             Self::PodGroupMissing(_) => "PodGroupMissing",
@@ -110,6 +118,13 @@ impl fmt::Display for Parked {
             Self::GangFirst { min_members } => {
                 write!(f, "Waiting for the first {min_members} pods of its group")
             }
+            Self::NotAUnit(why) => {
+                write!(f, "Pods start one by one, and the job is not resumed for them: {why}")
+            }
+            Self::StartBackoff { failures } => write!(
+                f,
+                "Suspended after {failures} starts without all pods; see the events of the job"
+            ),
             Self::Deleting => f.write_str("The pod is being deleted"),
             Self::Rejected(why) => write!(f, "{why}"),
             Self::PodGroupMissing(group) => write!(f, "Pod group `{group}` does not exist"),

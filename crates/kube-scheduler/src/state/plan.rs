@@ -1,7 +1,7 @@
 //! Turns the engine's decisions into actions.
 
 use agentaflow_engine::{
-    Decision, Event, GpuAssignment, Placement, Victim, WaitReason, WorkloadId,
+    Decision, Event, Fault, GpuAssignment, Placement, Victim, WaitReason, WorkloadId,
 };
 use agentaflow_explain as explain;
 use agentaflow_kube_core::names;
@@ -63,6 +63,14 @@ impl ClusterState {
                 Decision::Preempt { victims, beneficiary, .. } => {
                     self.preempt(&victims, &beneficiary);
                 }
+                Decision::AwaitReplacement { workload, task, .. } => {
+                    self.report_loss(&workload, task);
+                }
+                Decision::Displace {
+                    workload, cause: Fault::ReplacementMissing { .. }, ..
+                } => {
+                    self.restart_gang(&workload);
+                }
                 // A gang breaks where its binding fails; Kubernetes handles a pod whose node or GPU fails.
                 Decision::Displace { .. } => {}
                 Decision::Wait { workload, reason } => self.record_wait(&workload, &reason),
@@ -89,7 +97,11 @@ impl ClusterState {
         }
     }
 
-    fn place_pod(&mut self, placement: Placement) {
+    pub(super) fn place_pod(&mut self, placement: Placement) {
+        if self.gangs.get(&placement.workload).is_some_and(|gang| gang.held.is_some()) {
+            self.hold_place(placement);
+            return;
+        }
         let Placement { workload, task, node, gpus } = placement;
         let node: Arc<str> = node.as_str().into();
         let gang = self.gangs.get_mut(&workload);
@@ -100,6 +112,9 @@ impl ClusterState {
             self.engine.send(Event::PlacementRefused { workload, task });
             return;
         };
+        if !gang.placed {
+            self.activity.placed(gang.traits.submitted, self.engine.now());
+        }
         gang.placed = true;
         gang.reason = None;
         self.plans += 1;
@@ -173,10 +188,15 @@ impl ClusterState {
                 self.engine.send(Event::Cancelled(victim.clone()));
                 continue;
             };
-            gang.stopping = true;
+            let has_pods = gang.held.is_none();
+            gang.stopping = has_pods;
+            self.activity.preemptions.push(*right);
             let why = explain::preempted_by(&explain::quoted(preemptor), *right);
             self.record_workload_event(victim, EventType::Warning, "Preempted", why.clone());
-            self.evict_members(victim, &why);
+            let suspended = self.suspend_victim(victim, &why);
+            if has_pods {
+                self.evict_members(victim, &why, !suspended);
+            }
         }
         let names: Vec<String> =
             victims.iter().map(|victim| format!("`{}`", victim.workload)).collect();
@@ -191,7 +211,8 @@ impl ClusterState {
         self.nominate(preemptor);
     }
 
-    fn evict_members(&mut self, victim: &WorkloadId, why: &str) {
+    /// Stops the pods of a victim; without `evict`, the suspension of their job deletes them.
+    pub(super) fn evict_members(&mut self, victim: &WorkloadId, why: &str, evict: bool) {
         for key in self.gangs.members(victim) {
             let Some(entry) = self.pods.get(key) else { continue };
             let PodState::Member { binding, task, .. } = &entry.state else { continue };
@@ -199,7 +220,9 @@ impl ClusterState {
                 self.engine.send(Event::TaskStopped { workload: victim.clone(), task: *task });
             } else if !entry.pod.as_deref().is_some_and(is_terminating) {
                 let (pod, why) = (entry.reference(key), why.to_owned());
-                self.actions.push(Action::Evict { pod, why: why.clone() });
+                if evict {
+                    self.actions.push(Action::Evict { pod, why: why.clone() });
+                }
                 self.actions.push(entry.event(key, EventType::Warning, "Preempted", why));
             }
         }
@@ -240,6 +263,7 @@ impl ClusterState {
             let (event, message) = (names::FAILED_SCHEDULING, pending.message.to_string());
             self.record_workload_event(id, EventType::Warning, event, message);
         }
+        self.write_unit_reason(id, &pending.message);
         for key in members {
             if reaction.restarts_split_gang {
                 self.restart_split_gang(&key);

@@ -114,6 +114,12 @@ impl PodEntry {
         self.pod.as_ref().is_none_or(|pod| pod.spec.node_name.is_some())
     }
 
+    /// A pod of this scheduler that has or had a node.
+    pub(super) fn has_run(&self) -> bool {
+        let pod = self.pod.as_deref();
+        pod.is_some_and(|pod| pod.spec.node_name.is_some() || is_finished(pod))
+    }
+
     pub(super) fn reference(&self, key: &Key) -> PodRef {
         PodRef { key: key.clone(), uid: self.uid.clone() }
     }
@@ -145,7 +151,8 @@ impl PodEntry {
         };
         let (already_false, same) = (written.is_some(), written.is_some_and(is_same));
         let first = !std::mem::replace(&mut self.condition_written, true);
-        let condition = PendingCondition { reason, message, already_false };
+        let priority = self.pod.as_ref().and_then(|pod| pod.spec.priority).unwrap_or(0);
+        let condition = PendingCondition { reason, message, already_false, priority };
         (!(first && same)).then(|| Action::WriteCondition { pod: self.reference(key), condition })
     }
 

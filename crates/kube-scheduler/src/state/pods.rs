@@ -1,10 +1,12 @@
 //! Changes of pods: recorded here, reconciled with the engine by [`ClusterState::reconcile_pod`].
 
 use agentaflow_engine::{Event, GpuAssignment, GpuId, WorkloadId};
+use agentaflow_kube_core::pod_end;
 use agentaflow_kube_core::slim::Pod;
 use std::sync::Arc;
 
 use super::action::{Action, BindResult, Key, PodRef};
+use super::losses::Departure;
 use super::parked::Parked;
 use super::pod_entry::{
     BindingState, PendingBinding, PodEntry, PodState, allocated_devices, is_finished,
@@ -23,6 +25,9 @@ impl ClusterState {
         }
         let ours = self.settings.schedules(&pod);
         let finished = is_finished(&pod);
+        if !ours {
+            self.foreign_demand.observe(&key, &pod);
+        }
         if !ours && !self.pods.contains(&key) && (finished || node_of(&pod).is_none()) {
             return;
         }
@@ -36,8 +41,9 @@ impl ClusterState {
             return;
         }
         let owner = workload_owner(&pod);
-        entry.pod = Some(Arc::new(pod));
+        let old = entry.pod.replace(Arc::new(pod));
         let state = entry.state.clone();
+        self.observe_loss(&key, old.as_deref());
         if let Some(workload) = owner {
             self.record_workload_pod(&workload, &key, finished);
         }
@@ -56,20 +62,59 @@ impl ClusterState {
     }
 
     pub(super) fn pod_deleted(&mut self, pod: &Pod) {
-        self.remove_pod(&key_of(&pod.metadata));
+        let key = key_of(&pod.metadata);
+        self.foreign_demand.remove(&key);
+        self.remove_pod(&key);
+    }
+
+    /// Records the age of a lost pod for its replacement, and reports a rejection by a kubelet.
+    fn observe_loss(&mut self, key: &Key, old: Option<&Pod>) {
+        let Some(entry) = self.pods.get(key) else { return };
+        let Some(pod) = entry.pod.clone() else { return };
+        self.replacements.observe(old, &pod, self.engine.now());
+        if old.is_some_and(is_finished) || !self.started {
+            return;
+        }
+        if let (Some(reason), Some(node)) = (pod_end::rejection(&pod), node_of(&pod)) {
+            self.activity.kubelet_rejections += 1;
+            let message = self.rejection_message(&pod, node, reason);
+            self.actions.push(entry.event(key, EventType::Warning, "RejectedByKubelet", message));
+        }
+    }
+
+    /// Message about a pod that the kubelet of its node rejected: cause, numbers, remedy.
+    pub(super) fn rejection_message(&self, pod: &Pod, node: &str, reason: &str) -> String {
+        let foreign = self.nodes.get(node).map_or(0, |entry| self.foreign_gpu_pods(entry));
+        let cause = match foreign {
+            0 => String::new(),
+            1 => ". The node has 1 GPU pod of another scheduler".to_owned(),
+            count => format!(". The node has {count} GPU pods of other schedulers"),
+        };
+        let remedy = if pod.metadata.owner_references.iter().flatten().next().is_some() {
+            "Its owner replaces it"
+        } else {
+            "Create the pod again: it has no owner that replaces it"
+        };
+        let exclusive = if foreign > 0 { ". See `agentaflow exclusive`" } else { "" };
+        format!(
+            "The kubelet of node {node} rejected the pod: {reason}{cause}. {remedy}{exclusive}."
+        )
     }
 
     fn remove_pod(&mut self, key: &Key) {
-        self.detach_pod(key);
+        let departure = self.departure_of(key);
+        self.release_pod(key, departure);
         self.evictions.pod_removed(key, &mut self.engine);
         self.volumes.release(key);
         self.set_volume_claims(key, &[]);
         self.work.remove(&WorkItem::ReconcilePod(key.clone()));
         self.work.remove(&WorkItem::KeepUnevictable(key.clone()));
-        let Some(pod) = self.pods.remove(key).and_then(|entry| entry.pod) else { return };
+        let Some(entry) = self.pods.remove(key) else { return };
+        self.replacements.pod_removed(&entry.uid);
+        let Some(pod) = entry.pod else { return };
         self.owners.pod_removed(key, &pod);
         if let Some(workload) = workload_owner(&pod) {
-            self.remove_workload_pod(&workload, key);
+            self.remove_workload_pod(&workload, key, pod.spec.node_name.is_some());
         }
     }
 
@@ -81,7 +126,8 @@ impl ClusterState {
             return;
         };
         if is_finished(&pod) || (pod.spec.node_name.is_none() && is_terminating(&pod)) {
-            self.detach_pod(key);
+            let departure = self.departure_of(key);
+            self.release_pod(key, departure);
             self.set_volume_claims(key, &[]);
             self.record_finished_member(key, &pod);
         } else if let Some(node) = &pod.spec.node_name {
@@ -126,6 +172,7 @@ impl ClusterState {
 
     fn confirm_binding(&mut self, key: &Key, workload: &WorkloadId, task: u32, node: &Arc<str>) {
         self.engine.send(Event::PlacementConfirmed { workload: workload.clone(), task });
+        self.record_replacement(workload, task);
         self.set_binding(key, BindingState::Bound(node.clone()));
         let Some(entry) = self.pods.get(key) else { return };
         if super::volume_ledger::counted(&entry.claims).next().is_some() {
@@ -144,12 +191,14 @@ impl ClusterState {
             self.delete_pod(key);
         }
         self.requeue_workload_of(key);
+        self.refresh_unit_requests(workload);
     }
 
     /// Reports devices and termination of a running pod.
     fn report_pod_state(&mut self, workload: &WorkloadId, task: u32, pod: &Pod) {
         if is_terminating(pod) {
             self.engine.send(Event::TaskTerminating { workload: workload.clone(), task });
+            self.settle_losses(workload);
             return;
         }
         let devices = allocated_devices(pod);
@@ -219,8 +268,13 @@ impl ClusterState {
         self.pods.set_pending_binding(key, None);
     }
 
-    /// Removes a pod from the engine's knowledge: from its gang, or from foreign usage.
+    /// Removes a pod from the engine's knowledge because it changed: the caller adds it again.
     pub(super) fn detach_pod(&mut self, key: &Key) {
+        self.release_pod(key, Departure::Changed);
+    }
+
+    /// Removes a pod from the engine's knowledge: from its gang, or from foreign usage.
+    pub(super) fn release_pod(&mut self, key: &Key, departure: Departure) {
         let Some(entry) = self.pods.get_mut(key) else { return };
         if let Some(gang) = entry.detached_from.take() {
             self.gangs.remove_detached(&gang, key);
@@ -231,7 +285,7 @@ impl ClusterState {
                 self.nodes.remove_foreign_use(key, &node, &mut self.engine);
             }
             PodState::Member { workload, task, binding } => {
-                self.remove_member(key, &workload, task, &binding);
+                self.remove_member(key, &workload, task, &binding, departure);
                 if let Some(node) = binding.node() {
                     self.nodes.remove_member(node, key);
                 }

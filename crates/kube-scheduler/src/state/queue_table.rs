@@ -50,9 +50,10 @@ impl QueueTable {
         self.specs.contains_key(name)
     }
 
-    /// The highest priority that a queue and its parents allow.
+    /// The highest priority that a queue allows, from 0 to 10.
     pub(super) fn max_priority(&self, queue: &QueueId) -> u8 {
-        self.active.get(queue.as_str()).map_or(10, |queue| queue.max_priority)
+        let spec = self.specs.get(queue.as_str());
+        spec.map_or(names::HIGHEST_PRIORITY, |spec| spec.max_priority)
     }
 
     /// Records a queue; returns true if the engine and pending pods must be updated.
@@ -298,7 +299,6 @@ fn engine_queue(name: &str, spec: &GpuQueueSpec) -> Result<EngineQueue, String> 
         guaranteed: quota(&spec.guaranteed)?,
         limit: quota(&spec.limit)?,
         borrow: spec.borrow,
-        max_priority: spec.max_priority.min(10),
         ..EngineQueue::new(name)
     })
 }

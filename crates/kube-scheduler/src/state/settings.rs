@@ -1,14 +1,19 @@
 //! Settings of the scheduler.
 
 use agentaflow_engine::labels::{Expr, NodeTerm, Op};
-use agentaflow_engine::{Percent, Policy, Strategy};
+use agentaflow_engine::{Ageing, Percent, Policy, Strategy};
 use agentaflow_kube_core::names;
+use agentaflow_kube_core::settings::{self, InvalidSetting};
 use agentaflow_kube_core::slim::{Node, Pod, Workload};
 use agentaflow_kube_core::translate;
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::names_of;
+
+/// Three times the longest interval between two reports of a monitor, which is a minute.
+pub const MONITOR_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// Settings of the scheduler.
 #[derive(Clone, Debug)]
@@ -19,9 +24,10 @@ pub struct Settings {
     pub node_selector: Option<NodeTerm>,
     /// Kueue is installed: its queue label is ignored.
     pub kueue: bool,
-    /// The admission webhook runs. It converts the priority annotation of a new pod to a priority class; a pod without a
-    /// class is limited to the middle priority, regardless of annotations added later.
+    /// The admission webhook runs. It converts the priority annotation of a new pod to a priority class.
     pub admission: bool,
+    /// Time without a report after which the monitor of a node is lost.
+    pub monitor_timeout: Duration,
     pub policy: Policy,
 }
 
@@ -38,26 +44,27 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// The default policy.
+    /// The default policy, in the strict order of kube-scheduler.
     pub fn new(scheduler_name: impl Into<String>) -> Self {
         Self {
             scheduler_name: scheduler_name.into(),
             node_selector: None,
             kueue: false,
             admission: false,
-            policy: Policy::default(),
+            monitor_timeout: MONITOR_TIMEOUT,
+            policy: Policy { ageing: Ageing::OFF, ..Policy::default() },
         }
     }
 
-    /// Applies a `ConfigMap`; unknown keys are ignored.
-    pub fn with_config(mut self, data: &BTreeMap<String, String>) -> Result<Self, SettingsError> {
-        if let Some(name) = data.get("strategy").filter(|name| !name.trim().is_empty()) {
-            self.policy.strategy = strategy(name.trim())?;
-        }
-        if let Some(goal) = data.get("utilizationGoal").filter(|goal| !goal.trim().is_empty()) {
-            self.policy.utilization_goal = Some(percent(goal.trim())?);
-        }
-        Ok(self)
+    /// These settings with the keys of a `ConfigMap`. A refused key keeps its value in `current`, and is returned.
+    pub fn with_config(
+        mut self,
+        data: &BTreeMap<String, String>,
+        current: &Policy,
+    ) -> (Self, Vec<InvalidSetting>) {
+        let (policy, refused) = settings::apply(data, &self.policy, current);
+        self.policy = policy;
+        (self, refused)
     }
 }
 
@@ -162,21 +169,6 @@ fn strategies() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_config_map_replaces_known_settings_and_invalid_values_are_errors() {
-        let read = |key: &str, value: &str| {
-            let data = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-            Settings::new("agentaflow").with_config(&data)
-        };
-        assert_eq!(read("strategy", " best_fit ").unwrap().policy.strategy, Strategy::BestFit);
-        assert_eq!(read("strategy", "").unwrap().policy.strategy, Strategy::LeastUtilized);
-        assert_eq!(read("color", "green").unwrap().policy, Policy::default());
-        let error = read("strategy", "fastest").unwrap_err();
-        assert_eq!(error, SettingsError::Strategy("fastest".to_owned()));
-        let error = read("utilizationGoal", "120").unwrap_err();
-        assert_eq!(error, SettingsError::Percent("120".to_owned()));
-    }
 
     #[test]
     fn selectors_follow_the_syntax_of_kubectl() {

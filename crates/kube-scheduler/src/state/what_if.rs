@@ -2,6 +2,7 @@
 
 use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
 use agentaflow_api::job::JobStatus;
+use agentaflow_api::pending::PendingReason as ApiReason;
 use agentaflow_api::{Dollars, Stamp};
 use agentaflow_engine::{
     Alternative, Eta, GpuAssignment, MicroDollars, NodeId, Placement, Shortfall, Span, Time,
@@ -106,6 +107,17 @@ impl ClusterState {
             .iter()
             .map(|placed| self.planned_task(placed.task, &placed.node, &placed.gpus))
             .collect();
+        if let Some(reason) = self.loss_reason(&view.workload.id) {
+            let (summary, note) = (reason.message.clone(), reason.message);
+            let pending_reason = Some(ApiReason::Parked { reason: reason.code, note });
+            return Explanation {
+                status,
+                summary,
+                placement,
+                pending_reason,
+                ..Explanation::default()
+            };
+        }
         let summary = format!("{verb} on {}", node_names(&placement));
         Explanation { status, summary, placement, ..Explanation::default() }
     }
@@ -172,9 +184,11 @@ impl ClusterState {
         let queue = spec.and_then(|spec| spec.queue.clone());
         annotations.extend(queue.map(|queue| (names::QUEUE.to_owned(), queue)));
         let lookup = self.lookup();
-        let mut traits = lookup.traits(pod, &annotations)?;
+        let mut admitted = pod.clone();
+        lookup.admit(&mut admitted, &annotations);
+        let mut traits = lookup.traits(&admitted, &annotations)?;
         if let Some(spec) = spec {
-            lookup.add_spec(&mut traits, spec)?;
+            traits.add_spec(spec)?;
         }
         traits.submitted = self.engine.now();
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();

@@ -12,7 +12,8 @@ use super::action::{Action, EventRecord, Key, ObjectRef, PodRef};
 use super::evictions::RETRY_AFTER;
 use super::key_of;
 use super::pod_entry::engine_time;
-use crate::controller::{self, EventType, Finalizer, Reconciled, SchedulerView};
+use super::quota_turns::QuotaTurns;
+use crate::controller::{self, EventType, Reconciled, SchedulerView};
 
 /// Delays before a written status that the watch has not reported is written again. A schema of another version may lack a
 /// field; the watch then never reports the written status.
@@ -24,6 +25,7 @@ pub(super) struct WorkloadTable {
     entries: BTreeMap<Key, WorkloadEntry>,
     /// Times at which workloads are reconciled without an event.
     wakes: BTreeSet<(Time, Key)>,
+    pub(super) turns: QuotaTurns,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +37,8 @@ struct WorkloadEntry {
     deleting: BTreeMap<String, Time>,
     /// The API server's reason for refusing the last pod.
     rejected: Option<String>,
+    /// Tasks lack pods.
+    incomplete: bool,
     wake: Option<Time>,
     /// Time of the last status write.
     status_written: Option<Time>,
@@ -129,6 +133,21 @@ impl WorkloadTable {
         entry.rejected.is_some()
     }
 
+    /// Gangs of a namespace of which tasks lack pods.
+    pub(super) fn incomplete_gangs(&self, namespace: &str) -> impl Iterator<Item = &Key> {
+        let is_gang = |entry: &WorkloadEntry| {
+            entry.object.spec.0.as_ref().is_ok_and(|spec| spec.gang_size > 1)
+        };
+        let incomplete = self.entries.iter().filter(move |(key, entry)| {
+            *key.namespace == *namespace && entry.incomplete && is_gang(entry)
+        });
+        incomplete.map(|(key, _)| key)
+    }
+
+    pub(super) fn is_incomplete(&self, key: &Key) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.incomplete)
+    }
+
     /// Removes and returns the workloads whose timer is due.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<Key> {
         let mut due = Vec::new();
@@ -207,8 +226,15 @@ impl WorkloadEntry {
         actions: &mut Vec<Action>,
     ) -> Option<Time> {
         let uid = self.uid();
+        self.incomplete = result.incomplete;
         let retry = Time(now.0 + RETRY_AFTER);
         self.creating.retain(|_, until| *until > now);
+        if let Some(body) = result.service {
+            actions.push(Action::CreateService { workload: key.clone(), body: Box::new(body) });
+        }
+        if result.expired {
+            actions.push(Action::DeleteWorkload { workload: key.clone(), uid: uid.clone() });
+        }
         for new in result.create {
             if self.creating.contains_key(&new.name) {
                 continue;
@@ -237,14 +263,12 @@ impl WorkloadEntry {
             let (workload, uid) = (key.clone(), uid.clone());
             actions.push(Action::WriteStatus { workload, uid, status: Box::new(status) });
         }
-        let changes_finalizer = result.finalizer != Finalizer::Keep;
-        if changes_finalizer {
+        if result.remove_finalizer {
             let metadata = &self.object.metadata;
-            actions.push(Action::WriteFinalizer {
+            actions.push(Action::RemoveFinalizer {
                 workload: key.clone(),
                 uid: uid.clone(),
                 version: metadata.resource_version.clone().unwrap_or_default(),
-                add: result.finalizer == Finalizer::Add,
                 present: metadata.finalizers.clone().unwrap_or_default(),
             });
         }
@@ -254,7 +278,8 @@ impl WorkloadEntry {
             actions.push(Action::RecordEvent(EventRecord { object, event_type, reason, message }));
         }
         let requested = self.creating.values().chain(self.deleting.values()).copied();
-        let requested = requested.chain(changes_finalizer.then_some(retry)).min();
+        let repeats = result.remove_finalizer || result.expired;
+        let requested = requested.chain(repeats.then_some(retry)).min();
         let wakes = [result.wake.map(engine_time), requested, self.echo_due()];
         wakes.into_iter().flatten().min()
     }

@@ -4,12 +4,13 @@ use agentaflow_engine::WorkloadId;
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{Pod, Workload};
 
-use super::action::Key;
+use super::action::{Key, Refusal, RefusalKind};
 use super::membership::workload_id;
-use super::pod_entry::{PodState, is_terminating, workload_owner};
+use super::pod_entry::{PodState, engine_time, is_finished, is_terminating, workload_owner};
+use super::quota_turns::Contender;
 use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
-use crate::controller::{EventType, PendingReason, PlannedTask, SchedulerView};
+use crate::controller::{EventType, PendingReason, PlannedTask, QuotaTurn, SchedulerView};
 
 impl ClusterState {
     pub(super) fn workload_applied(&mut self, workload: Workload) {
@@ -26,6 +27,12 @@ impl ClusterState {
     pub(super) fn workload_deleted(&mut self, workload: &Workload) {
         let key = key_of(&workload.metadata);
         self.workloads.remove(&key);
+        self.end_quota_turn(&key);
+        if self.started {
+            // The garbage collector deletes them; until then no pod is placed.
+            let pending = self.pods.of_workload(&key).filter(|pod| self.pods.is_pending(pod));
+            self.work.push_pods(pending.cloned());
+        }
         self.work.remove(&WorkItem::ReconcileWorkload(key));
     }
 
@@ -34,6 +41,9 @@ impl ClusterState {
         let object = self.pods.get(pod).and_then(|entry| entry.pod.as_deref());
         let terminating = object.is_some_and(is_terminating);
         self.workloads.pod_reported(workload, &pod.name, terminating);
+        if finished {
+            self.quota_freed(&workload.namespace);
+        }
         if finished && self.started {
             // The rest of the gang needs fewer pods to start.
             let pending = self.pods.of_workload(workload).filter(|pod| self.pods.is_pending(pod));
@@ -42,10 +52,17 @@ impl ClusterState {
         self.work.push(WorkItem::ReconcileWorkload(workload.clone()));
     }
 
-    pub(super) fn remove_workload_pod(&mut self, workload: &Key, pod: &Key) {
+    pub(super) fn remove_workload_pod(&mut self, workload: &Key, pod: &Key, was_bound: bool) {
+        if was_bound {
+            self.quota_freed(&workload.namespace);
+        }
         self.pods.remove_from_workload(workload, pod);
         self.workloads.pod_removed(workload, &pod.name);
         self.work.push(WorkItem::ReconcileWorkload(workload.clone()));
+        if self.workloads.turns.are_taken(&workload.namespace) {
+            // The gang whose turn it is waits until the others have given back their pods.
+            self.requeue_contenders(&workload.namespace);
+        }
     }
 
     /// Enqueues the workload of a pod whose state its status shows.
@@ -62,6 +79,87 @@ impl ClusterState {
         let pods: Vec<&Pod> = pods.filter_map(|pod| self.pods.get(pod)?.pod.as_deref()).collect();
         let (name, now) = (&self.settings.scheduler_name, self.engine.now());
         self.workloads.reconcile(key, &pods, &view, name, now, &mut self.actions);
+        if !self.workloads.is_incomplete(key) {
+            self.end_quota_turn(key);
+        }
+    }
+
+    /// Records the API server's response to a new pod.
+    pub(super) fn creation_finished(&mut self, key: &Key, pod: &str, refused: Option<Refusal>) {
+        let forbidden =
+            refused.as_ref().is_some_and(|refusal| refusal.kind == RefusalKind::Forbidden);
+        let refused = refused.map(|refusal| refusal.message);
+        if self.workloads.pod_created(key, pod, refused) {
+            self.work.push(WorkItem::ReconcileWorkload(key.clone()));
+        }
+        if !forbidden {
+            return;
+        }
+        let contenders = self.quota_contenders(&key.namespace);
+        if contenders.iter().any(|one| one.workload == *key) {
+            self.workloads.turns.record_refusal(key, &contenders, self.engine.now());
+            self.requeue_contenders(&key.namespace);
+        }
+    }
+
+    /// Incomplete gangs of a namespace that can give back their pods.
+    fn quota_contenders(&self, namespace: &str) -> Vec<Contender> {
+        let pods = |key: &Key, wanted: fn(&Pod) -> bool| {
+            self.pods.of_workload(key).any(|pod| {
+                let pod = self.pods.get(pod).and_then(|entry| entry.pod.as_deref());
+                pod.is_some_and(|pod| !is_finished(pod) && wanted(pod))
+            })
+        };
+        let contender = |key: &Key| {
+            let object = self.workloads.object(key)?;
+            let created = object.metadata.creation_timestamp.as_ref();
+            let is_bound = pods(key, |pod| pod.spec.node_name.is_some());
+            (!is_bound).then(|| Contender {
+                workload: key.clone(),
+                priority: self.workloads.spec(key).map_or(0, |spec| spec.priority),
+                created: created.map_or(self.engine.now(), |time| engine_time(time.0)),
+                has_pods: pods(key, |_| true),
+            })
+        };
+        self.workloads.incomplete_gangs(namespace).filter_map(contender).collect()
+    }
+
+    fn requeue_contenders(&mut self, namespace: &str) {
+        for key in self.workloads.incomplete_gangs(namespace) {
+            self.work.push(WorkItem::ReconcileWorkload(key.clone()));
+        }
+    }
+
+    fn end_quota_turn(&mut self, key: &Key) {
+        if !self.workloads.turns.are_taken(&key.namespace) {
+            return;
+        }
+        let contenders = self.quota_contenders(&key.namespace);
+        if self.workloads.turns.end_turn(key, &contenders, self.engine.now()) {
+            self.requeue_contenders(&key.namespace);
+        }
+    }
+
+    /// A pod that counted in quotas ended.
+    fn quota_freed(&mut self, namespace: &str) {
+        if self.workloads.turns.quota_freed(namespace, self.engine.now()) {
+            self.requeue_contenders(namespace);
+        }
+    }
+
+    /// Turn of a workload among the gangs of its namespace; a gang with bound pods needs none.
+    fn quota_turn(&self, key: &Key) -> QuotaTurn {
+        let is_gang = self.workloads.spec(key).is_some_and(|spec| spec.gang_size > 1);
+        if !is_gang || !self.workloads.turns.are_taken(&key.namespace) {
+            return QuotaTurn::Free;
+        }
+        let contenders = self.quota_contenders(&key.namespace);
+        let is_new = !self.workloads.is_incomplete(key);
+        if !is_new && !contenders.iter().any(|one| one.workload == *key) {
+            return QuotaTurn::Free;
+        }
+        let others = contenders.iter().any(|one| one.workload != *key && one.has_pods);
+        self.workloads.turns.turn(key, others, self.engine.now())
     }
 
     /// The `GPUWorkload` behind a workload of the engine.
@@ -70,7 +168,7 @@ impl ClusterState {
         workload_owner(self.pods.get(first)?.pod.as_ref()?)
     }
 
-    /// Records an Event on the `GPUWorkload` behind a workload of the engine; returns true if there is one.
+    /// Records an Event on the `GPUWorkload` or job behind a workload of the engine; returns true if there is one.
     pub(super) fn record_workload_event(
         &mut self,
         id: &WorkloadId,
@@ -78,8 +176,12 @@ impl ClusterState {
         reason: &'static str,
         message: String,
     ) -> bool {
-        let key = self.gpu_workload_of(id);
-        let event = key.and_then(|key| self.workloads.event(&key, event_type, reason, message));
+        let event = match self.units.root(id) {
+            Some(unit) => Some(unit.event(event_type, reason, message)),
+            None => self
+                .gpu_workload_of(id)
+                .and_then(|key| self.workloads.event(&key, event_type, reason, message)),
+        };
         let recorded = event.is_some();
         self.actions.extend(event);
         recorded
@@ -89,6 +191,7 @@ impl ClusterState {
     fn scheduler_view(&self, key: &Key) -> SchedulerView {
         let id = workload_id(key);
         let mut view = self.workloads.scheduler_view(key, self.engine.now());
+        view.turn = self.quota_turn(key);
         let parked = self.pods.of_workload(key).find_map(|pod| match &self.pods.get(pod)?.state {
             PodState::Parked(super::parked::Parked::LookingUpOwner) => None,
             PodState::Parked(reason) => Some(PendingReason {
@@ -101,7 +204,7 @@ impl ClusterState {
             view.reason = parked;
             return view;
         };
-        view.reason = parked.or_else(|| {
+        view.reason = parked.or_else(|| self.loss_reason(&id)).or_else(|| {
             let reason = gang.reason.as_ref()?;
             let (code, message) = (reason.code.as_str().to_owned(), reason.message.to_string());
             Some(PendingReason { code, message })
@@ -124,6 +227,6 @@ impl ClusterState {
 }
 
 /// Task number of a pod in its workload.
-fn task_label(pod: &Pod) -> Option<u32> {
+pub(super) fn task_label(pod: &Pod) -> Option<u32> {
     pod.metadata.labels.as_ref()?.get(names::POD_TASK)?.parse().ok()
 }

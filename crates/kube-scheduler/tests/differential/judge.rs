@@ -1,15 +1,17 @@
 //! The engine's result for a pod, from the objects of the API server.
 
 use agentaflow_engine::{
-    AdoptedTask, AdoptedWorkload, Decision, Event, NodeId, Request, Scheduler, Time, Workload,
-    WorkloadId,
+    AdoptedTask, AdoptedWorkload, Decision, Event, NodeId, Scheduler, Time, Workload, WorkloadId,
 };
 use agentaflow_kube_core::slim::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
 };
 use agentaflow_kube_core::translate::{self, Namespaces, TranslationContext, Volumes};
+use agentaflow_kube_scheduler::state::Settings;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Api;
 use kube::api::ListParams;
+use std::collections::BTreeMap;
 
 use crate::support::{OWNER, Share};
 
@@ -78,17 +80,83 @@ impl Sight {
     pub(crate) fn place(&self, pod: &Pod, only: Option<&str>) -> Result<String, String> {
         let around = self.around();
         let asked = translate::pod(pod, &around).map_err(|obstacle| obstacle.to_string())?;
-        let mut engine = self.engine(only);
-        ask(&mut engine, asked.request)
+        let mut engine = self.engine(only, |id| id.ends_with(['0', '2', '4', '6', '8']));
+        let workload = Workload {
+            priority: translate::priority(pod),
+            may_preempt: false,
+            ..Workload::new("the-new-one", asked.request)
+        };
+        ask(&mut engine, workload)
+    }
+
+    /// Priorities of the pending pods that the engine places in one pass, highest first.
+    pub(crate) fn order(&self) -> Vec<i32> {
+        let mut engine = self.engine(None, |_| true);
+        let mut priorities = BTreeMap::new();
+        for pod in self.pods.iter().filter(|pod| pod.spec.node_name.is_none()) {
+            let workload = Workload { may_preempt: false, ..self.workload(pod) };
+            priorities.insert(workload.id.clone(), workload.priority.0);
+            tell(&mut engine, Event::Submitted(Box::new(workload)));
+        }
+        let mut placed: Vec<i32> = engine
+            .decide(Time(1))
+            .decisions
+            .iter()
+            .filter_map(|decision| match decision {
+                Decision::Place(placement) => Some(priorities[&placement.workload]),
+                _ => None,
+            })
+            .collect();
+        placed.sort_unstable_by(|a, b| b.cmp(a));
+        placed
+    }
+
+    /// Priorities of the pods that the engine preempts for a pod, highest first.
+    pub(crate) fn victims(&self, pod: &Pod) -> Vec<i32> {
+        let mut engine = self.engine(None, |_| true);
+        tell(&mut engine, Event::Submitted(Box::new(self.workload(pod))));
+        let plan = engine.decide(Time(1));
+        let victims = plan.decisions.iter().flat_map(|decision| match decision {
+            Decision::Preempt { victims, .. } => victims.as_slice(),
+            _ => &[],
+        });
+        let priority = |id: &WorkloadId| {
+            let mut pods = self.pods.iter();
+            pods.find(|pod| id_of(pod) == id.as_str()).and_then(|pod| pod.spec.priority)
+        };
+        let mut found: Vec<i32> = victims.filter_map(|victim| priority(&victim.workload)).collect();
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found
+    }
+
+    /// The snapshot with so many allocatable GPUs of a node.
+    pub(crate) fn with_gpus(mut self, node: &str, gpus: usize) -> Self {
+        let named = |other: &&mut Node| other.metadata.name.as_deref() == Some(node);
+        let amounts = &mut self.nodes.iter_mut().find(named).expect("the node").status.allocatable;
+        let amount = Quantity(gpus.to_string());
+        amounts.get_or_insert_default().insert("nvidia.com/gpu".to_owned(), amount);
+        self
+    }
+
+    fn workload(&self, pod: &Pod) -> Workload {
+        let asked = translate::pod(pod, &self.around()).expect("a request");
+        Workload {
+            priority: translate::priority(pod),
+            preemptible: true,
+            ..Workload::new(id_of(pod), asked.request)
+        }
     }
 
     fn around(&self) -> TranslationContext<'_> {
         TranslationContext { volumes: &self.volumes, namespaces: &self.namespaces }
     }
 
-    /// An engine with this snapshot; with `only`, no other node accepts a pod. Every second pod counts as placed by the engine.
-    fn engine(&self, only: Option<&str>) -> Scheduler {
+    /// An engine with this snapshot; with `only`, no other node accepts a pod. Pods with the name `ours` count as placed by the
+    /// engine.
+    fn engine(&self, only: Option<&str>, ours: impl Fn(&str) -> bool) -> Scheduler {
         let mut engine = Scheduler::default();
+        let policy = Settings::new("agentaflow").policy;
+        tell(&mut engine, Event::PolicyUpdated(Box::new(policy)));
         for node in &self.nodes {
             let mut view = translate::node(node, None, None);
             self.volumes.lift_limits(&mut view.node);
@@ -99,11 +167,9 @@ impl Sight {
         }
         for pod in &self.pods {
             let Some(node) = pod.spec.node_name.as_deref().map(NodeId::from) else { continue };
-            let (name, space) = (pod.metadata.name.clone(), pod.metadata.namespace.clone());
-            let id = format!("{}/{}", space.unwrap_or_default(), name.unwrap_or_default());
-            let ours = id.ends_with(['0', '2', '4', '6', '8']);
+            let id = id_of(pod);
             let event = match translate::pod(pod, &self.around()) {
-                Ok(asked) if ours => adopted(pod, id, node, asked.request),
+                Ok(_) if ours(&id) => adopted(pod, node, self.workload(pod)),
                 _ => {
                     let uses = Box::new(translate::foreign(pod, &self.around()));
                     Event::ForeignUseUpdated { node, id: id.into(), usage: uses }
@@ -115,7 +181,12 @@ impl Sight {
     }
 }
 
-fn adopted(pod: &Pod, id: String, node: NodeId, request: Request) -> Event {
+fn id_of(pod: &Pod) -> String {
+    let (name, space) = (pod.metadata.name.clone(), pod.metadata.namespace.clone());
+    format!("{}/{}", space.unwrap_or_default(), name.unwrap_or_default())
+}
+
+fn adopted(pod: &Pod, node: NodeId, workload: Workload) -> Event {
     let seat = AdoptedTask {
         task: 0,
         node,
@@ -124,16 +195,17 @@ fn adopted(pod: &Pod, id: String, node: NodeId, request: Request) -> Event {
         terminating: pod.metadata.deletion_timestamp.is_some(),
     };
     Event::Adopted(Box::new(AdoptedWorkload {
-        workload: Workload::new(id, request),
+        workload,
         tasks: vec![seat],
         finished: std::collections::BTreeSet::new(),
+        lost: Vec::new(),
         placed_at: Time(0),
     }))
 }
 
-fn ask(engine: &mut Scheduler, request: Request) -> Result<String, String> {
-    let id = WorkloadId::from("the-new-one");
-    tell(engine, Event::Submitted(Box::new(Workload::new(id.clone(), request))));
+fn ask(engine: &mut Scheduler, workload: Workload) -> Result<String, String> {
+    let id = workload.id.clone();
+    tell(engine, Event::Submitted(Box::new(workload)));
     for decision in engine.decide(Time(1)).decisions {
         if let Decision::Place(placement) = decision {
             return Ok(placement.node.to_string());

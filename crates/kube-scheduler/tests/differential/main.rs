@@ -12,6 +12,7 @@ mod dice;
 mod judge;
 mod nodes;
 mod pods;
+mod priorities;
 #[path = "../support/mod.rs"]
 mod support;
 mod volumes;

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -52,20 +52,6 @@ async fn tell(client: &Client, namespace: &str) {
     }
 }
 
-/// Removes finalizers: the scheduler that would do it has ended.
-async fn release(client: &Client, namespace: &str) {
-    let kind = GroupVersionKind::gvk("agentaflow.io", "v1", "GPUWorkload");
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind));
-    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    for workload in
-        api.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default()
-    {
-        let name = workload.metadata.name.unwrap_or_default();
-        let _ = api.patch(&name, &PatchParams::default(), &free).await;
-    }
-}
-
 /// Best effort: errors do not change the result of the test.
 async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String)]) {
     let own = ListParams::default().labels(selector);
@@ -74,7 +60,6 @@ async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String
     for namespace in namespaces.list(&own).await.map(|list| list.items).unwrap_or_default() {
         let name = namespace.metadata.name.unwrap_or_default();
         let _ = namespaces.delete(&name, &DeleteParams::default()).await;
-        release(client, &name).await;
     }
     for (resource, name) in applied.iter().rev() {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);

@@ -18,9 +18,8 @@ use super::clock::Clock;
 use super::journal::{AgentMessage, Batch};
 use super::node::{Contact, LiveNode};
 use super::outbox::Outboxes;
-use super::pending_reasons::ReasonCache;
 use super::published::Published;
-use super::restore::{CLOCK_STEP, ENGINE_MEMORY, LEASE};
+use super::restore::{CLOCK_STEP, ENGINE_MEMORY, LEASE, LEAST_STEP_MS};
 use super::state::State;
 use super::stop::stops;
 use crate::api_error::ApiError;
@@ -36,8 +35,6 @@ const BUDGET_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which heartbeats and the engine's own memory are saved.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
-/// Steps of the wall clock below this size are not saved.
-const LEAST_STEP_MS: u64 = 1_000;
 /// Steps of this size are reported.
 const WARN_STEP_MS: u64 = 60_000;
 /// Lifetime of idempotency keys.
@@ -68,7 +65,6 @@ pub(super) struct Inner {
     pub(super) settings: Arc<Settings>,
     pub(super) secrets: Arc<Keyring>,
     pub(super) clock: Clock,
-    pub(super) reasons: ReasonCache,
     /// The store has a longer lease than the settings.
     pub(super) lease_to_save: AtomicBool,
 }
@@ -197,7 +193,7 @@ impl Inner {
             }
         }
         if chores.prune.is_due() {
-            let before = Stamp(Stamp::now().0 - KEY_LIFE.as_millis() as i64);
+            let before = Stamp(self.clock.stamp().0 - KEY_LIFE.as_millis() as i64);
             state.journal.write(Change::IdempotencyBefore(before));
         }
     }
@@ -211,7 +207,7 @@ impl Inner {
         }
     }
 
-    /// Saves a step of the wall clock: the next run of the server counts from the wall clock.
+    /// Saves a step of the wall clock for a run after a boot of the machine, which cannot measure it.
     fn save_clock_step(&self, state: &mut State, chores: &mut Chores) {
         let step = self.clock.step(&self.settings.wall_clock);
         if step.abs_diff(chores.saved_step) >= LEAST_STEP_MS {

@@ -16,8 +16,6 @@ pub(crate) struct EngineLink {
     needs_pass: bool,
     /// Time of the next pass that the engine requested.
     wake: Option<Time>,
-    /// Increases with every event and every pass.
-    version: u64,
 }
 
 /// Result of one pass of the engine.
@@ -31,7 +29,7 @@ pub(crate) struct Pass {
 
 impl EngineLink {
     pub(crate) fn new(scheduler: Scheduler, clock: Clock) -> Self {
-        Self { scheduler, clock, needs_pass: true, wake: None, version: 0 }
+        Self { scheduler, clock, needs_pass: true, wake: None }
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -47,15 +45,10 @@ impl EngineLink {
         &self.scheduler
     }
 
-    pub(crate) fn version(&self) -> u64 {
-        self.version
-    }
-
     /// Applies an event that the engine may reject.
     pub(crate) fn try_apply(&mut self, event: Event) -> Result<(), Rejected> {
         self.scheduler.apply(self.clock.now(), event)?;
         self.needs_pass = true;
-        self.version += 1;
         Ok(())
     }
 
@@ -85,7 +78,6 @@ impl EngineLink {
     pub(crate) fn run_pass(&mut self) -> Pass {
         let now = self.clock.now();
         self.needs_pass = false;
-        self.version += 1;
         let plan = self.scheduler.decide(now);
         self.wake = plan.wake_at;
         Pass { again: plan.wake_at.is_some_and(|wake| wake <= now), decisions: plan.decisions, now }

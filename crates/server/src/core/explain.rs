@@ -121,9 +121,14 @@ impl State {
     fn close_node(&self, node_id: &str, lack: &Shortfall) -> CloseNode {
         let node = self.nodes.named(node_id);
         let node_name = node.map_or_else(String::new, |node| node.row().spec.node_name.clone());
+        let closed_by_agent = node
+            .map(LiveNode::row)
+            .filter(|row| *lack == Shortfall::Unschedulable && !row.cordoned)
+            .map(|row| agentaflow_explain::closed_by_agent(row.spec.k8s_node_name.as_deref()));
         CloseNode {
             node_id: node_id.to_owned(),
-            lacks: agentaflow_explain::shortfall_of(&node_name, lack),
+            lacks: closed_by_agent
+                .unwrap_or_else(|| agentaflow_explain::shortfall_of(&node_name, lack)),
             shortfall: Some(agentaflow_explain::wire::shortfall(lack)),
             node_name,
         }

@@ -20,7 +20,6 @@ use super::committer::Inner;
 use super::journal::AgentMessage;
 use super::ledger::AccountSummary;
 use super::outbox::Outboxes;
-use super::pending_reasons::ReasonCache;
 use super::published::Published;
 use super::restore::LEASE;
 use super::state::State;
@@ -132,7 +131,6 @@ impl Core {
             settings,
             secrets,
             clock,
-            reasons: ReasonCache::default(),
             lease_to_save,
         });
         tokio::spawn(inner.clone().run_committer());

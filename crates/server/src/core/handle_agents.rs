@@ -15,13 +15,11 @@ use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, TaskKey};
 
 use super::claims::is_address_of;
 use super::handle::{Core, Registrant, StreamItem, Worker};
-use super::job_view::show_agent;
-use super::node::{Contact, JobAnswer, PushReach};
+use super::node::{Contact, JobAnswer, PushReach, no_such_agent};
 use super::push_agents::{PushNode, PushWork};
-use super::state::State;
 use super::task_updates::illegal_transition;
 use crate::api_error::ApiError;
-use crate::store::{AgentRow, JobRow};
+use crate::store::JobRow;
 
 impl Core {
     /// Registers an agent. The response has its key; older streams of the agent end.
@@ -31,42 +29,40 @@ impl Core {
         peer: IpAddr,
         registrant: Registrant,
     ) -> Result<Agent, ApiError> {
-        let (row, agent, key, previous) = self
+        let (row, key, previous) = self
             .change(|state| {
                 let previous = state.nodes.agent_named(&agent.agent_id).map(|row| row.node_id);
                 state.check_agent_registrant(&agent, peer, registrant)?;
                 let registered = state.register_agent(agent)?;
                 let row = state.nodes.agent(registered.id).cloned().unwrap_or_default();
-                let agent = shown(state, &row);
-                Ok((row, agent, registered.key, previous))
+                Ok((row, registered.key, previous))
             })
             .await?;
         self.inner.outboxes.close(row.node_id);
         if let Some(previous) = previous.filter(|previous| *previous != row.node_id) {
             self.inner.outboxes.close(previous);
         }
-        Ok(Agent { api_key: Some(key), ..agent })
+        Ok(Agent { api_key: Some(key), ..self.agent(&row.agent_id)? })
     }
 
     /// All agents by number.
     pub fn agents(&self) -> Vec<Agent> {
-        let state = self.inner.lock();
-        state.nodes.agents().map(|row| shown(&state, row)).collect()
+        self.inner.published.agents()
     }
 
     /// Agent by name or number.
     pub fn agent(&self, agent: &str) -> Result<Agent, ApiError> {
-        let state = self.inner.lock();
-        Ok(shown(&state, state.nodes.find_agent(agent)?))
+        self.inner.published.agent(agent).ok_or_else(no_such_agent)
     }
 
     pub async fn update_agent(&self, agent: &str, update: AgentUpdate) -> Result<Agent, ApiError> {
         self.change(|state| {
             let id = state.nodes.find_agent(agent)?.id;
             state.update_agent(id, update);
-            Ok(state.nodes.agent(id).map(|row| shown(state, row)).unwrap_or_default())
+            Ok(())
         })
-        .await
+        .await?;
+        self.agent(agent)
     }
 
     /// Applies a status of the documented worker protocol.
@@ -331,8 +327,4 @@ impl Core {
     pub(crate) fn push_request(&self, job: JobId) -> Option<serde_json::Value> {
         self.inner.lock().push_request(job)
     }
-}
-
-fn shown(state: &State, row: &AgentRow) -> Agent {
-    show_agent(row, state.nodes.get(row.node_id))
 }

@@ -2,7 +2,7 @@
 
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::ids::JobId;
-use agentaflow_api::job::{Job, JobCreate, JobStatus};
+use agentaflow_api::job::{Job, JobCreate};
 use agentaflow_api::pending::PendingReason;
 use agentaflow_api::units::Stamp;
 
@@ -11,7 +11,6 @@ use super::explain::explain_ended;
 use super::handle::{Caller, Core, Idempotency, NodeRef, unreadable};
 use super::job::workload::workload;
 use super::job_view::show_job;
-use super::pending_reasons::PendingReasons;
 use super::stop::RequestedEnd;
 use super::submit::key_reused;
 use crate::api_error::ApiError;
@@ -49,7 +48,8 @@ impl Core {
         let Some(key) = key else { return Ok(None) };
         let stored = self.inner.store.idempotency(by.user.id, &key.key).await;
         let stored = stored.map_err(|error| unreadable(&error))?;
-        let alive = |at: Stamp| Stamp::now().0.saturating_sub(at.0) < KEY_LIFE.as_millis() as i64;
+        let now = self.now();
+        let alive = |at: Stamp| now.0.saturating_sub(at.0) < KEY_LIFE.as_millis() as i64;
         let Some(stored) = stored.filter(|stored| alive(stored.at)) else { return Ok(None) };
         if stored.body != key.body {
             return Err(key_reused());
@@ -76,15 +76,14 @@ impl Core {
 
     /// A job as the API shows it.
     pub fn show_job(&self, row: JobRow) -> Job {
-        self.show_listed(row, &mut PendingReasons::default())
+        let pending = self.pending_reasons(std::slice::from_ref(&row)).pop().flatten();
+        self.show(row, pending)
     }
 
-    /// A job of a list as the API shows it.
-    pub fn show_listed(&self, row: JobRow, reasons: &mut PendingReasons) -> Job {
-        let pending = (row.state.status == JobStatus::Pending)
-            .then(|| self.pending_reason(&row, reasons))
-            .flatten();
-        self.show(row, pending)
+    /// A few jobs of a list as the API shows them.
+    pub fn show_jobs(&self, rows: Vec<JobRow>) -> impl Iterator<Item = Job> {
+        let pending = self.pending_reasons(&rows);
+        rows.into_iter().zip(pending).map(|(row, pending)| self.show(row, pending))
     }
 
     fn show(&self, row: JobRow, pending: Option<PendingReason>) -> Job {

@@ -1,13 +1,11 @@
 //! Calls about nodes.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::node::{GpuInstance, Heartbeat, Node, NodeRegistration, NodeUpdate};
-use agentaflow_engine::{GpuHealth, GpuView};
 
 use super::claims::approval_required;
 use super::handle::{Core, NodeRef, Registrant};
@@ -38,24 +36,7 @@ impl Core {
 
     /// Nodes on which a task of this size fits now.
     pub fn available_nodes(&self, gpu_memory: u64, cpu_milli: u64) -> Vec<Node> {
-        let fits = |view: &agentaflow_engine::NodeView| {
-            let gpu = |gpu: &GpuView| {
-                u64::try_from(gpu.memory_free).is_ok_and(|free| free >= gpu_memory)
-                    && gpu.health == GpuHealth::Healthy
-            };
-            let cpu = u64::try_from(view.cpu_free).is_ok_and(|free| free >= cpu_milli);
-            view.up
-                && view.open
-                && (gpu_memory == 0 || view.gpus.iter().any(gpu))
-                && (cpu_milli == 0 || cpu)
-                && view.node.max_tasks.is_none_or(|most| view.tasks < most)
-        };
-        let views = self.inner.lock().engine.scheduler().nodes();
-        let fitting = views.into_iter().filter(fits).map(|view| view.node.id.to_string());
-        let fitting: BTreeSet<String> = fitting.collect();
-        let mut nodes = self.nodes();
-        nodes.retain(|node| fitting.contains(&node.node_id));
-        nodes
+        self.inner.published.nodes_with_room(gpu_memory, cpu_milli)
     }
 
     /// Registers a node. The response has its key.
@@ -101,7 +82,7 @@ impl Core {
         let (id, view) = self
             .change(|state| {
                 let id = state.nodes.find(node)?;
-                let view = state.nodes.get(id).map(LiveNode::view);
+                let view = state.node_view(id);
                 state.delete_node(id)?;
                 Ok((id, view))
             })
@@ -123,7 +104,8 @@ impl Core {
             }
             let id = state.nodes.find(node)?;
             state.record_heartbeat(id, heartbeat);
-            let view = state.nodes.take_view(id).map(Arc::new);
+            let view = state.node_view(id).map(Arc::new);
+            state.nodes.clear_stale(id);
             if let Some(view) = &view {
                 self.inner.published.set_node(id, view.clone());
             }

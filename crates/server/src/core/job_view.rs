@@ -7,7 +7,7 @@ use agentaflow_api::node::Health;
 use agentaflow_api::pending::PendingReason;
 use agentaflow_api::units::{Dollars, Stamp};
 
-use super::node::LiveNode;
+use super::node::NodeView;
 use super::pricing::{self, RunningCost};
 use super::published::Published;
 use crate::store::{AgentRow, JobRow, TaskAssignment};
@@ -97,8 +97,9 @@ fn show_task(task: &TaskAssignment, published: &Published) -> TaskPlace {
 }
 
 /// An agent as the API shows it; `node` is the node that the agent works for.
-pub(crate) fn show_agent(row: &AgentRow, node: Option<&LiveNode>) -> Agent {
-    let connected = node.is_some_and(|node| node.is_connected(row.id));
+pub(crate) fn show_agent(row: &AgentRow, view: Option<&NodeView>) -> Agent {
+    let connected = view.is_some_and(|view| view.is_connected(row.id));
+    let node = view.map(NodeView::node);
     let row = row.clone();
     Agent {
         id: row.id,
@@ -110,8 +111,8 @@ pub(crate) fn show_agent(row: &AgentRow, node: Option<&LiveNode>) -> Agent {
         websocket_endpoint: row.websocket_endpoint,
         node_id: row.node_id,
         status: if connected { AgentStatus::Active } else { AgentStatus::Inactive },
-        health_status: node.map_or(Health::Unknown, |node| node.row().health),
-        last_heartbeat: node.and_then(LiveNode::last_heartbeat),
+        health_status: node.map_or(Health::Unknown, |node| node.health_status),
+        last_heartbeat: node.and_then(|node| node.last_heartbeat),
         created_at: row.created_at,
         updated_at: row.updated_at,
         started_at: row.started_at,

@@ -6,7 +6,7 @@ use agentaflow_api::job::TaskState;
 use agentaflow_api::link::TaskKey;
 use agentaflow_api::node::Heartbeat;
 
-use super::node::{Contact, LiveNode, TaskRef};
+use super::node::{Contact, LiveNode, TaskRef, UnusableGpu};
 use super::state::State;
 use crate::store::Change;
 
@@ -31,13 +31,19 @@ impl State {
     fn report_readings(&mut self, id: NodeId) {
         let Some(readings) = self.nodes.update(id, LiveNode::reading_events) else { return };
         for change in &readings.changed {
-            let (kind, verb) = if change.failed {
-                (EventKind::GpuSick, "failed")
-            } else {
-                (EventKind::GpuWell, "works again")
+            let (kind, verb) = match change.unusable {
+                Some(UnusableGpu::Failed) => (EventKind::GpuSick, "failed"),
+                Some(UnusableGpu::Maintenance) => (EventKind::GpuSick, "takes no new jobs"),
+                None => (EventKind::GpuWell, "works again"),
             };
-            let message = format!("GPU {} of node `{}` {verb}", change.gpu, self.nodes.name(id));
-            self.node_event(id, kind, message);
+            let problem = change.problem.as_deref().filter(|_| change.unusable.is_some());
+            let problem = problem.map(|problem| format!(": {problem}")).unwrap_or_default();
+            let node = self.nodes.name(id);
+            self.node_event(
+                id,
+                kind,
+                format!("GPU {} of node `{node}` {verb}{problem}", change.gpu),
+            );
         }
         self.apply_all(readings.events);
     }

@@ -27,6 +27,8 @@ mod job_view;
 mod journal;
 mod ledger;
 mod liveness;
+#[cfg(test)]
+mod lock_tests;
 mod node;
 mod outbox;
 mod pending_reasons;
@@ -50,5 +52,4 @@ pub use handle::{
 pub use journal::AgentMessage;
 pub use ledger::AccountSummary;
 pub(crate) use node::{JobAnswer, PushReach};
-pub use pending_reasons::PendingReasons;
 pub(crate) use push_agents::PushNode;

@@ -39,6 +39,8 @@ impl State {
                 break;
             }
         }
+        let held = self.engine.scheduler().held_nodes();
+        self.nodes.set_held(&held);
     }
 
     fn execute(&mut self, decisions: Vec<Decision>, now: Time) {
@@ -58,6 +60,8 @@ impl State {
                 Decision::Displace { workload, cause, action } => {
                     self.displace(&workload, &cause, action);
                 }
+                // The server restarts a gang as a whole and reports no lost tasks.
+                Decision::AwaitReplacement { .. } => {}
                 Decision::Wait { workload, reason } => self.record_pending(&workload, &reason, now),
             }
         }
@@ -214,6 +218,9 @@ fn stop_for(fault: &Fault) -> (StopCause, String) {
         }
         Fault::GpuFailed { node, gpu } => {
             (StopCause::GpuSick, format!("GPU {gpu} of node {node} failed"))
+        }
+        Fault::ReplacementMissing { task } => {
+            (StopCause::GangBroken, format!("task {task} was not replaced in time"))
         }
         Fault::GangBroken { task } => {
             (StopCause::GangBroken, format!("task {task} could not start"))

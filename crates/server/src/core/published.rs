@@ -1,6 +1,7 @@
 //! Views for readers, outside of the core's lock.
 //!
-//! `GET /queues`, `/auth/me`, `/gpu-workers/nodes` and the names in lists of jobs come from here. The core publishes a
+//! `GET /queues`, `/auth/me`, `/gpu-workers/nodes`, `/available-nodes`, `/agents` and the names in lists of jobs come from
+//! here. The core publishes a
 //! changed view before it answers the request that changed it, so that a caller reads its own writes. A reader holds one of
 //! these locks only for the time of a lookup.
 
@@ -9,23 +10,26 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustc_hash::FxHashMap;
 
-use agentaflow_api::ids::{NodeId, UserId};
+use agentaflow_api::agent::Agent;
+use agentaflow_api::ids::{AgentId, NodeId, UserId};
 use agentaflow_api::node::{GpuInstance, Node};
 use agentaflow_api::queue::Queue;
 use agentaflow_api::units::{Cores, GpuAmount, Stamp};
 
 use super::handle::NodeRef;
 use super::job::QueueJobs;
+use super::job_view::show_agent;
 use super::ledger::{AccountSummary, AccountView};
 use super::node::{NodeView, instances};
 use super::queue_table::ROOT;
 use crate::api_error::ApiError;
-use crate::store::QueueRow;
+use crate::store::{AgentRow, QueueRow};
 
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     queues: RwLock<Arc<[QueueView]>>,
     nodes: RwLock<NodeViews>,
+    agents: RwLock<AgentRows>,
     accounts: RwLock<FxHashMap<UserId, AccountView>>,
 }
 
@@ -33,6 +37,12 @@ pub(crate) struct Published {
 struct NodeViews {
     by_id: BTreeMap<NodeId, Arc<NodeView>>,
     by_name: FxHashMap<String, NodeId>,
+}
+
+#[derive(Debug, Default)]
+struct AgentRows {
+    by_id: BTreeMap<AgentId, Arc<AgentRow>>,
+    by_name: FxHashMap<String, AgentId>,
 }
 
 /// A queue with its counters.
@@ -73,6 +83,7 @@ impl Published {
         views.by_id.retain(|id, _| nodes.binary_search(id).is_ok());
         views.by_name.retain(|_, id| nodes.binary_search(id).is_ok());
         write(&self.accounts).clear();
+        *write(&self.agents) = AgentRows::default();
     }
 
     /// Replaces all queues; the root queue comes first.
@@ -96,6 +107,39 @@ impl Published {
         }
     }
 
+    /// Replaces the record of an agent; none removes it.
+    pub(crate) fn set_agent(&self, id: AgentId, row: Option<AgentRow>) {
+        let mut agents = write(&self.agents);
+        if let Some(old) = agents.by_id.remove(&id) {
+            agents.by_name.remove(&old.agent_id);
+        }
+        if let Some(row) = row {
+            agents.by_name.insert(row.agent_id.clone(), id);
+            agents.by_id.insert(id, Arc::new(row));
+        }
+    }
+
+    /// All agents by number.
+    pub(crate) fn agents(&self) -> Vec<Agent> {
+        let rows: Vec<Arc<AgentRow>> = read(&self.agents).by_id.values().cloned().collect();
+        rows.iter().map(|row| self.shown_agent(row)).collect()
+    }
+
+    /// Agent by name or number.
+    pub(crate) fn agent(&self, agent: &str) -> Option<Agent> {
+        let row = {
+            let agents = read(&self.agents);
+            let named = agents.by_name.get(agent).copied();
+            let id = named.or_else(|| agent.parse().ok())?;
+            agents.by_id.get(&id).cloned()?
+        };
+        Some(self.shown_agent(&row))
+    }
+
+    fn shown_agent(&self, row: &AgentRow) -> Agent {
+        show_agent(row, self.node_view(row.node_id).as_deref())
+    }
+
     pub(crate) fn set_account(&self, user: UserId, account: AccountView) {
         write(&self.accounts).insert(user, account);
     }
@@ -114,6 +158,13 @@ impl Published {
     pub(crate) fn nodes(&self) -> Vec<Node> {
         let views: Vec<Arc<NodeView>> = read(&self.nodes).by_id.values().cloned().collect();
         views.iter().map(|view| view.shown()).collect()
+    }
+
+    /// Nodes on which a task of this size fits.
+    pub(crate) fn nodes_with_room(&self, gpu_memory: u64, cpu_milli: u64) -> Vec<Node> {
+        let views: Vec<Arc<NodeView>> = read(&self.nodes).by_id.values().cloned().collect();
+        let fitting = views.iter().filter(|view| view.has_room(gpu_memory, cpu_milli));
+        fitting.map(|view| view.shown()).collect()
     }
 
     pub(crate) fn node_count(&self) -> usize {

@@ -140,7 +140,8 @@ impl State {
         let live = |task: &&TaskAssignment| task.node == node && task.state != TaskState::Ended;
         let Some(task) = job.state.tasks.iter().find(live) else { return };
         let key = job.task_key(task.task);
-        let ran = task.started_at.zip(until);
+        // A sign of life cannot be in the future.
+        let ran = task.started_at.zip(until.map(|at| at.min(self.now())));
         let ran_ms = ran.map_or(0, |(from, to)| to.0.saturating_sub(from.0).max(0) as u64);
         let waits = waits_for_push_node(job);
         let cancelled = job.state.cancel_requested;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
-use agentaflow_engine::{MiB, MilliCpu, Queue, Quota};
+use agentaflow_engine::{MiB, MilliCpu, Priority, Queue, Quota};
 
 use crate::directory::Directory;
 use crate::store::{QueueRow, UserRow};
@@ -80,7 +80,7 @@ pub(crate) fn engine_queue(spec: &QueueSpec) -> Queue {
     queue.guaranteed = quota(&spec.guaranteed);
     queue.limit = quota(&spec.limit);
     queue.borrow = spec.borrow.unwrap_or(true);
-    queue.max_priority = spec.max_priority.map_or(10, |most| most.min(10) as u8);
+    queue.max_priority = Priority(spec.max_priority.map_or(10, |most| most.min(10) as i32));
     queue
 }
 

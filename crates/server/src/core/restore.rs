@@ -12,7 +12,7 @@ use agentaflow_engine::{
     TaskSnapshot, Time, Workload, WorkloadPhase, WorkloadSnapshot,
 };
 
-use super::clock::Clock;
+use super::clock::{Clock, ClockAnchor};
 use super::engine_link::EngineLink;
 use super::handle::Ids;
 use super::job::JobTable;
@@ -26,14 +26,18 @@ use super::state::State;
 use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::Keyring;
 use crate::settings::Settings;
-use crate::store::{Change, JobRow, JobState, Loaded, QueueRow, TaskAssignment};
+use crate::store::{Change, HeartbeatRow, JobRow, JobState, Loaded, QueueRow, TaskAssignment};
 
 /// Key of the engine's own memory (cursor, decayed usage) in the store.
 pub(super) const ENGINE_MEMORY: &str = "engine";
 /// Key of the longest lease that may be valid, in milliseconds, in the store.
 pub(super) const LEASE: &str = "lease_ms";
-/// Key of the step of the wall clock during the last run, in the store.
+/// Key of the step of the wall clock during the last run, in the store. Only a run after a boot of the machine reads it.
 pub(super) const CLOCK_STEP: &str = "clock_step";
+/// Key of the [`ClockAnchor`] of the last run, in the store.
+const CLOCK_ANCHOR: &str = "clock_anchor";
+/// Steps of the wall clock below this size move no times.
+pub(super) const LEAST_STEP_MS: u64 = 1_000;
 /// Key of the strategy in the store.
 pub(super) const STRATEGY: &str = "strategy";
 
@@ -48,7 +52,7 @@ impl State {
         before: Option<&Self>,
     ) -> Self {
         let last = loaded.last;
-        let step = if before.is_none() { clock_step(&loaded) } else { 0 };
+        let step = if before.is_none() { clock_step(&loaded, clock) } else { 0 };
         shift_times(&mut loaded, step);
         directory.replace(Directory::new(loaded.users, loaded.credentials));
         let jobs = JobTable::new(loaded.jobs, last.job);
@@ -83,24 +87,41 @@ impl State {
             sealed: SealedJobs::default(),
         };
         state.reseal_secrets();
-        if step != 0 {
-            state.save_shifted_times();
+        if before.is_none() {
+            state.save_clock(step);
         }
         state
     }
 
-    /// Writes the times of all live jobs, which moved with the wall clock.
-    fn save_shifted_times(&mut self) {
+    /// Writes the clock of this run, and with the same transaction the times that moved by a step of the wall clock.
+    fn save_clock(&mut self, step: i64) {
+        let anchor = serde_json::to_string(&self.engine.clock().anchor()).unwrap_or_default();
+        self.journal.write(Change::Meta(CLOCK_ANCHOR, anchor));
+        self.journal.write(Change::Meta(CLOCK_STEP, "0".to_owned()));
+        if step == 0 {
+            return;
+        }
         for id in self.jobs.iter().map(|job| job.id).collect::<Vec<_>>() {
             self.jobs.update(id, |_| ());
         }
-        self.journal.write(Change::Meta(CLOCK_STEP, "0".to_owned()));
+        let heard = self
+            .nodes
+            .iter()
+            .filter_map(|node| Some(HeartbeatRow { node: node.id(), at: node.last_heartbeat()? }));
+        self.journal.write(Change::Heartbeats(heard.collect()));
+        self.journal.write(Change::IdempotencyMoved(step));
     }
 }
 
-/// Milliseconds by which the wall clock was set forward during the last run.
-fn clock_step(loaded: &Loaded) -> i64 {
-    loaded.meta.get(CLOCK_STEP).and_then(|step| step.parse().ok()).unwrap_or(0)
+/// Milliseconds by which the wall clock was set forward since the last run began. After a boot of the machine only the
+/// step that the last run saw is known.
+fn clock_step(loaded: &Loaded, clock: Clock) -> i64 {
+    let anchor: Option<ClockAnchor> =
+        loaded.meta.get(CLOCK_ANCHOR).and_then(|text| serde_json::from_str(text).ok());
+    let measured = anchor.and_then(|anchor| anchor.step_to(&clock.anchor()));
+    let seen = || loaded.meta.get(CLOCK_STEP).and_then(|step| step.parse().ok()).unwrap_or(0);
+    let step = measured.unwrap_or_else(seen);
+    if step.unsigned_abs() < LEAST_STEP_MS { 0 } else { step }
 }
 
 /// Moves the times from which live jobs are billed by a step of the wall clock: this run counts from the wall clock as
@@ -262,6 +283,7 @@ fn workload_facts(
         },
         placed_at: state.scheduled_at.map_or(Time(0), |at| Time(at.0.max(0) as u64)),
         finished: if seats.is_empty() { BTreeSet::new() } else { ended.collect() },
+        lost: Vec::new(),
         tasks: seats,
         refusals: 0,
         not_before: Time(0),

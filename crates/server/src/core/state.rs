@@ -16,7 +16,7 @@ use super::handle::Ids;
 use super::job::JobTable;
 use super::journal::{EventSubject, Journal};
 use super::ledger::Ledger;
-use super::node::{LiveNode, NodeTable};
+use super::node::{LiveNode, NodeTable, NodeView};
 use super::published::{Published, QueueView};
 use super::queue_table::QueueTable;
 use super::sealed::SealedJobs;
@@ -86,10 +86,13 @@ impl State {
     /// Publishes every view that changed since the last call.
     pub(super) fn publish(&mut self, published: &Published) {
         for id in self.nodes.take_stale() {
-            match self.nodes.get(id) {
-                Some(node) => published.set_node(id, Arc::new(node.view())),
+            match self.node_view(id) {
+                Some(view) => published.set_node(id, Arc::new(view)),
                 None => published.remove_node(id),
             }
+        }
+        for id in self.nodes.take_stale_agents() {
+            published.set_agent(id, self.nodes.agent(id).cloned());
         }
         let mut users = self.ledger.take_stale_users();
         users.extend(self.jobs.take_stale_users());
@@ -101,6 +104,13 @@ impl State {
         if self.queues.take_stale() || jobs_changed {
             published.set_queues(self.queue_views());
         }
+    }
+
+    /// Current view of a node.
+    pub(super) fn node_view(&self, id: NodeId) -> Option<NodeView> {
+        let node = self.nodes.get(id)?;
+        let name = node.row().node_id.as_str().into();
+        Some(node.view(self.engine.scheduler().node_room(&name)))
     }
 
     fn queue_views(&self) -> Vec<QueueView> {

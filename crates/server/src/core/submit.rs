@@ -5,7 +5,6 @@ use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::JobCreate;
-use agentaflow_api::units::Stamp;
 use agentaflow_engine::{Event, Rejected, Workload};
 
 use super::handle::{Caller, Idempotency, NodeRef};
@@ -184,7 +183,7 @@ impl State {
             key: key.key.clone(),
             body: key.body.clone(),
             job_id: job,
-            at: Stamp::now(),
+            at: self.now(),
         })));
     }
 }

@@ -7,6 +7,7 @@ mod answer;
 mod app;
 mod caller;
 pub mod check;
+mod dashboard;
 mod docs;
 mod html;
 mod limits;
@@ -49,6 +50,10 @@ pub fn service(app: App) -> NormalizePath<Router> {
     let (router, _) = described_router().split_for_parts();
     let router = router
         .route("/", get(system::start))
+        .route("/ui", get(dashboard::page))
+        .route("/ui/{*path}", get(dashboard::page))
+        .route("/assets/{file}", get(dashboard::file))
+        .route("/favicon.svg", get(dashboard::file))
         .route("/docs", get(system::docs_page))
         .route("/openapi.json", get(system::openapi_json))
         .fallback(system::nowhere)

@@ -16,7 +16,7 @@ use agentaflow_api::job::Job;
 use super::answer::TOTAL;
 use super::limits;
 use crate::api_error::ApiError;
-use crate::core::{Core, PendingReasons};
+use crate::core::Core;
 use crate::store::JobFilter;
 
 /// Header with the `before` of the next page, if there may be one.
@@ -81,17 +81,16 @@ async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, 
     let mut page = JobPage { json: b"[".to_vec(), total: 0, next: None, sending: None };
     let mut left = filter.limit;
     let mut part = filter;
-    let mut reasons = PendingReasons::default();
     while left > 0 {
         part.limit = left.min(ROWS);
         let rows = store.jobs(&part).await?;
         let last = (rows.len() as u64) < part.limit;
         left = left.saturating_sub(rows.len() as u64);
-        for row in rows {
+        for job in core.show_jobs(rows) {
             if page.json.len() >= most {
                 return Ok(page.closed());
             }
-            page.push(&core.show_listed(row, &mut reasons))?;
+            page.push(&job)?;
         }
         if last {
             page.next = None;

@@ -1,11 +1,12 @@
-//! Start page: the caller, the nodes and the latest jobs.
+//! Start page of a program without a dashboard: the caller, the nodes and the latest jobs.
 
 use std::fmt::Write as _;
 
 use agentaflow_api::job::Job;
 use agentaflow_api::node::{Node, NodeStatus};
 
-use super::html::{document, escaped};
+use super::dashboard::NOT_BUILT;
+use super::html::{document, escaped, prose};
 use crate::settings::Settings;
 use crate::store::UserRow;
 
@@ -60,7 +61,7 @@ fn head(settings: &Settings) -> String {
         .notice
         .as_deref()
         .map_or_else(String::new, |notice| format!("<p class=\"note\">{}</p>", escaped(notice)));
-    format!("<h1>agentaflow</h1>{notice}")
+    format!("<h1>agentaflow</h1>{notice}<p class=\"note\">{}</p>", prose(NOT_BUILT))
 }
 
 fn node_table(nodes: &[Node]) -> String {

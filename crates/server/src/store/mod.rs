@@ -90,6 +90,8 @@ pub enum Change {
     Idempotency(Box<IdempotencyRow>),
     /// Deletes idempotency keys from before this time.
     IdempotencyBefore(Stamp),
+    /// Moves the times of all idempotency keys by this number of milliseconds.
+    IdempotencyMoved(i64),
     /// Deletes ended jobs with their events and idempotency keys. Ledger entries stay.
     JobsGone(Vec<JobId>),
     /// Deletes events without a job from before this time. `last` is the highest number of an event.

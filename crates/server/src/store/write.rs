@@ -84,6 +84,11 @@ impl<'a> Batch<'a> {
             Change::QueueGone(name) => self.remove("queues", "name = ", name),
             Change::Idempotency(row) => self.idempotency(row),
             Change::IdempotencyBefore(at) => self.remove("idempotency", "at < ", *at),
+            Change::IdempotencyMoved(ms) => {
+                let mut sql = Sql::new(self.dialect, "UPDATE idempotency SET at = at + ");
+                sql.bind(*ms);
+                self.rare.push(sql);
+            }
             Change::JobsGone(jobs) => self.jobs_gone(jobs),
             Change::EventsBefore { at, last } => {
                 self.remove("events", "job_id IS NULL AND at < ", *at);

@@ -20,7 +20,7 @@ use rustls::{ServerConfig, SupportedProtocolVersion};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use agentaflow_api::client::Fingerprint;
+use agentaflow_api::client::{Fingerprint, not_after};
 
 use crate::secrets::SecretError;
 
@@ -218,7 +218,7 @@ impl Files {
         let (made, fingerprint) = CertifiedKey::from_der(chain, private, &provider())
             .and_then(|made| Ok((made, Fingerprint::of_certificate(&first)?)))
             .map_err(unusable)?;
-        Ok(Current { read, key: Arc::new(made), fingerprint, expires: expiry::not_after(&first) })
+        Ok(Current { read, key: Arc::new(made), fingerprint, expires: not_after(&first) })
     }
 }
 

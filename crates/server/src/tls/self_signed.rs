@@ -11,7 +11,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use zeroize::Zeroizing;
 
-use super::{MARGIN, TlsError, expiry};
+use agentaflow_api::client::not_after;
+
+use super::{MARGIN, TlsError};
 use crate::secrets::{create_secret_file, read_secret_file, write_secret_file};
 
 /// Lifetime of a certificate in days.
@@ -62,6 +64,6 @@ fn is_current(certificate: &Path, now: Timestamp) -> bool {
     let read = std::fs::read(certificate).ok();
     let expires = read
         .and_then(|pem| CertificateDer::from_pem_slice(&pem).ok())
-        .and_then(|der| expiry::not_after(&der));
+        .and_then(|der| not_after(&der));
     expires.is_some_and(|expires| expires.duration_since(now) > MARGIN)
 }

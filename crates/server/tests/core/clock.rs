@@ -85,12 +85,60 @@ async fn a_job_that_the_server_times_is_billed_alike_across_a_step_and_a_restart
     }
 }
 
+#[tokio::test]
+async fn a_step_while_no_server_runs_moves_no_bill_and_expires_no_key() {
+    for step in [2 * DAY_MS, -2 * DAY_MS] {
+        let wall = Stepped::default();
+        let mut rig = Rig::with(|settings| settings.wall_clock = wall.clock(), |store| store).await;
+        let mut worker = rig.worker("a", 1).await;
+        let id = rig.submit_with_key(spec(1), "key").await;
+        let key = worker.assignment().await.key;
+        worker.report(key, running()).await;
+        // The first server never reads the clock that the second one starts with.
+        let stepped = Stepped::default();
+        stepped.step(step);
+        let clock = stepped.clock();
+        rig.restart_with(|settings| settings.wall_clock = clock).await;
+        let cost = rig.job(id).await.cost.0;
+        assert!((0..5 * SECOND).contains(&cost), "{step}: {cost}");
+        assert_eq!(rig.submit_with_key(spec(1), "key").await, id, "{step}");
+        let update = JobStatusUpdate { status: Some(JobStatus::Completed), ..Default::default() };
+        rig.core
+            .job_status(id, update, Reporter::Node(worker.node), crate::rig::HERE)
+            .await
+            .unwrap();
+        let cost = rig.job(id).await.cost.0;
+        assert!((0..5 * SECOND).contains(&cost), "{step}: {cost}");
+    }
+}
+
+/// The last sign of life ends the bill of a job whose worker is lost.
+#[tokio::test]
+async fn the_last_heartbeat_of_a_node_moves_once_with_a_step() {
+    for step in [2 * DAY_MS, -2 * DAY_MS] {
+        let mut rig = Rig::with(|_| (), |store| store).await;
+        let worker = rig.worker("a", 1).await;
+        worker.beat();
+        let wall = Stepped::default();
+        wall.step(step);
+        for _ in 0..2 {
+            let clock = wall.clock();
+            rig.restart_with(|settings| settings.wall_clock = clock).await;
+            let heard = rig.core.nodes()[0].last_heartbeat.unwrap().0;
+            let age = rig.core.now().0 - heard;
+            assert!((0..60_000).contains(&age), "{step}: {age}");
+        }
+    }
+}
+
 /// A call of the system's clock would not see the stepped clock of the tests above.
 #[test]
 fn code_that_bills_reads_no_clock_but_that_of_the_server() {
     let core = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
     let files = [
         "budgets",
+        "submit",
+        "handle_jobs",
         "finish",
         "ledger",
         "liveness",

@@ -9,7 +9,7 @@ use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobSpec, JobStatus, OnNodeLost, Volume};
 use agentaflow_api::link::{KubernetesObjects, Message, StopCause, TaskUpdate};
 use agentaflow_api::node::{
-    GpuInstance, Heartbeat, NodeRegistration, NodeStatus, NodeUpdate, PriceSource,
+    GpuInstance, GpuStatus, Heartbeat, NodeRegistration, NodeStatus, NodeUpdate, PriceSource,
 };
 use agentaflow_api::pending::{PendingCode, PendingReason, Shortfall};
 use agentaflow_api::units::Cores;
@@ -199,6 +199,25 @@ async fn a_node_with_live_jobs_cannot_be_deleted() {
 }
 
 #[tokio::test]
+async fn a_node_is_not_available_while_its_room_is_reserved() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 2).await;
+    worker.beat();
+    let first = rig.submit(JobSpec { estimated_duration_seconds: Some(600), ..spec(1) }).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+    assert_eq!(rig.core.available_nodes(1_000, 0).len(), 1);
+    let wide = rig.submit(spec(2)).await;
+    rig.until(wide, |job| job.pending_reason.is_some()).await;
+    assert_eq!(rig.core.available_nodes(1_000, 0).len(), 0, "the free GPU is held");
+    assert_eq!(rig.core.available_nodes(0, 1_000).len(), 1);
+    rig.core.cancel(&rig.ana, wide).await.unwrap();
+    rig.until(wide, |job| job.status == JobStatus::Cancelled).await;
+    assert_eq!(rig.core.available_nodes(1_000, 0).len(), 1);
+    assert_eq!(rig.job(first).await.status, JobStatus::Running);
+}
+
+#[tokio::test]
 async fn memory_of_foreign_processes_is_not_allocated() {
     let rig = Rig::new().await;
     let worker = rig.worker("a", 1).await;
@@ -360,6 +379,42 @@ async fn a_cordoned_gpu_gets_no_work_until_uncordoned() {
     rig.core.update_node(&node, close(&[])).await.unwrap();
     let second = worker.assignment().await;
     assert_eq!(second.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0]);
+}
+
+#[tokio::test]
+async fn a_gpu_in_maintenance_takes_no_new_job_and_a_failed_gpu_loses_its_job() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 2).await;
+    let node = NodeRef::Number(worker.node);
+    let reads = |status| Heartbeat {
+        gpu_instances: Some(vec![GpuInstance {
+            gpu_index: Some(0),
+            status: Some(status),
+            problem: Some("the driver reported XID 109".into()),
+            ..GpuInstance::default()
+        }]),
+        ..Heartbeat::default()
+    };
+    let ids = [rig.submit(spec(1)).await, rig.submit(spec(1)).await];
+    let [first, second] = [worker.assignment().await, worker.assignment().await];
+    for key in [first.key, second.key] {
+        worker.report(key, running()).await;
+    }
+    let on_zero = if first.gpus[0].index == 0 { first.key } else { second.key };
+    rig.core.heartbeat(&node, reads(GpuStatus::Maintenance)).unwrap();
+    for id in ids {
+        assert_eq!(rig.job(id).await.status, JobStatus::Running);
+    }
+    worker.report(on_zero, ended(0, 5)).await;
+    let waits = rig.submit(spec(1)).await;
+    assert_eq!(rig.job(waits).await.status, JobStatus::Pending);
+    rig.core.heartbeat(&node, reads(GpuStatus::Available)).unwrap();
+    let third = worker.assignment().await;
+    assert_eq!(third.key.job, waits);
+    worker.report(third.key, running()).await;
+    rig.core.heartbeat(&node, reads(GpuStatus::Error)).unwrap();
+    let stop = worker.stop().await;
+    assert_eq!((stop.key, stop.cause), (third.key, StopCause::GpuSick));
 }
 
 #[tokio::test]

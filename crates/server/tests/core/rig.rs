@@ -18,7 +18,7 @@ use agentaflow_api::link::{
 use agentaflow_api::node::{GpuInstance, Heartbeat, NodeRegistration};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_server::ApiError;
-use agentaflow_server::core::{Caller, Core, NodeRef, Registrant, StreamItem};
+use agentaflow_server::core::{Caller, Core, Idempotency, NodeRef, Registrant, StreamItem};
 use agentaflow_server::secrets::Keyring;
 use agentaflow_server::settings::Settings;
 use agentaflow_server::store::{Change, Store, UserRow, open_sqlite};
@@ -98,6 +98,12 @@ impl Rig {
 
     pub(crate) async fn submit(&self, spec: JobSpec) -> JobId {
         self.try_submit(spec).await.unwrap().id
+    }
+
+    pub(crate) async fn submit_with_key(&self, spec: JobSpec, key: &str) -> JobId {
+        let job = JobCreate { spec, ..JobCreate::default() };
+        let key = Idempotency { key: key.to_owned(), body: "hash".to_owned() };
+        self.core.submit(&self.ana, job, None, Some(key)).await.unwrap().0.id
     }
 
     pub(crate) async fn try_submit(&self, spec: JobSpec) -> Result<Job, ApiError> {

@@ -3,6 +3,7 @@
 mod bodies;
 mod browser;
 mod contract;
+mod dashboard;
 mod hostile;
 mod jobs;
 mod key_file;

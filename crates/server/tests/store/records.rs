@@ -263,7 +263,10 @@ pub(crate) async fn an_idempotency_key_finds_its_job_until_deleted(place: &Place
     assert_eq!(store.idempotency(UserId(1), "k").await.unwrap(), Some(old));
     assert_eq!(store.idempotency(UserId(3), "k").await.unwrap(), None);
     assert_eq!(store.idempotency(UserId(1), "K").await.unwrap(), None);
-    store.commit(&[Change::IdempotencyBefore(Stamp(20))]).await.unwrap();
+    store.commit(&[Change::IdempotencyMoved(1_000)]).await.unwrap();
+    let (old, new) = (make::key(1, "k", Stamp(1_010)), make::key(2, "k", Stamp(1_020)));
+    assert_eq!(store.idempotency(UserId(1), "k").await.unwrap(), Some(old));
+    store.commit(&[Change::IdempotencyBefore(Stamp(1_020))]).await.unwrap();
     assert_eq!(store.idempotency(UserId(1), "k").await.unwrap(), None);
     assert_eq!(store.idempotency(UserId(2), "k").await.unwrap(), Some(new));
     // An expired key may be used again before it is deleted.

@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use agentaflow_engine::{
-    Gpu, GpuRequest, MiB, MigMode, MilliCpu, MilliGpu, Node, Policy, Queue, Quota, Request, Span,
-    Time, Workload,
+    Ageing, Gpu, GpuRequest, MiB, MigMode, MilliCpu, MilliGpu, Node, Policy, Queue, Quota, Request,
+    Span, Time, Workload,
 };
 
 use super::check::{self, ScenarioNames};
@@ -60,7 +60,7 @@ impl Settings {
         Policy {
             strategy: self.strategy.unwrap_or(usual.strategy),
             order: self.order,
-            ageing: span(self.ageing, usual.ageing),
+            ageing: self.ageing.map_or(usual.ageing, |length| Ageing::one_point_per(length.0)),
             half_life: span(self.half_life, usual.half_life),
             work_stays: self.work_stays.unwrap_or(usual.work_stays),
             backfill: self.backfill.unwrap_or(usual.backfill),

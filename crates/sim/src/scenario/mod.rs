@@ -21,7 +21,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use agentaflow_engine::{MigProfile, QueueOrder, Strategy, Topology};
+use agentaflow_engine::{MigProfile, Priority, QueueOrder, Strategy, Topology};
 use serde::{Deserialize, Serialize};
 
 pub use amount::{Cores, Dollars, GpuCount, Length, Size};
@@ -197,9 +197,9 @@ pub struct Jobs {
     /// Host memory per task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// 0 to 10; defaults to 5.
+    /// Higher first; defaults to 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<u8>,
+    pub priority: Option<Priority>,
     /// The job may be a preemption victim.
     #[serde(default)]
     pub preemptible: bool,

@@ -111,10 +111,6 @@ fn invalid_parts_are_rejected_by_name() {
             "the scenario: job `a`: the duration's `from` of 2h is above its `to` of 1h; swap them",
         ),
         (
-            "jobs: [{ name: a, duration: 1h, priority: 11 }]",
-            "the scenario: job `a`: a priority must be 0 to 10, got 11",
-        ),
-        (
             "jobs: [{ name: a, duration: 1h, tasks: 0 }]",
             "the scenario: job `a`: the number of tasks must be at least 1",
         ),
@@ -141,7 +137,7 @@ fn an_oversized_cluster_is_rejected_before_expansion() {
     let table = [
         (
             "nodes: [{ name: a, gpus: 4000000000 }]",
-            "the scenario: node `a`: `gpus` is 4000000000; a node has at most 64; use `count` for \
+            "the scenario: node `a`: `gpus` is 4000000000; a node has at most 4096; use `count` for \
              more nodes",
         ),
         (

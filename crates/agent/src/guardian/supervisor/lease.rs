@@ -1,14 +1,15 @@
 //! Lease of the guardian's tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use agentaflow_api::link::{StopCause, TaskKey};
 
-use super::Supervisor;
+use super::{LeaseFile, Supervisor};
 use crate::clock::{boot_ms, millis, until};
 
 const SHORTEST_CHECK: Duration = Duration::from_millis(10);
@@ -23,10 +24,39 @@ pub(crate) struct OverdueContainers {
     pub(crate) since_ms: u64,
 }
 
+impl OverdueContainers {
+    /// Groups containers by the socket of their Docker daemon.
+    pub(crate) fn by_socket<'a>(
+        containers: impl Iterator<Item = (TaskKey, &'a PathBuf)>,
+        since_ms: u64,
+    ) -> Vec<Self> {
+        let mut sockets: BTreeMap<&PathBuf, BTreeSet<TaskKey>> = BTreeMap::new();
+        for (key, docker_socket) in containers {
+            sockets.entry(docker_socket).or_default().insert(key);
+        }
+        let grouped = sockets.into_iter();
+        grouped
+            .map(|(socket, keys)| Self { docker_socket: socket.clone(), keys, since_ms })
+            .collect()
+    }
+}
+
 impl Supervisor {
+    /// Takes over the containers of a killed guardian, with their lease.
+    pub(crate) fn with_lease_file(self, file: LeaseFile) -> Self {
+        let found = file.load();
+        let lease_until_ms = found.as_ref().map(|leases| leases.until_ms);
+        let containers = found.map(|leases| leases.containers).unwrap_or_default();
+        let containers = containers.into_iter().collect();
+        Self { lease_until_ms, containers, lease_file: Some(file), ..self }
+    }
+
     /// Extends the lease; never shortens it.
     pub(crate) fn renew(&mut self, until_ms: u64) {
         self.lease_until_ms = self.lease_until_ms.max(Some(until_ms));
+        if !self.containers.is_empty() {
+            self.save_leases();
+        }
     }
 
     /// Sets the heartbeat interval; 0 keeps the default.
@@ -47,10 +77,25 @@ impl Supervisor {
         *self.lease_until_ms.get_or_insert_with(|| boot_ms().saturating_add(length))
     }
 
-    pub(crate) fn protect(&mut self, key: TaskKey, docker_socket: PathBuf) {
+    /// Registers a leased container. Fails if a sentinel could not stop the container after the death of this guardian.
+    pub(crate) fn protect(&mut self, key: TaskKey, docker_socket: PathBuf) -> io::Result<()> {
         self.leaving = false;
         self.lease();
         self.containers.insert(key, docker_socket);
+        self.write_leases()
+    }
+
+    /// On failure the file keeps more containers or an earlier end, which is safe.
+    pub(super) fn save_leases(&mut self) {
+        if let Err(error) = self.write_leases() {
+            warn!(%error, "cannot save the leases of containers");
+        }
+    }
+
+    fn write_leases(&mut self) -> io::Result<()> {
+        let until_ms = self.lease();
+        let file = self.lease_file.as_ref();
+        file.map_or(Ok(()), |file| file.save(until_ms, &self.containers))
     }
 
     /// Drops stopped containers.
@@ -58,6 +103,7 @@ impl Supervisor {
         for key in keys.iter().filter(|key| self.stopping.remove(key)) {
             self.containers.remove(key);
         }
+        self.save_leases();
     }
 
     /// Stops leased processes after the lease expired. Returns the containers that the caller has to stop.
@@ -76,19 +122,8 @@ impl Supervisor {
             // The grace counts from the expiry, as the server's does.
             self.stop(key, StopCause::LeaseLost, until(end.saturating_add(millis(grace))));
         }
-        let mut overdue: BTreeMap<&PathBuf, BTreeSet<TaskKey>> = BTreeMap::new();
-        for (key, docker_socket) in &self.containers {
-            if self.stopping.insert(*key) {
-                overdue.entry(docker_socket).or_default().insert(*key);
-            }
-        }
-        let overdue = overdue.into_iter();
-        overdue
-            .map(|(docker_socket, keys)| OverdueContainers {
-                docker_socket: docker_socket.clone(),
-                keys,
-                since_ms: end,
-            })
-            .collect()
+        let stopping = &mut self.stopping;
+        let overdue = self.containers.iter().filter(|(key, _)| stopping.insert(**key));
+        OverdueContainers::by_socket(overdue.map(|(key, socket)| (*key, socket)), end)
     }
 }

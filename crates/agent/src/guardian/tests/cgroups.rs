@@ -4,16 +4,24 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::{Pid, WaitOptions, waitpid};
+
 use agentaflow_api::link::StopCause;
 
 use super::{TestDir, key, run};
+use crate::gpus::device_files;
+use crate::guardian::cgroup::CgroupRoot;
+use crate::guardian::cgroup_v1::V1Root;
+use crate::guardian::device_rule::{DeviceControl, DeviceRule};
+use crate::guardian::groups::GroupRoots;
+use crate::guardian::spawn::spawn;
 use crate::guardian::wire::ProcessSpec;
+use crate::skip::skip;
 
 #[tokio::test]
 async fn a_task_over_its_memory_limit_ends_out_of_memory_on_hosts_with_cgroups() {
-    let Some(root) = crate::guardian::cgroup::CgroupRoot::find("test-of-limits") else {
-        println!("skipped: this host has no usable cgroup v2");
-        return;
+    let Some(root) = CgroupRoot::find("test-of-limits") else {
+        skip!("needs a usable cgroup v2 hierarchy");
     };
     root.remove();
     let test = TestDir::new();
@@ -36,13 +44,54 @@ async fn a_task_cannot_open_denied_devices_on_hosts_with_the_devices_controller(
     run(&agent, test.spec(1, script)).await;
     assert_eq!(test.output(1), "open\nother\n");
     if !Path::new("/sys/fs/cgroup/devices").exists() {
-        println!("skipped: this host has no devices controller of cgroup v1");
-        return;
+        skip!("needs the devices controller of cgroup v1");
     }
-    let denied_devices = vec!["c 1:5 rwm".to_owned()];
+    let denied_devices = vec![DeviceRule { major: 1, minor: Some(5) }];
     run(&agent, ProcessSpec { denied_devices, ..test.spec(2, script) }).await;
     let log = test.output(2);
     assert!(!log.contains("open\n") && log.contains("other\n"), "{log}");
+}
+
+#[tokio::test]
+async fn a_task_cannot_open_denied_devices_on_hosts_with_cgroup_v2() {
+    let name = format!("agentaflow-test-{}", std::process::id());
+    let Some(root) = CgroupRoot::without_controllers(&name) else {
+        skip!("needs a cgroup v2 hierarchy that this user may change");
+    };
+    let roots = GroupRoots::new(Some(root), V1Root::default());
+    if roots.device_control() != DeviceControl::CgroupV2 {
+        roots.remove();
+        skip!("needs the right to load device filters");
+    }
+    let test = TestDir::new();
+    let denied_devices = vec![DeviceRule { major: 1, minor: Some(5) }];
+    let script = "head -c 1 /dev/zero > /dev/null && echo open; head -c 1 /dev/null && echo other";
+    let spec = ProcessSpec { denied_devices, ..test.spec(1, script) };
+    let groups = roots.create(&spec);
+    let (pid, output) = spawn(&spec, &test.task(1), groups.open().unwrap()).unwrap();
+    waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::empty()).unwrap();
+    output.finish();
+    let log = test.output(1);
+    assert!(!log.contains("open\n") && log.contains("other\n"), "{log}");
+    drop(groups);
+    roots.remove();
+}
+
+/// With `--nocapture` prints the mechanism: `cgroup_v1` or `cgroup_v2`.
+#[tokio::test]
+#[ignore = "needs an NVIDIA GPU, root, and the devices controller of cgroup v1 or BPF filters on cgroup v2"]
+async fn on_a_real_gpu_a_task_without_gpus_cannot_open_it() {
+    let test = TestDir::new();
+    let agent = test.agent();
+    let script = "for file in /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia[0-9]; do \
+                  (: < $file) && echo usable $file; done; true";
+    run(&agent, test.spec(1, script)).await;
+    assert!(test.output(1).contains("usable /dev/nvidiactl\n"), "{}", test.output(1));
+    println!("{}", agent.device_control().unwrap().as_str());
+    let denied_devices = device_files::denied(&[]);
+    run(&agent, ProcessSpec { denied_devices, ..test.spec(2, script) }).await;
+    let log = test.output(2);
+    assert!(!log.contains("usable") && log.contains("nvidiactl"), "{log}");
 }
 
 /// A guardian in the cgroup of a task would end with the memory limit of that task.
@@ -54,8 +103,7 @@ async fn a_task_is_in_its_own_cgroup_and_the_guardian_never_is() {
     test.pid_written(1, 1).await;
     let own = format!("/{}", key(1));
     if !test.output(1).contains(&own) {
-        println!("skipped: this host has no usable cgroups");
-        return;
+        skip!("needs usable cgroups");
     }
     let guardian = fs::read_to_string(format!("/proc/{}/cgroup", test.guardian())).unwrap();
     assert!(!guardian.contains(&own), "{guardian}");

@@ -1,5 +1,6 @@
 //! Lease of the guardian, and lost messages between agent and guardian.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,9 @@ use agentaflow_api::link::StopCause;
 
 use super::{TestDir, is_alive, key, run};
 use crate::clock::boot_ms;
+use crate::guardian::container_leases::LeaseFile;
 use crate::guardian::groups::GroupRoots;
-use crate::guardian::supervisor::Supervisor;
+use crate::guardian::supervisor::{OverdueContainers, Supervisor};
 use crate::guardian::wire::{ProcessSpec, Response, StartFault};
 use crate::guardian::{TASKS, procs};
 use crate::runtime::process::{Process, ProcessLimits};
@@ -82,7 +84,7 @@ async fn the_guardian_runs_until_overdue_containers_are_stopped() {
     let mut supervisor = Supervisor::new(dir.path().to_owned(), GroupRoots::default());
     let docker_socket = PathBuf::from("/no/such/docker.sock");
     supervisor.set_interval(10);
-    supervisor.protect(key(1), docker_socket.clone());
+    supervisor.protect(key(1), docker_socket.clone()).unwrap();
     assert!(supervisor.check_lease().is_empty() && !supervisor.is_idle());
     tokio::time::sleep(Duration::from_millis(30)).await;
     let overdue = supervisor.check_lease();
@@ -91,11 +93,45 @@ async fn the_guardian_runs_until_overdue_containers_are_stopped() {
     // The stop is in progress; the containers stay registered until it succeeds.
     assert!(supervisor.check_lease().is_empty() && !supervisor.is_idle());
     // A container of a later lease is independent.
-    supervisor.protect(key(2), docker_socket);
+    supervisor.protect(key(2), docker_socket).unwrap();
     supervisor.release(&overdue[0].keys);
     assert!(!supervisor.is_idle());
     supervisor.forget(key(2));
     assert!(supervisor.is_idle());
+}
+
+#[tokio::test]
+async fn the_next_guardian_keeps_the_containers_and_the_lease_of_a_killed_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let guardian = || {
+        let supervisor = Supervisor::new(dir.path().to_owned(), GroupRoots::default());
+        supervisor.with_lease_file(LeaseFile::new(dir.path()))
+    };
+    let docker_socket = PathBuf::from("/no/such/docker.sock");
+    let mut first = guardian();
+    assert!(first.is_idle());
+    let end = boot_ms() + 200;
+    first.renew(end);
+    first.protect(key(1), docker_socket.clone()).unwrap();
+    first.protect(key(2), docker_socket.clone()).unwrap();
+    first.forget(key(2));
+    drop(first);
+    let mut second = guardian();
+    assert!(!second.is_idle() && second.check_lease().is_empty());
+    tokio::time::sleep(Duration::from_millis(210)).await;
+    let overdue = second.check_lease();
+    let keys = BTreeSet::from([key(1)]);
+    assert_eq!(overdue, [OverdueContainers { docker_socket, keys, since_ms: end }]);
+    second.release(&overdue[0].keys);
+    assert!(guardian().is_idle());
+}
+
+#[tokio::test]
+async fn a_container_without_a_saved_lease_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let supervisor = Supervisor::new(dir.path().to_owned(), GroupRoots::default());
+    let mut supervisor = supervisor.with_lease_file(LeaseFile::new(&dir.path().join("missing")));
+    assert!(supervisor.protect(key(1), PathBuf::from("/no/such/docker.sock")).is_err());
 }
 
 #[tokio::test]

@@ -49,9 +49,10 @@ pub(crate) struct Args {
     /// Heartbeat interval [default: HEARTBEAT_INTERVAL, else 30s]
     #[arg(long, value_name = "TIME", value_parser = amount::positive_duration)]
     pub(super) heartbeat: Option<Duration>,
-    /// Listen address for /health and /ready; `none` disables it
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:8080", value_parser = kubernetes::listen)]
-    pub(super) health_listen: kubernetes::Listen,
+    /// Listen address for /health and /ready; `none` disables it [default: port 8080 in a pod, else 127.0.0.1:8080, or
+    /// a free port if it is in use]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen)]
+    pub(super) health_listen: Option<kubernetes::Listen>,
 
     /// Runtimes: docker, process, or only kubernetes [default: docker if available, process if allowed]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = runtime, help_heading = "Jobs")]

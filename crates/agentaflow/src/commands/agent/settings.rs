@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, anyhow};
 use super::Args;
 use super::args::RuntimeName;
 use crate::amount;
+use crate::commands::kubernetes;
 use crate::commands::standalone::check_process_user;
 use crate::context::{default_data_dir, variable};
 use crate::failure::usage;
@@ -49,7 +50,7 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
             memory: args.price_memory_gb_hour,
         },
         labels: args.label.iter().cloned().collect(),
-        listen: args.health_listen.0,
+        listen: kubernetes::listen_at_free(args.health_listen, 8080),
         pod_name: variable("POD_NAME"),
         node_name: name.clone(),
         ..AgentSettings::new(server, state_dir, gpus(args, &name.unwrap_or_default())?)

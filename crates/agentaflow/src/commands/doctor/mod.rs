@@ -21,7 +21,7 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Checks the driver, NVML, Docker, its GPU runtime, cgroups, ports and disk of this machine; \
-the connection, token, version, clock, nodes and pending jobs of a server; or the API server, clock, CRDs, permissions, \
+the connection, certificate, token, version, clock, nodes and pending jobs of a server; or the API server, clock, CRDs, permissions, \
 scheduler, leader, webhook, monitor, device plugin, GPU nodes and pending workloads of a cluster. Exits with 1 if a \
 check fails."
 )]

@@ -3,7 +3,7 @@
 use agentaflow_api::Stamp;
 use agentaflow_api::account::User;
 use agentaflow_api::client::user::JobQuery;
-use agentaflow_api::client::{Client, ClientError};
+use agentaflow_api::client::{CertificateProblem, Client, ClientError};
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
 use agentaflow_console::format::one_line;
@@ -16,10 +16,21 @@ use crate::listing::node_name;
 /// Jobs and nodes listed by name.
 const MAX_LISTED: usize = 5;
 
+const DAY_MS: i64 = 24 * 3600 * 1000;
+/// Remaining lifetime of a certificate below which the check warns.
+const EXPIRY_MARGIN_DAYS: i64 = 14;
+
+const RENEWAL: &str = "replace the files of --tls-cert and --tls-key; the server reads them again within seconds. With \
+                       --tls-self-signed run `rm tls-cert.pem` in the data directory of the server, which creates a \
+                       certificate with the same key";
+
 pub(super) async fn checks(client: &Client) -> Vec<Check> {
     let address = client.base().as_str().trim_end_matches('/').to_owned();
     let version: Value = match client.get("/version").json().await {
         Ok(version) => version,
+        Err(ClientError::Untrusted { problem: CertificateProblem::Expired, .. }) => {
+            return vec![Check::fail("certificate", "expired", RENEWAL)];
+        }
         Err(error) => {
             return vec![Check::fail(
                 "server",
@@ -33,6 +44,8 @@ pub(super) async fn checks(client: &Client) -> Vec<Check> {
     };
     let mut checks =
         vec![version_check(&address, version["version"].as_str().unwrap_or("unknown"))];
+    let expires = client.certificate_expiry().await.ok().flatten();
+    checks.extend(expires.map(|expires| certificate(expires, Stamp::now())));
     checks.extend(clock(&version));
     match client.get("/auth/me").json::<User>().await {
         Ok(me) => {
@@ -60,6 +73,19 @@ fn version_check(address: &str, server: &str) -> Check {
         format!("{address} has version {server}, this client {client}"),
         "use the same version of client and server",
     )
+}
+
+/// A pinned certificate is accepted after its expiry.
+fn certificate(expires: Stamp, now: Stamp) -> Check {
+    let (day, left_ms) = (expires.day(), expires.0.saturating_sub(now.0));
+    if left_ms <= 0 {
+        return Check::fail("certificate", format!("expired on {day}"), RENEWAL);
+    }
+    let days = left_ms / DAY_MS;
+    if days < EXPIRY_MARGIN_DAYS {
+        return Check::warn("certificate", format!("expires on {day}, in {days} days"), RENEWAL);
+    }
+    Check::ok("certificate", format!("expires on {day}"))
 }
 
 /// Compares clocks, if the server reports its time.
@@ -148,4 +174,28 @@ fn pending(jobs: &[Job]) -> Check {
         format!("{} pending: {}", jobs.len(), reasons.join("; ")),
         "run `agentaflow explain JOB` for details",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::CheckStatus;
+
+    #[test]
+    fn an_early_expiry_is_a_warning_and_a_past_one_a_failure_with_the_renewal() {
+        let now = Stamp(1_800_000_000_000);
+        let in_days = |days: i64| certificate(Stamp(now.0 + days * DAY_MS), now);
+        assert_eq!(in_days(14), Check::ok("certificate", "expires on 2027-01-29"));
+        let soon = in_days(13);
+        assert_eq!(
+            (soon.status, soon.found.as_str()),
+            (CheckStatus::Warn, "expires on 2027-01-28, in 13 days")
+        );
+        let past = in_days(-1);
+        assert_eq!(
+            (past.status, past.found.as_str()),
+            (CheckStatus::Fail, "expired on 2027-01-14")
+        );
+        assert!(past.fix.is_some_and(|fix| fix.contains("rm tls-cert.pem")));
+    }
 }

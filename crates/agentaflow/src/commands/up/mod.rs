@@ -10,6 +10,7 @@ use std::time::Duration;
 use agentaflow_agent::AgentSettings;
 use agentaflow_agent::runtime::docker::DockerSettings;
 use agentaflow_agent::runtime::uids::UidRange;
+use agentaflow_dashboard::Dashboard;
 use agentaflow_engine::Strategy;
 use agentaflow_server::core::NodeRef;
 use agentaflow_server::serve::{self, Running};
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::server::{TAKEN_OVER, database};
 use super::standalone::{self, ContainerArgs, LeaseArgs, SimArgs, termination_signal};
 use crate::amount;
-use crate::context::{self, Contexts, LOCAL, Target};
+use crate::context::{self, Contexts, LOCAL, Target, variable};
 use crate::failure::usage;
 use crate::logging;
 use gpus::Gpus;
@@ -130,6 +131,11 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
         docker: args.docker_socket.exists(),
         current,
     })?;
+    if variable("KUBECONFIG").is_some() {
+        eprintln!(
+            "note: KUBECONFIG is set; commands use this server with --context local or AGENTAFLOW_CONTEXT=local"
+        );
+    }
     let ended = tokio::select! {
         received = termination_signal() => received,
         () = server.fatal() => Err(anyhow!(TAKEN_OVER)),
@@ -146,6 +152,7 @@ fn settings(args: &Args, gpus: &Gpus) -> Result<Settings> {
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
     settings.lease = args.lease.lease;
     settings.notice = gpus.notice();
+    settings.dashboard = Dashboard::embedded();
     // One machine has one user: no need to protect users from each other.
     settings.rate = (10_000, 40_000);
     Ok(settings)

@@ -31,16 +31,16 @@ fn whole(
     count: usize,
     after: Option<usize>,
 ) -> Option<SmallVec<[DeviceClaim; 1]>> {
-    let chosen: SmallVec<[u8; 8]> = match after {
+    let chosen: SmallVec<[u16; 8]> = match after {
         // An `NVLink` group is chosen as a whole, so round robin continues with the next node.
         Some(_) if view.shape.nvlink && count > 1 => return None,
         Some(after) => {
             let behind = whole_devices(view.shape, view.room).filter(|(index, _)| *index > after);
-            behind.take(count).map(|(index, _)| index as u8).collect()
+            behind.take(count).map(|(index, _)| index as u16).collect()
         }
         None => strategy::whole_choice(strategy, view, count),
     };
-    let claim = |device: &u8| {
+    let claim = |device: &u16| {
         let found = &view.room.devices[usize::from(*device)];
         DeviceClaim {
             device: *device,
@@ -62,7 +62,7 @@ fn share(strategy: Strategy, view: &View<'_>, after: Option<usize>) -> Option<De
     let device = &view.room.devices[index];
     let (milli, mib) = share_of(view.shape, device);
     Some(DeviceClaim {
-        device: index as u8,
+        device: index as u16,
         exclusive: view.shape.exclusive,
         model: device.model,
         milli,
@@ -101,7 +101,7 @@ fn slices(
         (device.users, device.milli, device.mib) =
             (device.users + 1, device.milli - milli, device.mib - mib);
         claims.push(DeviceClaim {
-            device: index as u8,
+            device: index as u16,
             exclusive: view.shape.exclusive,
             model: device.model,
             milli,

@@ -189,9 +189,9 @@ impl Cluster {
                 unknown += 1;
             }
         }
-        let named: Vec<u8> = devices.iter().map(|part| part.device).collect();
+        let named: Vec<u16> = devices.iter().map(|part| part.device).collect();
         let unnamed = room.devices.iter().enumerate().rev();
-        let unnamed = unnamed.filter(|(index, _)| !named.contains(&(*index as u8)));
+        let unnamed = unnamed.filter(|(index, _)| !named.contains(&(*index as u16)));
         let mut unnamed: Vec<_> = unnamed.map(|(index, d)| (d.users, index)).collect();
         unnamed.sort_by_key(|(users, index)| {
             (!assumed.contains(&node_state.spec.gpus[*index].id), *users)
@@ -235,7 +235,7 @@ fn foreign_part(index: usize, device: &Device, usage: ForeignGpu) -> DeviceClaim
         }
     };
     DeviceClaim {
-        device: index as u8,
+        device: index as u16,
         exclusive,
         model: device.model,
         milli: milli as i32,

@@ -84,7 +84,7 @@ impl Device {
 /// Share of one device in a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceClaim {
-    pub(crate) device: u8,
+    pub(crate) device: u16,
     pub(crate) exclusive: bool,
     pub(crate) model: ModelIdx,
     pub(crate) milli: i32,

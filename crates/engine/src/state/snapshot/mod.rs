@@ -13,9 +13,10 @@ use crate::state::cluster::room::{Claim, DeviceClaim};
 use crate::state::cluster::{NodeIdx, Reachability};
 use crate::state::scheduler::Scheduler;
 use crate::state::snapshot::records::{
-    HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, WorkloadSnapshot,
+    HoldSnapshot, LostTaskSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot,
+    WorkloadSnapshot,
 };
-use crate::state::workloads::{TaskAllocation, WorkloadIdx};
+use crate::state::workloads::{LostTask, TaskAllocation, WorkloadIdx};
 
 impl Scheduler {
     /// The complete state; input of [`restore`](Self::restore).
@@ -119,12 +120,19 @@ impl Scheduler {
             devices_known: allocation.devices_known,
         };
         let finished = entry.tasks.iter().enumerate().filter(|(_, slot)| slot.finished);
+        let lost_task = |(task, lost): (u32, &LostTask)| LostTaskSnapshot {
+            task,
+            until: lost.until,
+            replacement: lost.replacement,
+            reported: lost.reported,
+        };
         WorkloadSnapshot {
             workload,
             phase: entry.phase,
             placed_at: entry.placed_at,
             tasks: entry.allocations().map(allocation).collect(),
             finished: finished.map(|(task, _)| task as u32).collect(),
+            lost: entry.lost().map(lost_task).collect(),
             refusals: entry.refusals,
             not_before: entry.not_before,
             avoid: entry.avoid.map(|node| self.cluster.node_state(node).spec.id.clone()),

@@ -13,7 +13,7 @@ use crate::model::units::{Percent, Time};
 use crate::model::wait::{WaitClass, WaitReason};
 use crate::model::workload::Workload;
 use crate::state::scheduler::RoundRobinCursor;
-use crate::state::workloads::WorkloadPhase;
+use crate::state::workloads::{Replacement, WorkloadPhase};
 use crate::strategy::Strategy;
 use crate::strategy::demand::TaskClass;
 
@@ -96,6 +96,9 @@ pub struct WorkloadSnapshot {
     pub tasks: Vec<TaskSnapshot>,
     #[serde(default)]
     pub finished: BTreeSet<u32>,
+    /// Tasks that wait for a replacement; their reserved places are in `tasks`.
+    #[serde(default)]
+    pub lost: Vec<LostTaskSnapshot>,
     /// Refused placements since the last confirmed one.
     #[serde(default)]
     pub refusals: u32,
@@ -123,6 +126,16 @@ pub struct TaskSnapshot {
     /// `gpus` are the reported devices, not assumed ones.
     #[serde(default)]
     pub devices_known: bool,
+}
+
+/// A lost task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LostTaskSnapshot {
+    pub task: u32,
+    pub until: Time,
+    pub replacement: Replacement,
+    /// The driver knows the current place.
+    pub reported: bool,
 }
 
 /// Room reserved for a workload.

@@ -13,9 +13,10 @@ use crate::state::cluster::shape::ShapeIdx;
 use crate::state::cluster::{NodeIdx, Reachability};
 use crate::state::scheduler::Scheduler;
 use crate::state::snapshot::records::{
-    HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, WorkloadSnapshot,
+    HoldSnapshot, LostTaskSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot,
+    WorkloadSnapshot,
 };
-use crate::state::workloads::{TaskAllocation, WorkloadIdx, WorkloadPhase};
+use crate::state::workloads::{LostTask, TaskAllocation, WorkloadIdx, WorkloadPhase};
 
 impl Scheduler {
     /// Restores a scheduler. Live placements stay as they are.
@@ -140,6 +141,13 @@ impl Scheduler {
             self.restore_task(index, &allocation)?;
         }
         self.enter_phase(index, phase, placed_at);
+        for LostTaskSnapshot { task, until, replacement, reported } in facts.lost {
+            let slot = self.workloads.get_mut(index).tasks.get_mut(task as usize);
+            let slot = slot.filter(|slot| phase == WorkloadPhase::Placed && !slot.finished);
+            let slot = slot.ok_or_else(|| inconsistent("lost task of", &id))?;
+            slot.lost = Some(LostTask { until, replacement, reported });
+            self.incomplete.insert(index);
+        }
         Ok(())
     }
 
@@ -252,7 +260,7 @@ impl Scheduler {
             let index = self.gpu_index(node, gpu)?;
             let device = &self.cluster.room(node).devices[index];
             let mut claim = DeviceClaim {
-                device: index as u8,
+                device: index as u16,
                 exclusive: shape.exclusive,
                 model: device.model,
                 milli: 1000,

@@ -141,12 +141,20 @@ fn a_node_in_maintenance_takes_nothing_new_and_keeps_what_runs() {
 }
 
 #[test]
-fn more_gpus_than_the_engine_counts_are_left_out() {
-    let many: Vec<Value> = (0..100).map(|n| device(&format!("u{n}"))).collect();
-    for devices in [None, Some(monitor(json!(many), json!([])))] {
-        let view = view(json!({}), json!("100"), devices);
-        assert_eq!((view.node.gpus.len(), view.health.len()), (64, 64));
+fn every_time_slice_of_a_node_counts() {
+    let labels = || json!({"nvidia.com/gpu.replicas": "16", "nvidia.com/gpu.memory": "16000"});
+    let eight: Vec<Value> = (0..8).map(|n| device(&format!("u{n}"))).collect();
+    for devices in [None, Some(monitor(json!(eight), json!([])))] {
+        let view = view(labels(), json!("128"), devices);
+        assert_eq!((view.node.gpus.len(), view.health.len()), (128, 128));
+        assert!(view.node.validate().is_ok());
     }
+}
+
+#[test]
+fn more_gpus_than_the_engine_counts_are_left_out() {
+    let view = view(json!({"nvidia.com/gpu.replicas": "5000"}), json!("40000"), None);
+    assert_eq!((view.node.gpus.len(), view.health.len()), (4096, 4096));
 }
 
 #[test]

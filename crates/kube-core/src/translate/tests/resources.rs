@@ -105,7 +105,7 @@ fn a_pod_goes_where_there_is_enough_of_everything() {
         (json!({"nvidia.com/mig-1g.5gb": "7"}), "large"),
         (json!({"nvidia.com/mig-2g.10gb": 1}), "no: Resource"),
         (json!({"nvidia.com/gpu": "1"}), "no: NoGpu"),
-        (json!({"nvidia.com/gpu": "65"}), "unsupported nvidia.com/gpu"),
+        (json!({"nvidia.com/gpu": "4097"}), "unsupported nvidia.com/gpu"),
         (json!({"cpu": "-1"}), "unsupported spec.containers"),
         (json!({"cpu": "many"}), "unsupported spec.containers"),
         (json!({"memory": "9e99"}), "unsupported spec"),

@@ -5,13 +5,12 @@ use agentaflow_kube_core::names;
 use serde_json::{Value, json};
 
 use super::{Cluster, exit};
-use crate::controller::Finalizer;
 
 #[test]
 fn the_first_look_makes_the_pods_and_sets_every_condition() {
     let mut cluster = Cluster::new(json!({ "gangSize": 2 }));
-    let said = cluster.step();
-    assert_eq!(said.finalizer, Finalizer::Add);
+    cluster.step();
+    assert_eq!(cluster.workload.metadata.finalizers.as_deref(), Some(&[][..]));
     assert_eq!(cluster.names(), ["train-0", "train-1"]);
     assert_eq!(cluster.phase(), Some(Pending));
     assert_eq!(cluster.says("Schedulable"), "Unknown/Pending");
@@ -253,7 +252,18 @@ fn an_invalid_template_is_reported_once_even_after_a_refused_pod() {
 }
 
 #[test]
-fn deletion_stops_every_pod_and_then_lets_go() {
+fn the_finalizer_of_earlier_versions_is_removed_and_no_other_one() {
+    let mut cluster = Cluster::new(json!({}));
+    let both = vec!["example.com/keep".to_owned(), names::FINALIZER.to_owned()];
+    cluster.workload.metadata.finalizers = Some(both);
+    cluster.settle();
+    let kept = cluster.workload.metadata.finalizers.as_deref();
+    assert_eq!(kept, Some(&["example.com/keep".to_owned()][..]));
+    assert_eq!(cluster.names(), ["train-0"], "its pods stay");
+}
+
+#[test]
+fn a_workload_that_another_finalizer_keeps_stops_its_pods() {
     let mut cluster = Cluster::new(json!({ "gangSize": 2 }));
     cluster.settle();
     cluster.run("train-0");
@@ -265,10 +275,9 @@ fn deletion_stops_every_pod_and_then_lets_go() {
     assert_eq!((said.delete[0].why, said.delete[0].grace), ("WorkloadDeleted", None));
     assert_eq!(cluster.names(), ["train-0"], "it has its grace");
     let said = cluster.step();
-    assert_eq!((said.delete.len(), said.finalizer), (0, Finalizer::Keep));
+    assert_eq!(said.delete.len(), 0);
     cluster.vanish("train-0");
-    assert_eq!(cluster.step().finalizer, Finalizer::Remove);
-    assert_eq!(cluster.look().finalizer, Finalizer::Keep);
+    cluster.settle();
     assert_eq!(cluster.made, 2, "nothing is made again");
 }
 
@@ -283,7 +292,6 @@ fn deletion_needs_no_spec_that_can_be_read_and_takes_finished_pods_too() {
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(cluster.now));
     cluster.step();
     assert!(cluster.pods.is_empty());
-    assert_eq!(cluster.step().finalizer, Finalizer::Remove);
 }
 
 #[test]
@@ -309,14 +317,19 @@ fn a_finished_workload_stays_finished() {
 }
 
 #[test]
-fn pods_of_other_owners_and_of_a_namesake_do_not_count() {
+fn pods_of_other_owners_do_not_count_and_those_of_a_deleted_namesake_end_first() {
     let mut cluster = Cluster::new(json!({}));
     cluster.settle();
     cluster.workload.metadata.uid = Some("w-2".to_owned());
     cluster.workload.status = agentaflow_kube_core::crd::GpuWorkloadStatus::default();
     let said = cluster.look();
-    assert_eq!(said.create.len(), 1);
-    assert!(said.delete.is_empty());
+    assert_eq!((said.create.len(), said.delete.len()), (0, 0));
+    cluster.settle();
+    assert_eq!(cluster.says("Schedulable"), "False/PredecessorEnding");
+    let owner = cluster.pod("train-0").metadata.owner_references.as_mut().expect("an owner");
+    owner[0].kind = "Job".to_owned();
+    let said = cluster.look();
+    assert_eq!((said.create.len(), said.delete.len()), (1, 0));
 }
 
 #[test]
@@ -383,4 +396,64 @@ fn a_failed_workload_stays_failed_when_the_user_completes_it() {
 fn complete(cluster: &mut Cluster, said: &str) {
     let annotations = cluster.workload.metadata.annotations.get_or_insert_default();
     annotations.insert(names::COMPLETE.to_owned(), said.to_owned());
+}
+
+#[test]
+fn a_suspended_workload_gives_up_its_pods_and_goes_on_later() {
+    let mut cluster = Cluster::new(json!({ "gangSize": 2, "retries": 0 }));
+    cluster.settle();
+    assert_eq!(cluster.pods.len(), 2);
+    let suspend = |cluster: &mut Cluster, on: bool| {
+        if let Ok(spec) = &mut cluster.workload.spec.0 {
+            spec.suspend = on;
+        }
+        *cluster.workload.metadata.generation.get_or_insert(0) += 1;
+    };
+    suspend(&mut cluster, true);
+    cluster.step();
+    cluster.pods.clear();
+    cluster.settle();
+    let status = &cluster.workload.status;
+    assert_eq!(status.phase, Some(Pending));
+    let suspended = |cluster: &Cluster| {
+        let mut conditions = cluster.workload.status.conditions.iter();
+        conditions.find(|one| one.type_ == "Suspended").map(|one| one.status.clone())
+    };
+    assert_eq!(suspended(&cluster).as_deref(), Some("True"));
+    cluster.pass(3600);
+    cluster.settle();
+    assert!(cluster.pods.is_empty());
+    suspend(&mut cluster, false);
+    cluster.settle();
+    assert_eq!(cluster.pods.len(), 2);
+    assert_eq!(suspended(&cluster).as_deref(), Some("False"));
+    assert_eq!(cluster.workload.status.retries, 0);
+}
+
+#[test]
+fn a_finished_workload_is_deleted_after_its_time() {
+    let mut cluster = Cluster::new(json!({ "ttlSecondsAfterFinished": 60 }));
+    cluster.workload.status.phase = Some(Failed);
+    let ended = cluster.now;
+    cluster.workload.status.completion_time =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(ended));
+    let seen = cluster.look();
+    assert!(!seen.expired);
+    assert_eq!(seen.wake.map(|wake| wake.duration_since(ended).as_secs()), Some(60));
+    cluster.pass(61);
+    assert!(cluster.look().expired);
+    let mut kept = Cluster::new(json!({}));
+    kept.workload.status.phase = Some(Succeeded);
+    kept.workload.status.completion_time = cluster.workload.status.completion_time.clone();
+    kept.pass(1_000_000);
+    assert!(!kept.look().expired);
+}
+
+#[test]
+fn the_service_of_a_gang_is_requested_with_its_pods() {
+    let gang = Cluster::new(json!({ "gangSize": 2 }));
+    let seen = gang.look();
+    assert_eq!(seen.create.len(), 2);
+    assert_eq!(seen.service.expect("a service")["metadata"]["ownerReferences"][0]["uid"], "w-1");
+    assert_eq!(Cluster::new(json!({})).look().service, None);
 }

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
-use super::{Finalizer, PendingReason, PlannedTask, Reconciled, SchedulerView, reconcile};
+use super::{PendingReason, PlannedTask, Reconciled, SchedulerView, reconcile};
 
 /// A workload, its pods and the time.
 #[derive(Clone, Debug)]
@@ -78,10 +78,8 @@ impl Cluster {
             self.workload.status = status.clone();
         }
         let finalizers = self.workload.metadata.finalizers.get_or_insert_default();
-        match said.finalizer {
-            Finalizer::Keep => {}
-            Finalizer::Add => finalizers.push(names::FINALIZER.to_owned()),
-            Finalizer::Remove => finalizers.retain(|name| name != names::FINALIZER),
+        if said.remove_finalizer {
+            finalizers.retain(|name| name != names::FINALIZER);
         }
         self.told.extend(said.events.iter().map(|note| note.reason));
         said
@@ -92,7 +90,7 @@ impl Cluster {
         for _ in 0..8 {
             let said = self.step();
             let quiet = said.create.is_empty() && said.delete.is_empty() && said.status.is_none();
-            if quiet && said.finalizer == Finalizer::Keep {
+            if quiet && !said.remove_finalizer {
                 assert!(said.events.is_empty(), "Events without a change: {:?}", said.events);
                 return;
             }

@@ -1,6 +1,7 @@
 //! Tests of bindings and claims with late or unexpected responses of the API server.
 
 use super::*;
+use crate::LeaseTimes;
 use crate::state::PodRef;
 
 fn bind() -> Bind {
@@ -30,12 +31,16 @@ fn busy(times: usize) -> ApiServer {
         let answer = http::Response::builder().status(code).body(body);
         std::future::ready(answer.map_err(std::io::Error::other))
     };
-    ApiServer::new(kube::Client::new(tower::service_fn(answer), "default"))
+    ApiServer::new(
+        kube::Client::new(tower::service_fn(answer), "default"),
+        std::sync::Arc::default(),
+    )
 }
 
 #[tokio::test]
 async fn a_binding_waits_for_an_api_server_that_is_too_busy() {
-    let (leadership, permits) = (Leadership::new(Instant::now()), Semaphore::new(1));
+    let (leadership, permits) =
+        (Leadership::new(Instant::now(), LeaseTimes::default()), Semaphore::new(1));
     let permits = WritePermits { leadership: &leadership, permits: &permits };
     let retries = BackoffPolicy::new(Duration::ZERO, Duration::ZERO);
     let found = bind_with_retries(&busy(9), permits, None, &bind(), retries).await;

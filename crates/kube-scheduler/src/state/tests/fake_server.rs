@@ -1,11 +1,15 @@
 //! A fake API server: objects, their watch history, and its responses to actions.
 
 use agentaflow_kube_core::names;
+use agentaflow_kube_core::unit::{KINDS, UnitKind};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::state::{Action, ActionResult, Bind, BindResult, Change, Key, Object, PodRef};
+use crate::state::{
+    Action, ActionResult, Bind, BindResult, Change, Key, Object, PodRef, Refusal, RefusalKind,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -22,10 +26,18 @@ pub(super) enum Kind {
     Driver,
     Capacity,
     Namespace,
+    Job,
+    JobSet,
+    WorkerSet,
+    Priority,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 17] = [
+        Self::Job,
+        Self::JobSet,
+        Self::WorkerSet,
+        Self::Priority,
         Self::Node,
         Self::GpuNode,
         Self::Queue,
@@ -56,6 +68,10 @@ impl Kind {
             Self::Driver => Object::Driver(read(value)),
             Self::Capacity => Object::Capacity(read(value)),
             Self::Namespace => Object::Namespace(read(value)),
+            Self::Job => Object::Job(&KINDS[0], read(value)),
+            Self::JobSet => Object::Job(&KINDS[1], read(value)),
+            Self::WorkerSet => Object::Job(&KINDS[7], read(value)),
+            Self::Priority => Object::Priority(read(value)),
         }
     }
 }
@@ -97,6 +113,8 @@ pub(super) struct Server {
     pub(super) owners: BTreeMap<String, Value>,
     /// The field of a workload's status that the installed schema lacks.
     pub(super) pruned: Option<&'static str>,
+    /// Limit of pods that are not finished.
+    pub(super) quota: Option<usize>,
     /// Number of workload status writes.
     pub(super) statuses: u32,
     version: u64,
@@ -212,12 +230,59 @@ impl Server {
                 self.change_workload(workload, uid, |value| value["status"] = status);
                 None
             }
-            Action::WriteFinalizer { workload, uid, add, .. } => {
-                self.finalize(workload, uid, *add);
+            Action::RemoveFinalizer { workload, uid, .. } => {
+                self.remove_finalizer(workload, uid);
                 None
             }
-            Action::WriteQueueStatus { .. } | Action::RecordEvent(_) => None,
+            Action::WriteNodeConditions { node, conditions, .. } => {
+                let conditions = serde_json::to_value(conditions).expect("conditions");
+                let key = Key::new("", &node.name);
+                self.change(Kind::GpuNode, &key, |value| {
+                    value["status"]["conditions"] = conditions;
+                });
+                None
+            }
+            Action::WriteReason { kind, unit, reason, .. } => {
+                let kind = if kind.kind == "Job" { Kind::Job } else { Kind::JobSet };
+                self.change(kind, unit, |value| {
+                    value["metadata"]["annotations"][names::UNIT_REASON] = json!(&**reason);
+                });
+                None
+            }
+            Action::Suspend { kind, unit, uid, suspend } => self.suspend(kind, unit, uid, *suspend),
+            Action::DeleteWorkload { workload, .. } => {
+                self.delete_workload(workload);
+                None
+            }
+            Action::CreateService { .. }
+            | Action::WriteQueueStatus { .. }
+            | Action::RecordEvent(_) => None,
         }
+    }
+
+    fn suspend(
+        &mut self,
+        kind: &'static UnitKind,
+        unit: &Key,
+        uid: &Arc<str>,
+        suspend: bool,
+    ) -> Option<ActionResult> {
+        if self.guarded.contains(unit) {
+            let (unit, uid, why) = (unit.clone(), uid.clone(), "never".to_owned());
+            return Some(ActionResult::SuspendRefused { kind, unit, uid, why });
+        }
+        let kind = if kind.kind == "Job" { Kind::Job } else { Kind::JobSet };
+        if self.get(kind, unit).is_some_and(|found| self::uid(found) == &**uid) {
+            self.change(kind, unit, |value| {
+                value["spec"]["suspend"] = json!(suspend);
+                if let Some(all) = value["metadata"]["annotations"].as_object_mut()
+                    && !suspend
+                {
+                    all.remove(names::UNIT_REASON);
+                }
+            });
+        }
+        None
     }
 
     fn bind(&mut self, bind: &Bind) -> BindResult {
@@ -265,18 +330,32 @@ impl Server {
         // Admission knows the value of a class.
         let class = value["spec"]["priorityClassName"]
             .as_str()
-            .and_then(|name| name.strip_prefix(names::PRIORITY_CLASS_PREFIX)?.parse::<i32>().ok());
-        if let Some(priority) = class {
-            value["spec"]["priority"] = json!(priority * names::PRIORITY_STEP);
-        }
+            .and_then(|name| name.strip_prefix(names::PRIORITY_CLASS_PREFIX)?.parse().ok());
+        let priority = class.map_or(0, names::priority_class_value);
+        value["spec"]["priority"] = json!(priority);
+        let live =
+            |pod: &&Value| !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let used = self.all(Kind::Pod).filter(live).count();
+        let owner = &value["metadata"]["ownerReferences"][0]["uid"];
+        let exists = self
+            .get(Kind::Workload, workload)
+            .is_some_and(|found| found["metadata"]["uid"] == *owner);
         let refused = match self.get(Kind::Pod, &key(&value)) {
+            // The garbage collector removes a pod without its owner.
+            None if !exists => None,
+            None if self.quota.is_some_and(|quota| used >= quota) => {
+                let message = "exceeded quota".to_owned();
+                Some(Refusal { kind: RefusalKind::Forbidden, message })
+            }
             None => {
                 self.put(Kind::Pod, value);
                 None
             }
             Some(found) => {
                 let owner = |value: &Value| value["metadata"]["ownerReferences"][0]["uid"].clone();
-                (owner(found) != owner(&value)).then(|| "in the way".to_owned())
+                let message = "in the way".to_owned();
+                (owner(found) != owner(&value))
+                    .then_some(Refusal { kind: RefusalKind::Other, message })
             }
         };
         ActionResult::Created { workload: workload.clone(), name: name.to_owned(), refused }
@@ -288,16 +367,30 @@ impl Server {
         }
     }
 
-    fn finalize(&mut self, key: &Key, uid: &str, add: bool) {
-        let list = if add { json!([names::FINALIZER]) } else { json!([]) };
-        self.change_workload(key, uid, |value| value["metadata"]["finalizers"] = list);
+    fn remove_finalizer(&mut self, key: &Key, uid: &str) {
+        self.change_workload(key, uid, |value| value["metadata"]["finalizers"] = json!([]));
         let gone = self.get(Kind::Workload, key).is_some_and(|found| {
             let left =
                 found["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
             !left && !found["metadata"]["deletionTimestamp"].is_null()
         });
         if gone {
-            self.remove(Kind::Workload, key);
+            self.remove_workload(key);
+        }
+    }
+
+    /// Removes a workload; the garbage collector deletes its pods.
+    fn remove_workload(&mut self, key: &Key) {
+        let Some(workload) = self.get(Kind::Workload, key).map(|found| uid(found).to_owned())
+        else {
+            return;
+        };
+        self.remove(Kind::Workload, key);
+        let owned = |pod: &&Value| pod["metadata"]["ownerReferences"][0]["uid"] == *workload;
+        let reference = |pod: &Value| PodRef { key: self::key(pod), uid: uid(pod).into() };
+        let pods: Vec<PodRef> = self.all(Kind::Pod).filter(owned).map(reference).collect();
+        for pod in pods {
+            self.delete(&pod);
         }
     }
 
@@ -306,7 +399,7 @@ impl Server {
         let Some(found) = self.get(Kind::Workload, key) else { return };
         let kept = found["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
         if !kept {
-            self.remove(Kind::Workload, key);
+            self.remove_workload(key);
             return;
         }
         let time = jiff::Timestamp::from_second(self.seconds as i64).expect("a time");

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::fake_server::Kind;
-use super::harness::Harness;
+use super::harness::{Harness, SPACE};
 use super::objects::{group, member, node};
 use crate::state::Key;
 
@@ -29,6 +29,24 @@ fn a_gang_waits_until_it_is_complete_and_then_starts_whole() {
     let binds: Vec<String> =
         harness.take_actions().into_iter().filter(|action| action.starts_with("bind")).collect();
     assert_eq!(binds, ["bind a n", "bind b n", "bind c n"]);
+}
+
+#[test]
+fn the_conditions_of_a_gang_follow_the_number_of_its_pods() {
+    let mut harness = Harness::new();
+    harness.put(Kind::PodGroup, group("g", 4));
+    let message = |harness: &Harness, name: &str| {
+        let found = harness.server.get(Kind::Pod, &Key::new(SPACE, name)).expect("a pod");
+        found["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    for (name, count) in [("a", "1/4"), ("b", "2/4"), ("c", "3/4")] {
+        gang(&mut harness, &[name]);
+        harness.settle();
+        assert!(message(&harness, "a").contains(count), "{}", message(&harness, "a"));
+    }
+    harness.delete("c");
+    harness.settle();
+    assert!(message(&harness, "a").contains("2/4"), "{}", message(&harness, "a"));
 }
 
 #[test]
@@ -185,9 +203,7 @@ fn a_gang_is_stopped_whole_for_a_higher_priority() {
     harness.put(Kind::PodGroup, group("g", 2));
     gang(&mut harness, &["a", "b"]);
     harness.settle();
-    let mut high = super::objects::pod("high", 1);
-    high["metadata"]["annotations"] = json!({agentaflow_kube_core::names::PRIORITY: "9"});
-    harness.put(Kind::Pod, high);
+    harness.put(Kind::Pod, super::objects::weighted("high", 1, 9));
     harness.settle();
     let actions = harness.take_actions();
     for name in ["evict a", "evict b"] {

@@ -4,6 +4,7 @@
 //! allocated twice by the knowledge of the state.
 
 use agentaflow_kube_core::names;
+use agentaflow_kube_core::unit::KINDS;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(super) struct Harness {
     settings: Settings,
     /// Actions of former leaders.
     pub(super) ghosts: VecDeque<Action>,
+    /// The state watches jobs.
+    pub(super) units: bool,
     /// More GPUs may be allocated than exist.
     pub(super) confused: bool,
 }
@@ -70,6 +73,7 @@ impl Harness {
             notes: Vec::new(),
             settings,
             ghosts: VecDeque::new(),
+            units: false,
             confused: false,
         };
         harness.begin();
@@ -77,6 +81,9 @@ impl Harness {
     }
 
     fn begin(&mut self) {
+        for kind in KINDS.iter().filter(|_| self.units) {
+            self.state.watch_jobs(kind);
+        }
         for kind in Kind::ALL {
             self.list(kind);
         }
@@ -260,7 +267,7 @@ impl Harness {
     /// The API server refuses the next deletion of a pod, or change of a finalizer.
     pub(super) fn deny(&mut self) {
         let denied =
-            |act: &Action| matches!(act, Action::Delete { .. } | Action::WriteFinalizer { .. });
+            |act: &Action| matches!(act, Action::Delete { .. } | Action::RemoveFinalizer { .. });
         if let Some(next) = self.acts.iter().position(denied) {
             self.acts.remove(next);
         }
@@ -431,11 +438,18 @@ fn words(act: &Action) -> Option<String> {
         }
         Action::LookUpOwner(owner) => format!("look up {}", owner.name),
         Action::Create { name, .. } => format!("create {name}"),
-        Action::WriteFinalizer { workload, add, .. } => {
-            format!("{} finalizer {}", if *add { "add" } else { "remove" }, workload.name)
+        Action::WriteNodeConditions { node, .. } => format!("conditions of {}", node.name),
+        Action::RemoveFinalizer { workload, .. } => {
+            format!("remove finalizer {}", workload.name)
         }
-        Action::WriteStatus { .. } | Action::WriteQueueStatus { .. } | Action::RecordEvent(_) => {
-            return None;
+        Action::Suspend { unit, suspend, .. } => {
+            format!("{} {}", if *suspend { "suspend" } else { "resume" }, unit.name)
         }
+        Action::DeleteWorkload { workload, .. } => format!("delete workload {}", workload.name),
+        Action::WriteStatus { .. }
+        | Action::CreateService { .. }
+        | Action::WriteQueueStatus { .. }
+        | Action::WriteReason { .. }
+        | Action::RecordEvent(_) => return None,
     })
 }

@@ -36,10 +36,9 @@ pub(super) fn with(mut value: Value, pointer: &str, part: Value) -> Value {
     value
 }
 
-/// A pod with a priority annotation.
-pub(super) fn weighted(name: &str, gpus: u32, priority: &str) -> Value {
-    let pointer = format!("metadata|annotations|{}", names::PRIORITY);
-    with(pod(name, gpus), &pointer, json!(priority))
+/// A pod with the class of a priority from 0 to 10.
+pub(super) fn weighted(name: &str, gpus: u32, priority: u8) -> Value {
+    with(pod(name, gpus), "spec|priority", json!(names::priority_class_value(priority)))
 }
 
 /// A pod of a group.

@@ -187,49 +187,18 @@ fn owners_are_asked_before_their_pods_are_judged() {
 }
 
 #[test]
-fn with_the_webhook_a_pod_without_a_class_gets_no_high_priority() {
-    let annotation = format!("metadata|annotations|{}", names::PRIORITY);
-    let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "j",
-        "controller": true}]);
-    let mut settings = Settings::new(names::SCHEDULER_NAME);
-    settings.admission = true;
-    let mut harness = Harness::new();
-    harness.set_settings(settings);
-    harness.put(Kind::Node, node("n", 1));
-    harness.put(Kind::Pod, pod("runs", 1));
-    harness.check_settled(&["bind runs n"]);
-    // The annotation is added after the creation of the pod, or to its owner.
-    harness.put(Kind::Pod, pod("later", 1));
-    harness.settle();
-    harness.server.change(Kind::Pod, &Key::new("ns", "later"), |pod| {
-        *pod = with(pod.clone(), &annotation, json!("10"));
-    });
-    harness.server.owners.insert("j".to_owned(), json!({names::PRIORITY: "10"}));
-    harness.put(Kind::Pod, with(pod("child", 1), "metadata|ownerReferences", owner));
-    harness.settle();
-    let actions = harness.take_actions();
-    assert!(!actions.contains(&"evict runs".to_owned()), "{actions:?}");
-    // Quotas and admission policies have checked a priority class.
-    let classed = with(pod("classed", 1), "spec|priorityClassName", json!("agentaflow-9"));
-    harness.put(Kind::Pod, with(classed, "spec|priority", json!(900_000)));
-    harness.settle();
-    let actions = harness.take_actions();
-    assert!(actions.contains(&"evict runs".to_owned()), "{actions:?}");
-}
-
-#[test]
 fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
-    harness.put(Kind::Pod, weighted("low", 1, "1"));
+    harness.put(Kind::Pod, weighted("low", 1, 1));
     harness.check_settled(&["bind low n"]);
-    harness.put(Kind::Pod, weighted("high", 1, "9"));
+    harness.put(Kind::Pod, weighted("high", 1, 9));
     harness.settle();
     let actions = harness.take_actions();
     assert!(actions.contains(&"evict low".to_owned()), "{actions:?}");
     assert!(actions.contains(&"nominate high n".to_owned()), "{actions:?}");
     assert_eq!(harness.node_of("high"), None);
-    harness.put(Kind::Pod, weighted("middle", 1, "5"));
+    harness.put(Kind::Pod, weighted("middle", 1, 5));
     harness.kubelets();
     harness.settle();
     assert_eq!(harness.node_of("high"), Some("n"));
@@ -245,7 +214,7 @@ fn foreign_and_non_preemptible_pods_are_no_victims() {
     }
     let theirs = with(pod("theirs", 1), "spec|schedulerName", json!("default-scheduler"));
     harness.put(Kind::Pod, with(theirs, "spec|nodeName", json!("a")));
-    let firm = with(weighted("firm", 1, "1"), "spec|nodeSelector", only_on("b"));
+    let firm = with(weighted("firm", 1, 1), "spec|nodeSelector", only_on("b"));
     let annotation = format!("metadata|annotations|{}", names::PREEMPTIBLE);
     harness.put(Kind::Pod, with(firm, &annotation, json!("false")));
     let keep = with(workload("keep", 1, 0), "spec|priority", json!(0));
@@ -254,7 +223,7 @@ fn foreign_and_non_preemptible_pods_are_no_victims() {
     harness.settle_for_long();
     assert_eq!([harness.node_of("firm"), harness.node_of("keep-0")], [Some("b"), Some("c")]);
     harness.take_actions();
-    for (name, priority) in [("high", "9"), ("higher", "10")] {
+    for (name, priority) in [("high", 9), ("higher", 10)] {
         harness.put(Kind::Pod, weighted(name, 1, priority));
         harness.settle_for_long();
         assert_eq!(harness.reason(name).as_deref(), Some("NoRoom"), "{name}");
@@ -288,13 +257,13 @@ fn an_unhealthy_gpu_is_not_used_until_it_recovers() {
 fn pods_that_terminate_already_are_waited_for_without_an_eviction() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
-    harness.put(Kind::Pod, weighted("low", 1, "1"));
+    harness.put(Kind::Pod, weighted("low", 1, 1));
     let ending = with(pod("ending", 1), "spec|terminationGracePeriodSeconds", json!(30));
     harness.put(Kind::Pod, ending);
     harness.settle();
     harness.take_actions();
     harness.delete("ending");
-    harness.put(Kind::Pod, weighted("high", 1, "9"));
+    harness.put(Kind::Pod, weighted("high", 1, 9));
     harness.settle();
     let actions = harness.take_actions();
     assert!(!actions.iter().any(|action| action.starts_with("evict")), "{actions:?}");
@@ -385,10 +354,10 @@ fn metrics_count_pending_scheduled_and_running_workloads() {
 fn a_nomination_that_comes_late_is_withdrawn() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
-    harness.put(Kind::Pod, weighted("low", 1, "1"));
+    harness.put(Kind::Pod, weighted("low", 1, 1));
     harness.settle();
     harness.server.guarded.insert(Key::new(SPACE, "low"));
-    harness.put(Kind::Pod, weighted("high", 1, "9"));
+    harness.put(Kind::Pod, weighted("high", 1, 9));
     harness.tell_all();
     harness.step();
     let nominates = |act: &Action| matches!(act, Action::Nominate { node: Some(_), .. });

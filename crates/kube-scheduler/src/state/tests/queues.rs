@@ -46,9 +46,9 @@ fn a_queue_limits_the_priority_of_its_pods() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::Queue, with(queue("q", 4), "spec|maxPriority", json!(3)));
-    harness.put(Kind::Pod, weighted("runs", 1, "3"));
+    harness.put(Kind::Pod, weighted("runs", 1, 3));
     harness.check_settled(&["bind runs n"]);
-    harness.put(Kind::Pod, weighted("high", 1, "10"));
+    harness.put(Kind::Pod, weighted("high", 1, 10));
     harness.check_settled(&["explain high Unschedulable"]);
 }
 

@@ -9,7 +9,7 @@ use super::objects::{group, member, node, pod, with};
 use crate::state::{Change, Key, Object};
 
 fn of_priority(pod: Value, priority: u8) -> Value {
-    with(pod, &format!("metadata|annotations|{}", names::PRIORITY), json!(priority.to_string()))
+    with(pod, "spec|priority", json!(names::priority_class_value(priority)))
 }
 
 fn with_cpu(pod: Value, cpu: &str) -> Value {

@@ -215,8 +215,8 @@ impl Scenario {
             Event::Pod { gpus, priority, owned } => {
                 let mut made = pod(&name, gpus);
                 if let Some(priority) = priority {
-                    let pointer = format!("metadata|annotations|{}", names::PRIORITY);
-                    made = with(made, &pointer, json!(priority.to_string()));
+                    made =
+                        with(made, "spec|priority", json!(i32::from(priority) * 30_000 - 100_000));
                 }
                 if owned {
                     made["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1",

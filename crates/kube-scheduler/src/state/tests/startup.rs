@@ -150,9 +150,9 @@ fn pods_on_nodes_that_are_gone_are_deleted() {
 fn a_nomination_is_kept_over_a_crash() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
-    harness.put(Kind::Pod, weighted("low", 1, "1"));
+    harness.put(Kind::Pod, weighted("low", 1, 1));
     harness.settle();
-    harness.put(Kind::Pod, weighted("high", 1, "9"));
+    harness.put(Kind::Pod, weighted("high", 1, 9));
     harness.tell_all();
     harness.step();
     // The crash happens before the condition is written.
@@ -164,7 +164,7 @@ fn a_nomination_is_kept_over_a_crash() {
     harness.settle();
     let actions = harness.take_actions();
     assert!(actions.iter().any(|action| action.starts_with("explain high ")), "{actions:?}");
-    harness.put(Kind::Pod, weighted("other", 1, "9"));
+    harness.put(Kind::Pod, weighted("other", 1, 9));
     harness.settle();
     harness.kubelets();
     harness.settle();

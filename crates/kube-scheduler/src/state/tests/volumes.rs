@@ -262,7 +262,7 @@ fn no_pod_is_preempted_for_a_volume_that_would_stay_bound() {
     harness.put(Kind::Pod, using(pod("one", 1), "data-0"));
     harness.settle();
     assert_eq!(harness.node_of("one"), Some("n"));
-    let urgent = weighted("two", 1, "10");
+    let urgent = weighted("two", 1, 10);
     harness.put(Kind::Pod, using(urgent, "data-1"));
     harness.settle_for_long();
     assert!(!harness.notes.iter().any(|note| note.contains("Preempted")), "{:?}", harness.notes);

@@ -74,15 +74,46 @@ fn a_deleted_workload_takes_its_pods_along() {
     harness.put(Kind::Workload, workload("w", 2, 0));
     harness.settle_for_long();
     harness.server.delete_workload(&Key::new("ns", "w"));
+    assert_eq!(phase(&harness, "w"), "gone", "no finalizer keeps it");
     harness.settle_for_long();
-    assert_eq!(phase(&harness, "w"), "Scheduled", "its pods are still ending");
     harness.kubelets();
     harness.settle_for_long();
-    assert_eq!(phase(&harness, "w"), "gone");
     assert_eq!(harness.server.all(Kind::Pod).count(), 0);
     harness.put(Kind::Workload, workload("w", 2, 0));
     harness.settle_for_long();
     assert_eq!(harness.server.all(Kind::Pod).count(), 2);
+}
+
+#[test]
+fn a_workload_created_again_waits_for_the_pods_of_the_deleted_one() {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 2));
+    harness.put(Kind::Workload, workload("w", 2, 0));
+    harness.settle_for_long();
+    harness.server.delete_workload(&Key::new("ns", "w"));
+    harness.put(Kind::Workload, workload("w", 2, 0));
+    harness.settle_for_long();
+    assert_eq!(phase(&harness, "w"), "Pending");
+    let found = harness.server.get(Kind::Workload, &Key::new("ns", "w")).expect("the workload");
+    assert_eq!(found["status"]["conditions"][0]["reason"], "PredecessorEnding");
+    let rejected = harness.notes.iter().filter(|note| note.contains("PodRejected"));
+    assert_eq!(rejected.count(), 0);
+    harness.kubelets();
+    harness.settle_for_long();
+    assert_eq!(phase(&harness, "w"), "Scheduled");
+    assert_eq!(harness.server.all(Kind::Pod).count(), 2);
+}
+
+#[test]
+fn a_pending_pod_of_a_deleted_workload_is_not_placed() {
+    let mut harness = Harness::new();
+    harness.put(Kind::Workload, workload("w", 1, 0));
+    harness.settle_for_long();
+    // The garbage collector has not run yet.
+    harness.server.remove(Kind::Workload, &Key::new("ns", "w"));
+    harness.put(Kind::Node, node("n", 2));
+    harness.settle_for_long();
+    assert_eq!(harness.node_of("w-0"), None);
 }
 
 /// A preemptible workload.
@@ -193,6 +224,11 @@ fn a_status_changed_by_another_client_is_restored() {
     }
 }
 
+/// A workload that another controller's finalizer keeps after its deletion.
+fn kept_after_deletion(tasks: u32) -> Value {
+    with(workload("w", tasks, 0), "metadata|finalizers", json!(["example.com/keep"]))
+}
+
 /// Names of the pods of `w` whose deletion is requested.
 fn deleted(harness: &mut Harness) -> Vec<String> {
     harness.take_actions().into_iter().filter(|action| action.starts_with("delete ")).collect()
@@ -202,7 +238,7 @@ fn deleted(harness: &mut Harness) -> Vec<String> {
 fn the_end_of_a_pod_is_asked_for_once_however_often_its_workload_is_looked_at() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 3));
-    harness.put(Kind::Workload, workload("w", 3, 0));
+    harness.put(Kind::Workload, kept_after_deletion(3));
     harness.settle_for_long();
     harness.take_actions();
     harness.server.delete_workload(&Key::new("ns", "w"));
@@ -219,13 +255,13 @@ fn the_end_of_a_pod_is_asked_for_once_however_often_its_workload_is_looked_at() 
 }
 
 #[test]
-fn refused_writes_are_repeated_until_a_deleted_workload_is_gone() {
+fn refused_deletions_are_repeated_until_the_pods_of_a_deleted_workload_are_gone() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
-    harness.put(Kind::Workload, workload("w", 2, 0));
+    harness.put(Kind::Workload, kept_after_deletion(2));
     harness.settle_for_long();
     harness.server.delete_workload(&Key::new("ns", "w"));
-    // Writes are lost, first for the pods, then for the workload.
+    // The writes of the first round are lost.
     for _ in 0..2 {
         harness.tell_all();
         harness.step();
@@ -235,5 +271,5 @@ fn refused_writes_are_repeated_until_a_deleted_workload_is_gone() {
         harness.kubelets();
     }
     harness.settle_for_long();
-    assert_eq!(phase(&harness, "w"), "gone");
+    assert_eq!(harness.server.all(Kind::Pod).count(), 0);
 }

@@ -6,8 +6,8 @@ use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{JobSpec, OnNodeLost, Runtime};
 use agentaflow_api::job_runtime::AgentSupport;
 use agentaflow_engine::{
-    GpuModel, GpuRequest, InvalidInput, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, QueueId,
-    Request, Span, Workload, WorkloadId,
+    GpuModel, GpuRequest, InvalidInput, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, Priority,
+    QueueId, Request, Span, Workload, WorkloadId,
 };
 
 use crate::api_error::ApiError;
@@ -45,7 +45,7 @@ pub(crate) fn workload(row: &JobRow) -> Result<Workload, ApiError> {
     let mut workload = Workload::new(workload_id(row.id), Arc::new(request(row)?));
     workload.queue = QueueId::from(row.queue.as_str());
     workload.tasks = spec.replicas.unwrap_or(1);
-    workload.priority = spec.priority.map_or(5, |priority| priority.min(10) as u8);
+    workload.priority = Priority(spec.priority.map_or(5, |priority| priority.min(10)));
     workload.estimate =
         spec.estimated_duration_seconds.map(|seconds| Span(seconds.saturating_mul(1000)));
     workload.grace = Span(grace_ms(spec));

@@ -232,11 +232,6 @@ impl LiveNode {
         self.stream.is_none() && self.row.spec.api_endpoint.is_some()
     }
 
-    /// Returns true if this agent is connected.
-    pub(crate) fn is_connected(&self, agent: AgentId) -> bool {
-        self.stream == Some(agent) || self.push.answers()
-    }
-
     pub(crate) fn has_tasks(&self) -> bool {
         !self.tasks.is_empty()
     }

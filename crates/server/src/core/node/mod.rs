@@ -25,6 +25,7 @@ pub(crate) use description::{closed_gpus, engine_node, gpu_id, instances, price}
 pub(crate) use lease::LeaseTerms;
 pub(crate) use live::{Contact, LiveNode};
 pub(crate) use push::{JobAnswer, PushReach};
+pub(crate) use report::UnusableGpu;
 pub(crate) use view::NodeView;
 
 /// Setting of an agent: its heartbeat interval in milliseconds.
@@ -49,6 +50,10 @@ pub(crate) struct NodeTable {
     lease: LeaseTerms,
     /// Nodes whose view changed since the last publication; removed nodes included.
     stale: BTreeSet<NodeId>,
+    /// Agents whose record changed since the last publication; removed agents included.
+    stale_agents: BTreeSet<AgentId>,
+    /// Nodes with room that the engine held after its last pass.
+    held: BTreeSet<NodeId>,
 }
 
 impl NodeTable {
@@ -59,8 +64,10 @@ impl NodeTable {
         last_agent: AgentId,
         lease: LeaseTerms,
     ) -> Self {
-        let agents = agents.into_iter().map(|agent| (agent.id, agent)).collect();
-        let mut table = Self { agents, last_node, last_agent, lease, ..Self::default() };
+        let agents: BTreeMap<_, _> = agents.into_iter().map(|agent| (agent.id, agent)).collect();
+        let stale_agents = agents.keys().copied().collect();
+        let mut table =
+            Self { agents, last_node, last_agent, lease, stale_agents, ..Self::default() };
         for row in nodes {
             table.insert(row);
         }
@@ -177,9 +184,7 @@ impl NodeTable {
     /// Agent by name or number.
     pub(crate) fn find_agent(&self, agent: &str) -> Result<&AgentRow, ApiError> {
         let numbered = || self.agents.get(&agent.parse().ok()?);
-        self.agent_named(agent).or_else(numbered).ok_or_else(|| {
-            ApiError::not_found("agent not found; list agents with GET /gpu-workers/agents")
-        })
+        self.agent_named(agent).or_else(numbered).ok_or_else(no_such_agent)
     }
 
     /// Node that an agent works for.
@@ -200,12 +205,14 @@ impl NodeTable {
     pub(crate) fn put_agent(&mut self, agent: AgentRow) {
         let node = agent.node_id;
         self.last_agent = self.last_agent.max(agent.id);
+        self.stale_agents.insert(agent.id);
         self.agents.insert(agent.id, agent);
         self.apply_agent_settings(node);
     }
 
     pub(crate) fn remove_agent(&mut self, id: AgentId) {
         self.agents.remove(&id);
+        self.stale_agents.insert(id);
     }
 
     fn apply_agent_settings(&mut self, node: NodeId) {
@@ -236,15 +243,30 @@ impl NodeTable {
         self.nodes.values_mut().filter_map(LiveNode::take_unsaved_heartbeat).collect()
     }
 
-    /// Current view of a node, which the caller publishes.
-    pub(crate) fn take_view(&mut self, id: NodeId) -> Option<NodeView> {
+    /// The caller publishes the current view of a node.
+    pub(crate) fn clear_stale(&mut self, id: NodeId) {
         self.stale.remove(&id);
-        self.get(id).map(LiveNode::view)
+    }
+
+    /// Records the nodes with room that the engine holds. The views of nodes that gained or lost a hold become stale.
+    pub(crate) fn set_held(&mut self, names: &[agentaflow_engine::NodeId]) {
+        let id = |name: &agentaflow_engine::NodeId| self.by_name.get(name.as_str()).copied();
+        let held: BTreeSet<NodeId> = names.iter().filter_map(id).collect();
+        self.stale.extend(self.held.symmetric_difference(&held));
+        self.held = held;
+    }
+
+    pub(crate) fn take_stale_agents(&mut self) -> BTreeSet<AgentId> {
+        std::mem::take(&mut self.stale_agents)
     }
 
     pub(crate) fn take_stale(&mut self) -> BTreeSet<NodeId> {
         std::mem::take(&mut self.stale)
     }
+}
+
+pub(crate) fn no_such_agent() -> ApiError {
+    ApiError::not_found("agent not found; list agents with GET /gpu-workers/agents")
 }
 
 /// Heartbeat interval that an agent names.

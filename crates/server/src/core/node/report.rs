@@ -16,8 +16,8 @@ pub(super) struct EngineReport {
     reported: Option<ReportedNode>,
     /// The engine considers the node lost and needs the whole description again.
     resend: bool,
-    /// GPUs that the last readings report as failed, by engine name.
-    failed_gpus: BTreeSet<String>,
+    /// GPUs that the last readings report as unusable for new work.
+    unusable_gpus: BTreeMap<GpuId, UnusableGpu>,
 }
 
 /// Description of a node that the engine has.
@@ -38,11 +38,33 @@ pub(crate) struct GpuReadings {
     pub(crate) changed: Vec<GpuChange>,
 }
 
-/// A GPU that failed or recovered.
+/// Reading of a GPU that takes no new work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnusableGpu {
+    /// Running tasks continue.
+    Maintenance,
+    /// Running tasks cannot continue.
+    Failed,
+}
+
+impl UnusableGpu {
+    fn of(reading: &GpuInstance) -> Option<Self> {
+        match reading.status? {
+            GpuStatus::Error => Some(Self::Failed),
+            GpuStatus::Maintenance => Some(Self::Maintenance),
+            GpuStatus::Available | GpuStatus::Busy => None,
+        }
+    }
+}
+
+/// A GPU that became unusable, or recovered.
 #[derive(Debug)]
 pub(crate) struct GpuChange {
     pub(crate) gpu: GpuId,
-    pub(crate) failed: bool,
+    /// None for a usable GPU.
+    pub(crate) unusable: Option<UnusableGpu>,
+    /// Message of the node.
+    pub(crate) problem: Option<String>,
 }
 
 /// Description of a node with which the engine is restored.
@@ -139,8 +161,11 @@ impl EngineReport {
 
     /// Health of a GPU for the engine: a failed GPU is sick even if an admin closed it.
     fn gpu_health(&self, node: &NodeId, gpu: GpuId, closed: Option<GpuHealth>) -> Event {
-        let failed = self.failed_gpus.contains(gpu.as_str());
-        let health = if failed { GpuHealth::Failed } else { closed.unwrap_or_default() };
+        let health = match self.unusable_gpus.get(&gpu) {
+            Some(UnusableGpu::Failed) => GpuHealth::Failed,
+            Some(UnusableGpu::Maintenance) => closed.unwrap_or(GpuHealth::Cordoned),
+            None => closed.unwrap_or_default(),
+        };
         Event::GpuHealth { node: node.clone(), gpu, health }
     }
 
@@ -159,21 +184,20 @@ impl EngineReport {
             }
             let busy = reading.utilization.and_then(|busy| Percent::new(busy).ok());
             utilization.extend(busy.map(|busy| (gpu.clone(), busy)));
-            let failed = reading.status == Some(GpuStatus::Error);
-            if failed != self.failed_gpus.contains(gpu.as_str()) {
-                changed.push(GpuChange { gpu, failed });
+            let unusable = UnusableGpu::of(reading);
+            if unusable != self.unusable_gpus.get(&gpu).copied() {
+                changed.push(GpuChange { gpu, unusable, problem: reading.problem.clone() });
             }
         }
         let mut events = Vec::new();
         if !utilization.is_empty() {
             events.push(Event::Utilization { node: node.clone(), readings: utilization });
         }
-        for GpuChange { gpu, failed } in &changed {
-            if *failed {
-                self.failed_gpus.insert(gpu.to_string());
-            } else {
-                self.failed_gpus.remove(gpu.as_str());
-            }
+        for GpuChange { gpu, unusable, .. } in &changed {
+            match unusable {
+                Some(unusable) => self.unusable_gpus.insert(gpu.clone(), *unusable),
+                None => self.unusable_gpus.remove(gpu),
+            };
             events.push(self.gpu_health(&node, gpu.clone(), closed.get(gpu).copied()));
         }
         GpuReadings { events, changed }

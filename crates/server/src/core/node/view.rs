@@ -5,6 +5,9 @@ use std::time::Instant;
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use agentaflow_api::units::Cores;
 
+use agentaflow_api::ids::AgentId;
+use agentaflow_engine::NodeRoom;
+
 use super::LiveNode;
 use super::description::{gpu_id, instances};
 
@@ -14,6 +17,12 @@ pub(crate) struct NodeView {
     node: Node,
     /// End of the status in `node` without another heartbeat; none if time does not change it.
     alive_until: Option<Instant>,
+    /// Agent with an open stream.
+    stream: Option<AgentId>,
+    /// The push agent answers.
+    answers: bool,
+    /// None if the engine does not know the node.
+    room: Option<NodeRoom>,
 }
 
 impl NodeView {
@@ -25,6 +34,21 @@ impl NodeView {
     /// The node as of now.
     pub(crate) fn shown(&self) -> Node {
         Node { status: self.status(), ..self.node.clone() }
+    }
+
+    /// Returns true if this agent is connected.
+    pub(crate) fn is_connected(&self, agent: AgentId) -> bool {
+        self.stream == Some(agent) || self.answers
+    }
+
+    /// Returns true if a task with this amount of memory on one GPU and these thousandths of a core fits.
+    pub(crate) fn has_room(&self, gpu_memory: u64, cpu_milli: u64) -> bool {
+        let fits = |free: i64, wanted: u64| u64::try_from(free).is_ok_and(|free| free >= wanted);
+        let Some(room) = self.room else { return false };
+        let gpu = room.gpu_memory_free.is_some_and(|free| fits(free.into(), gpu_memory));
+        room.takes_tasks
+            && (gpu_memory == 0 || gpu)
+            && (cpu_milli == 0 || fits(room.cpu_free, cpu_milli))
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
@@ -45,11 +69,13 @@ fn silent_status(node: &Node) -> NodeStatus {
 }
 
 impl LiveNode {
-    pub(crate) fn view(&self) -> NodeView {
+    /// View for readers; `room` comes from the engine.
+    pub(crate) fn view(&self, room: Option<NodeRoom>) -> NodeView {
         let node = self.api_node();
         let depends_on_time = matches!(node.status, NodeStatus::Active | NodeStatus::Error);
         let alive_until = self.alive_until().filter(|_| depends_on_time);
-        NodeView { node, alive_until }
+        let (stream, answers) = (self.stream, self.push.answers());
+        NodeView { node, alive_until, stream, answers, room }
     }
 
     fn api_node(&self) -> Node {

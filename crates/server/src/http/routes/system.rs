@@ -17,7 +17,7 @@ use crate::http::answer::page;
 use crate::http::app::App;
 use crate::http::caller::{Admin, User, browser_cookie, holder, sees_all};
 use crate::http::read::Exact;
-use crate::http::{docs, openapi, start_page};
+use crate::http::{dashboard, docs, openapi, start_page};
 use crate::store::JobFilter;
 
 /// Health of the server.
@@ -142,11 +142,14 @@ pub(crate) async fn docs_page() -> Response {
     page(docs::page().to_owned())
 }
 
-/// The start page.
+/// The dashboard, or the plain start page of a program without one.
 pub(crate) async fn start(
     State(app): State<App>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
+    if let Some(dashboard) = app.settings.dashboard {
+        return dashboard::shell(dashboard, &headers);
+    }
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let token = browser_cookie(&app, &headers, &Method::GET, &app.cookies.access)?;
     let user = token.and_then(|token| match holder(&app, token, Stamp::now()) {
@@ -162,9 +165,7 @@ pub(crate) async fn start(
     let own = (!sees_all(&caller)).then_some(caller.user.id);
     let filter = JobFilter { user: own, limit: 20, ..JobFilter::default() };
     let rows = app.core.store().jobs(&filter).await?;
-    let mut reasons = crate::core::PendingReasons::default();
-    let shown = |row| app.core.show_listed(row, &mut reasons);
-    let jobs: Vec<_> = rows.into_iter().map(shown).collect();
+    let jobs: Vec<_> = app.core.show_jobs(rows).collect();
     Ok(page(start_page::for_user(&app.settings, &caller.user, &app.core.nodes(), &jobs)))
 }
 

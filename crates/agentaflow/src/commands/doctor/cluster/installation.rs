@@ -1,13 +1,17 @@
 //! Checks of the agentaflow installation: scheduler, leader, version, webhook, monitor.
 
 use agentaflow_api::Stamp;
+use agentaflow_api::node::{Health, NodeStatus};
 use agentaflow_console::format::{counted, one_line, short_time};
 use agentaflow_kube_client::{Cluster, Failure};
 use agentaflow_kube_core::names;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
 
 use super::super::Check;
 use super::not_readable;
@@ -19,6 +23,8 @@ pub(super) async fn checks(cluster: &Cluster) -> Vec<Check> {
     let mut checks = vec![scheduler(cluster).await, leader(cluster).await];
     checks.push(version(cluster).await);
     checks.extend([webhook(cluster).await, monitor(cluster).await]);
+    checks.extend(silent_monitors(cluster).await);
+    checks.extend(other_schedulers(cluster).await);
     checks
 }
 
@@ -93,6 +99,39 @@ async fn monitor(cluster: &Cluster) -> Check {
     }
 }
 
+/// Nodes whose monitor ran and does not report any more.
+async fn silent_monitors(cluster: &Cluster) -> Option<Check> {
+    let nodes = cluster.nodes().await.ok()?;
+    let silent: Vec<_> = nodes
+        .iter()
+        .filter(|node| node.status == NodeStatus::Active && node.health_status == Health::Unknown)
+        .map(|node| node.node_id.as_str())
+        .collect();
+    let first = silent.first()?;
+    let fix = format!(
+        "run `kubectl -n {} get pods -l app=agentaflow-gpu-monitor -o wide`; until its next report, the GPUs of a node are \
+         judged by the node's own conditions and allocatable GPUs",
+        cluster.system
+    );
+    let count = counted(silent.len(), "node");
+    Some(Check::warn("gpu health", format!("no report of the monitor on {count}: {first} …"), fix))
+}
+
+/// GPU pods of other schedulers race for the same GPUs.
+async fn other_schedulers(cluster: &Cluster) -> Option<Check> {
+    let foreign = cluster.foreign_pods(names::SCHEDULER_NAME).await.ok()?;
+    let first = foreign.first()?;
+    let pending = foreign.iter().filter(|pod| pod.node.is_none()).count();
+    let found = format!(
+        "{} of other schedulers, {pending} pending, such as {} ({})",
+        counted(foreign.len(), "GPU pod"),
+        first.name,
+        first.scheduler
+    );
+    let fix = "two schedulers overcommit GPUs, and kubelets reject the later pods; run `agentaflow exclusive on`";
+    Some(Check::warn("schedulers", found, fix))
+}
+
 /// The scheduler responds and has the version of the client.
 async fn version(cluster: &Cluster) -> Check {
     let client = env!("CARGO_PKG_VERSION");
@@ -130,6 +169,45 @@ async fn version(cluster: &Cluster) -> Check {
     }
 }
 
+/// Creates a pod as a dry run: a webhook that answers assigns it to the scheduler. Requests of a webhook that does not answer
+/// are admitted unchanged, so that nothing else shows the fault.
+async fn answers(cluster: &Cluster) -> Check {
+    let pod = json!({
+        "metadata": {"generateName": "agentaflow-doctor-", "annotations": {names::PRIORITY: "5"}},
+        "spec": {"containers": [{
+            "name": "main", "image": "agentaflow.invalid/none",
+            "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
+        }]},
+    });
+    let Ok(pod) = serde_json::from_value::<Pod>(pod) else {
+        return Check::skip("webhook", "CA bundle present");
+    };
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    match pods.create(&dry, &pod).await {
+        Ok(made) => {
+            let scheduler = made.spec.and_then(|spec| spec.scheduler_name).unwrap_or_default();
+            if scheduler != "default-scheduler" && !scheduler.is_empty() {
+                return Check::ok("webhook", format!("answers; assigns pods to {scheduler}"));
+            }
+            Check::fail(
+                "webhook",
+                "does not answer: a pod with an annotation of agentaflow kept its scheduler",
+                format!(
+                    "check that the API server reaches port 9443 of the scheduler: `kubectl -n {} get endpointslices -l \
+                     kubernetes.io/service-name={}`",
+                    cluster.system,
+                    names::SCHEDULER_SERVICE
+                ),
+            )
+        }
+        Err(error) => {
+            let why = one_line(&Failure::from(error).to_string());
+            Check::skip("webhook", format!("CA bundle present; a dry-run pod was refused: {why}"))
+        }
+    }
+}
+
 /// Without the webhook only pods with an explicit schedulerName reach the scheduler.
 async fn webhook(cluster: &Cluster) -> Check {
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(cluster.client.clone());
@@ -140,7 +218,13 @@ async fn webhook(cluster: &Cluster) -> Check {
                 hook.client_config.ca_bundle.as_ref().is_some_and(|bundle| !bundle.0.is_empty())
             };
             if !hooks.is_empty() && hooks.iter().all(|hook| trusted(&hook)) {
-                return Check::ok("webhook", "CA bundle present");
+                let rules = hooks.iter().flat_map(|hook| hook.rules.iter().flatten());
+                let mut resources = rules.flat_map(|rule| rule.resources.iter().flatten());
+                // An administrator may have removed the webhook of pods.
+                if !resources.any(|resource| resource == "pods") {
+                    return Check::ok("webhook", "CA bundle present");
+                }
+                return answers(cluster).await;
             }
             Check::fail(
                 "webhook",

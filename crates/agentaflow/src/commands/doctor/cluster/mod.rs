@@ -34,6 +34,7 @@ pub(super) async fn checks(cluster: &Cluster) -> Vec<Check> {
     checks.push(crds(cluster).await);
     checks.extend(permissions::checks(cluster).await);
     checks.extend(installation::checks(cluster).await);
+    checks.push(settings(cluster).await);
     checks.extend(gpus(cluster).await);
     checks.extend(pending(cluster).await);
     checks
@@ -59,6 +60,25 @@ async fn crds(cluster: &Cluster) -> Check {
         format!("not served: {}", missing.join(", ")),
         "run `kubectl apply -f deploy/crds`",
     )
+}
+
+/// Keys of the `ConfigMap` that the scheduler refuses.
+async fn settings(cluster: &Cluster) -> Check {
+    let refused = match cluster.invalid_settings().await {
+        Ok(refused) => refused,
+        Err(Failure::Forbidden(_)) => return Check::skip("settings", "no permission to read"),
+        Err(error) => return Check::skip("settings", one_line(&error.to_string())),
+    };
+    if refused.is_empty() {
+        return Check::ok("settings", "valid");
+    }
+    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    let fix = format!(
+        "run `kubectl -n {} edit configmap {}`; refused settings keep their previous value",
+        cluster.system,
+        names::SCHEDULER_CONFIG
+    );
+    Check::warn("settings", refused.join("; "), fix)
 }
 
 /// A node with GPU labels and without allocatable GPUs lacks the device plugin.

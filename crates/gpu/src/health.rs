@@ -1,14 +1,18 @@
 //! Health of a GPU from its readings and its history. Pure.
 //!
 //! * From 85 °C, or while its hardware throttles it, a GPU has a warning and stays available.
-//! * From 95 °C, lost, broken, with uncorrected memory errors or after a driver error (XID) that indicates a hardware
-//!   fault, a GPU is unavailable. An overheated GPU must first fall below 85 °C.
+//! * From 95 °C, lost, broken, with uncorrected memory errors or after a driver error (XID) that asks for a reset, a
+//!   restart of the machine or the vendor's support, a GPU is unavailable. An overheated GPU must first fall below 85 °C.
+//! * After an XID that asks for a restart of the application, a GPU has a warning and stays available.
 //! * An unavailable GPU becomes available after [`HEALTHY_SAMPLES`] consecutive healthy samples.
 //! * Memory errors count since the driver was loaded: a reset clears them. The driver reports an XID once and never
-//!   clears it: it is kept until the machine restarts, or maintenance or a cordon ends.
+//!   clears it: an XID that takes the GPU out is kept until the machine restarts, or maintenance or a cordon ends.
 
-use agentaflow_gpu::Sample;
 use serde::{Deserialize, Serialize};
+
+use crate::types::Sample;
+use crate::xid::worse;
+use crate::xid_action::XidAction;
 
 /// Degrees Celsius for a warning.
 pub const HOT: u32 = 85;
@@ -31,7 +35,7 @@ pub enum Cause {
     Fault,
     /// Uncorrected memory errors.
     Ecc,
-    /// Driver error that indicates a hardware fault.
+    /// Driver error that takes the GPU out.
     Xid,
     /// At or above [`CRITICAL`].
     Overheated,
@@ -39,12 +43,14 @@ pub enum Cause {
     Hot,
     /// Throttled by its hardware.
     Throttled,
+    /// Driver error of an application; the GPU is healthy.
+    Application,
 }
 
 impl Cause {
     /// True if it makes the GPU unavailable.
     pub fn is_critical(self) -> bool {
-        !matches!(self, Self::Hot | Self::Throttled)
+        !matches!(self, Self::Hot | Self::Throttled | Self::Application)
     }
 
     /// Reason of the Kubernetes event.
@@ -58,6 +64,7 @@ impl Cause {
             Self::Overheated => "GPUOverheated",
             Self::Hot => "GPUHot",
             Self::Throttled => "GPUThrottled",
+            Self::Application => "GPUApplicationError",
         }
     }
 }
@@ -76,7 +83,7 @@ pub struct HealthProblem {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     pub problem: Option<HealthProblem>,
-    /// Driver error (XID) that indicates a hardware fault.
+    /// Driver error (XID) that takes the GPU out.
     pub xid: Option<u64>,
 }
 
@@ -112,11 +119,15 @@ impl Health {
     #[must_use]
     pub fn after(&self, look: DeviceObservation<'_>, fresh: bool) -> Self {
         let before = if fresh { &Self::default() } else { self };
-        let message = match look {
+        let reported = match look {
             DeviceObservation::Sample(sample) => sample.xid,
             _ => None,
         };
-        let xid = message.or(before.xid);
+        let severe = reported.filter(|xid| XidAction::of(*xid).takes_gpu_out());
+        let xid = match (before.xid, severe) {
+            (Some(earlier), Some(later)) => Some(worse(earlier, later)),
+            (earlier, later) => later.or(earlier),
+        };
         let overheated = before.problem.as_ref().is_some_and(|old| old.cause == Cause::Overheated);
         let found = diagnose(look, xid, overheated);
         let Some(old) = &before.problem else { return Self { problem: found, xid } };
@@ -158,10 +169,7 @@ fn diagnose(
         return problem(Cause::Ecc, message);
     }
     if let Some(number) = xid {
-        let message = format!(
-            "the driver reported XID {number}; drain the node and reset the GPU, or restart the machine"
-        );
-        return problem(Cause::Xid, message);
+        return problem(Cause::Xid, xid_message(number));
     }
     let degrees = sample.temperature.unwrap_or(0);
     if degrees >= CRITICAL {
@@ -175,10 +183,15 @@ fn diagnose(
     }
     let slow: Vec<&str> = sample.throttled.iter().map(String::as_str).collect();
     let slow: Vec<&str> = slow.into_iter().filter(|word| SLOWDOWNS.contains(word)).collect();
-    if slow.is_empty() {
-        return None;
+    if !slow.is_empty() {
+        return problem(Cause::Throttled, format!("throttled: {}", slow.join(", ")));
     }
-    problem(Cause::Throttled, format!("throttled: {}", slow.join(", ")))
+    let failed = sample.xid.filter(|xid| XidAction::of(*xid) == XidAction::RestartApplication)?;
+    problem(Cause::Application, xid_message(failed))
+}
+
+fn xid_message(number: u64) -> String {
+    format!("the driver reported XID {number}; {}", XidAction::of(number).remedy())
 }
 
 #[cfg(test)]
@@ -251,15 +264,48 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_driver_is_told_once_and_kept_until_somebody_looked_after_it() {
-        let (well, sick) = (cool(), Sample { xid: Some(79), ..cool() });
-        let mut health = Health::default().after(DeviceObservation::Sample(&sick), false);
-        for _ in 0..10 {
-            health = health.after(DeviceObservation::Sample(&well), false);
-            assert!(!health.is_available());
+    fn an_xid_that_takes_a_gpu_out_is_kept_until_maintenance_ends() {
+        for (number, remedy) in [(109, "reset"), (79, "restart the machine"), (54, "support")] {
+            let (well, sick) = (cool(), Sample { xid: Some(number), ..cool() });
+            let mut health = Health::default().after(DeviceObservation::Sample(&sick), false);
+            for _ in 0..10 {
+                health = health.after(DeviceObservation::Sample(&well), false);
+                assert!(!health.is_available());
+            }
+            let message = health.message().unwrap();
+            assert!(
+                message.contains(&format!("XID {number}")) && message.contains(remedy),
+                "{message}"
+            );
+            assert!(health.after(DeviceObservation::Sample(&well), true).is_available());
         }
-        assert!(health.message().unwrap().contains("XID 79"));
-        assert!(health.after(DeviceObservation::Sample(&well), true).is_available());
+    }
+
+    #[test]
+    fn an_xid_of_an_application_is_a_warning_that_ends_by_itself() {
+        let (well, failed) = (cool(), Sample { xid: Some(94), ..cool() });
+        let warned = Some(Cause::Application);
+        check(&[
+            (DeviceObservation::Sample(&failed), true, warned),
+            (DeviceObservation::Sample(&well), true, warned),
+            (DeviceObservation::Sample(&well), true, warned),
+            (DeviceObservation::Sample(&well), true, None),
+        ]);
+    }
+
+    #[test]
+    fn an_informational_xid_changes_nothing() {
+        let noted = Sample { xid: Some(63), ..cool() };
+        check(&[(DeviceObservation::Sample(&noted), true, None)]);
+    }
+
+    #[test]
+    fn the_most_severe_xid_is_kept() {
+        let (lost, reset) =
+            (Sample { xid: Some(79), ..cool() }, Sample { xid: Some(109), ..cool() });
+        let health = Health::default().after(DeviceObservation::Sample(&lost), false);
+        let health = health.after(DeviceObservation::Sample(&reset), false);
+        assert_eq!(health.xid, Some(79));
     }
 
     #[test]

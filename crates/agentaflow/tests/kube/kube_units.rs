@@ -1,0 +1,313 @@
+//! Jobs as units: queued and admitted whole through their suspend field.
+
+use std::process::Command;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::PROGRAM;
+use crate::plans::event;
+use crate::support::{
+    NodePlan, OWNER, PodPlan, Program, Scheduler, Share, free_port, get, wait_for, wait_within,
+};
+
+/// Pods of two GPUs each for the scheduler of the share.
+fn template(share: &Share, gpus: u32) -> Value {
+    let pod = PodPlan::new("").gpus(gpus).scheduler(&share.scheduler_name());
+    // As the namespace adds it: pods equal their template and take the places kept for it.
+    pod.spec("nodeSelector", json!({OWNER: share.id})).template()
+}
+
+/// Only a priority class gives the right to preempt; priority 5 has none.
+fn job(share: &Share, name: &str, pods: u32, priority: u8) -> Value {
+    let mut template = template(share, 2);
+    if priority != 5 {
+        template["spec"]["priorityClassName"] = json!(format!("agentaflow-{priority}"));
+    }
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "suspend": true, "parallelism": pods, "completions": pods, "template": template,
+        },
+    })
+}
+
+fn path(share: &Share, group: &str, plural: &str, name: &str) -> String {
+    format!("/apis/{group}/namespaces/{}/{plural}/{name}", share.namespace)
+}
+
+async fn suspended(share: &Share, group: &str, plural: &str, name: &str) -> Option<bool> {
+    let answer = share.request("GET", &path(share, group, plural, name), None).await;
+    answer.json()["spec"]["suspend"].as_bool()
+}
+
+async fn job_is_suspended(share: &Share, name: &str) -> bool {
+    suspended(share, "batch/v1", "jobs", name).await == Some(true)
+}
+
+async fn pending_reason(share: &Share, name: &str) -> Option<String> {
+    let job = share.request("GET", &path(share, "batch/v1", "jobs", name), None).await.json();
+    job["metadata"]["annotations"]["agentaflow.gpu/pending-reason"].as_str().map(str::to_owned)
+}
+
+/// Waits until the job has this number of running pods and no other pods.
+async fn runs(share: &Share, name: &str, pods: usize) {
+    let selector = format!("batch.kubernetes.io/job-name={name}");
+    let running = |pod: &Pod| {
+        pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+    };
+    wait_for(&format!("{pods} pods of {name} run"), async || {
+        let all = share.pods(&selector).await;
+        let count = all.iter().filter(|pod| running(pod)).count();
+        let state = format!("{count} of {} run", all.len());
+        (count == pods && all.len() == pods).then_some(()).ok_or(state)
+    })
+    .await;
+}
+
+async fn delete(share: &Share, path: &str) {
+    let body = json!({"propagationPolicy": "Background"});
+    let answer = share.request("DELETE", path, Some(&body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// Reason and sentences of the scheduler's explanation.
+fn explanation(share: &Share, scheduler: &Scheduler, name: &str) -> Value {
+    let path = format!("/explain/{}/{name}", share.namespace);
+    let answer = get(scheduler.http, &path).map(|answer| answer.body).unwrap_or_default();
+    serde_json::from_str(&answer).unwrap_or_default()
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn of_two_jobs_one_runs_whole_and_the_other_waits_suspended() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.apply_object(job(&share, "first", 4, 5)).await;
+    runs(&share, "first", 4).await;
+    event(&share, "Job", "first", "Admitted").await;
+    share.apply_object(job(&share, "second", 4, 5)).await;
+    event(&share, "Job", "second", "FailedScheduling").await;
+    assert!(job_is_suspended(&share, "second").await);
+    assert_eq!(explanation(&share, &scheduler, "second")["reason"], "GangIncomplete");
+    assert!(share.pods("batch.kubernetes.io/job-name=second").await.is_empty());
+    wait_for("the job has its pending reason", async || {
+        pending_reason(&share, "second").await.ok_or("none")
+    })
+    .await;
+    delete(&share, &path(&share, "batch/v1", "jobs", "first")).await;
+    runs(&share, "second", 4).await;
+    assert_eq!(pending_reason(&share, "second").await, None);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_preempted_job_is_suspended_whole_and_runs_again() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.apply_object(job(&share, "low", 4, 1)).await;
+    runs(&share, "low", 4).await;
+    share.apply_object(job(&share, "high", 1, 9)).await;
+    runs(&share, "high", 1).await;
+    assert!(job_is_suspended(&share, "low").await);
+    event(&share, "Job", "low", "Preempted").await;
+    wait_for("no pod of low is left", async || {
+        let left = share.pods("batch.kubernetes.io/job-name=low").await.len();
+        if left == 0 { Ok(()) } else { Err(left) }
+    })
+    .await;
+    // A suspended Job counts no failed pod.
+    let low = share.request("GET", &path(&share, "batch/v1", "jobs", "low"), None).await.json();
+    assert_eq!(low["status"]["failed"].as_u64().unwrap_or(0), 0, "{}", low["status"]);
+    delete(&share, &path(&share, "batch/v1", "jobs", "high")).await;
+    runs(&share, "low", 4).await;
+}
+
+/// A quota that admits no pod.
+fn no_pods() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
+        "spec": {"hard": {"pods": "0"}},
+    })
+}
+
+async fn resumed(share: &Share, name: &str) {
+    wait_for(&format!("{name} is resumed"), async || {
+        if job_is_suspended(share, name).await { Err("suspended") } else { Ok(()) }
+    })
+    .await;
+}
+
+async fn quota_in_force(share: &Share) {
+    let path = format!("/api/v1/namespaces/{}/resourcequotas/none", share.namespace);
+    wait_for("the quota has a status", async || {
+        let quota = share.request("GET", &path, None).await.json();
+        quota["status"]["hard"]["pods"].as_str().map(|_| ()).ok_or("none")
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_scheduler_killed_between_admission_and_pods_keeps_the_places() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    share.apply_object(no_pods()).await;
+    quota_in_force(&share).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &["--identity", "one"]).await;
+    share.apply_object(job(&share, "first", 4, 5)).await;
+    resumed(&share, "first").await;
+    scheduler.program.kill();
+    share.apply_object(job(&share, "second", 4, 5)).await;
+    scheduler.program.restart();
+    scheduler.ready().await;
+    event(&share, "Job", "second", "FailedScheduling").await;
+    let quota = format!("/api/v1/namespaces/{}/resourcequotas/none", share.namespace);
+    delete(&share, &quota).await;
+    runs(&share, "first", 4).await;
+    assert!(job_is_suspended(&share, "second").await);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_job_whose_pods_a_quota_refuses_is_suspended_again() {
+    let share = Share::new().await;
+    share.nodes(1, &NodePlan::gpus(4)).await;
+    share.apply_object(no_pods()).await;
+    quota_in_force(&share).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.apply_object(job(&share, "refused", 2, 5)).await;
+    resumed(&share, "refused").await;
+    wait_within(Duration::from_secs(100), "the job is suspended again", async || {
+        if job_is_suspended(&share, "refused").await { Ok(()) } else { Err("resumed") }
+    })
+    .await;
+    event(&share, "Job", "refused", "NotStarted").await;
+    wait_for("the explanation", async || {
+        let found = explanation(&share, &scheduler, "refused");
+        if found["reason"] == "StartBackoff" { Ok(()) } else { Err(found.to_string()) }
+    })
+    .await;
+}
+
+/// The `JobSet` controller with its defaulting webhook, both of its own release.
+struct JobSets {
+    _controller: Program,
+}
+
+impl JobSets {
+    async fn start(share: &Share) -> Self {
+        let programs = share.cluster.programs.clone();
+        let programs = programs.expect("AGENTAFLOW_TEST_KUBE_BIN names the folder of the programs");
+        let kind = std::fs::read_to_string(programs.join("jobset-crd.yaml")).expect("the CRD");
+        share.apply(&kind).await;
+        let [webhook, health] = [free_port(), free_port()];
+        let certificate = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let pem = certificate.cert.pem();
+        std::fs::write(share.file("tls.crt"), &pem).unwrap();
+        std::fs::write(share.file("tls.key"), certificate.signing_key.serialize_pem()).unwrap();
+        let config = json!({
+            "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
+            "webhook": {"port": webhook, "host": "127.0.0.1",
+                "certDir": share.file("tls.crt").parent()},
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": format!("127.0.0.1:{health}")},
+            "leaderElection": {"leaderElect": false},
+            "internalCertManagement": {"enable": false},
+        });
+        std::fs::write(share.file("jobset.yaml"), config.to_string()).unwrap();
+        wait_for("the API server serves JobSets", async || {
+            let answer = share.request("GET", "/apis/jobset.x-k8s.io/v1alpha2", None).await;
+            if answer.status == 200 { Ok(()) } else { Err(answer.status) }
+        })
+        .await;
+        let mut command = Command::new(programs.join("jobset-controller"));
+        command.arg("--config").arg(share.file("jobset.yaml"));
+        command.env("KUBECONFIG", &share.cluster.kubeconfig);
+        let controller = Program::start(command, &share.file("jobset.log"));
+        wait_for("the JobSet controller is ready", async || {
+            get(health, "/readyz").filter(|answer| answer.status == 200).ok_or("not ready")
+        })
+        .await;
+        share.apply_object(defaulting(share, webhook, &pem)).await;
+        Self { _controller: controller }
+    }
+}
+
+fn defaulting(share: &Share, port: u16, pem: &str) -> Value {
+    let url = format!("https://127.0.0.1:{port}/mutate-jobset-x-k8s-io-v1alpha2-jobset");
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": format!("jobset-{}", share.id)},
+        "webhooks": [{
+            "name": "mjobset.kb.io",
+            "clientConfig": {"url": url, "caBundle": ByteString(pem.as_bytes().to_vec())},
+            "rules": [{"apiGroups": ["jobset.x-k8s.io"], "apiVersions": ["v1alpha2"],
+                "resources": ["jobsets"], "operations": ["CREATE"]}],
+            "failurePolicy": "Fail",
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }],
+    })
+}
+
+fn job_set(share: &Share, name: &str) -> Value {
+    let part = |pods: u32, gpus: u32| {
+        json!({"spec": {"parallelism": pods, "completions": pods,
+            "template": template(share, gpus)}})
+    };
+    json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {
+            "suspend": true,
+            "replicatedJobs": [
+                {"name": "driver", "template": part(1, 0)},
+                {"name": "worker", "replicas": 2, "template": part(2, 2)},
+            ],
+        },
+    })
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_job_set_with_its_controller_is_admitted_and_preempted_whole() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    let _jobs = JobSets::start(&share).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let group = "jobset.x-k8s.io/v1alpha2";
+    let pods_run = async |name: &str, count: usize| {
+        let selector = format!("jobset.sigs.k8s.io/jobset-name={name}");
+        wait_for(&format!("{count} pods of {name} have a node"), async || {
+            let pods = share.pods(&selector).await;
+            let node = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+            let bound = pods.iter().filter(|pod| node(pod)).count();
+            let state = format!("{bound} of {}", pods.len());
+            (bound == count && pods.len() == count).then_some(()).ok_or(state)
+        })
+        .await;
+    };
+    share.apply_object(job_set(&share, "first")).await;
+    pods_run("first", 5).await;
+    share.apply_object(job_set(&share, "second")).await;
+    event(&share, "JobSet", "second", "FailedScheduling").await;
+    assert_eq!(suspended(&share, group, "jobsets", "second").await, Some(true));
+    share.apply_object(job(&share, "urgent", 1, 9)).await;
+    runs(&share, "urgent", 1).await;
+    event(&share, "JobSet", "first", "Preempted").await;
+    assert_eq!(suspended(&share, group, "jobsets", "first").await, Some(true));
+    pods_run("first", 0).await;
+    delete(&share, &path(&share, "batch/v1", "jobs", "urgent")).await;
+    pods_run("first", 5).await;
+    delete(&share, &path(&share, group, "jobsets", "first")).await;
+    pods_run("second", 5).await;
+}

@@ -1,0 +1,142 @@
+//! Removal of agentaflow from a cluster. A test program of its own, because it removes objects that other tests share.
+
+use agentaflow_kube_client::{Cluster, Uninstall};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+/// Namespace of the installation under test.
+const SYSTEM: &str = "uninstall-test";
+const LABELS: &str = "app.kubernetes.io/part-of";
+
+async fn cluster() -> Cluster {
+    let path =
+        std::env::var("AGENTAFLOW_TEST_KUBE").expect("AGENTAFLOW_TEST_KUBE names a kubeconfig");
+    let file = Kubeconfig::read_from(path).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    let client = Client::try_from(config.expect("a configuration")).expect("a client");
+    let (namespace, system) = (SYSTEM.to_owned(), SYSTEM.to_owned());
+    Cluster { client, namespace, everywhere: false, system, scheduler: None }
+}
+
+fn api(cluster: &Cluster, object: &Value) -> Api<DynamicObject> {
+    let text = |field: &str| object[field].as_str().expect("a field");
+    let (group, version) = text("apiVersion").rsplit_once('/').unwrap_or(("", text("apiVersion")));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("kind")));
+    match object["metadata"]["namespace"].as_str() {
+        Some(space) => Api::namespaced_with(cluster.client.clone(), space, &resource),
+        None => Api::all_with(cluster.client.clone(), &resource),
+    }
+}
+
+async fn apply(cluster: &Cluster, object: &Value) {
+    let name = object["metadata"]["name"].as_str().expect("a name");
+    let how = PatchParams::apply("uninstall-test").force();
+    let applied = api(cluster, object).patch(name, &how, &Patch::Apply(object)).await;
+    applied.unwrap_or_else(|error| panic!("{object}: {error}"));
+}
+
+async fn read(cluster: &Cluster, object: &Value) -> Option<Value> {
+    let name = object["metadata"]["name"].as_str().expect("a name");
+    let found = api(cluster, object).get_opt(name).await.expect("an answer");
+    found.map(|found| serde_json::to_value(found).expect("an object"))
+}
+
+fn object(version: &str, kind: &str, metadata: &Value, rest: &Value) -> Value {
+    let mut object = json!({"apiVersion": version, "kind": kind, "metadata": metadata});
+    for (field, value) in rest.as_object().into_iter().flatten() {
+        object[field] = value.clone();
+    }
+    object
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
+    let cluster = cluster().await;
+    for definition in agentaflow_kube_core::crd::definitions() {
+        apply(&cluster, &definition).await;
+    }
+    let space = object("v1", "Namespace", &json!({"name": SYSTEM}), &json!({}));
+    apply(&cluster, &space).await;
+    let labels = json!({LABELS: "agentaflow"});
+    let webhook = object(
+        "admissionregistration.k8s.io/v1",
+        "MutatingWebhookConfiguration",
+        &json!({"name": "agentaflow", "labels": labels}),
+        &json!({}),
+    );
+    let role = object(
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRole",
+        &json!({"name": "agentaflow-uninstall-test", "labels": labels}),
+        &json!({"rules": []}),
+    );
+    let lease = object(
+        "coordination.k8s.io/v1",
+        "Lease",
+        &json!({"name": "agentaflow-gpu-scheduler", "namespace": SYSTEM}),
+        &json!({"spec": {}}),
+    );
+    let node = object(
+        "v1",
+        "Node",
+        &json!({
+            "name": "uninstall-node",
+            "labels": {"agentaflow.gpu/count": "8", "zone": "a"},
+            "annotations": {"agentaflow.gpu/status": "{}", "agentaflow.gpu/price-per-gpu-hour": "2.50"},
+        }),
+        &json!({}),
+    );
+    let workload = object(
+        "agentaflow.io/v1",
+        "GPUWorkload",
+        &json!({"name": "train", "namespace": SYSTEM,
+            "finalizers": ["agentaflow.io/cleanup", "example.com/keep"]}),
+        &json!({"spec": {"gpuMemoryRequired": 1, "podTemplate": {"spec": {"schedulerName": "none",
+            "containers": [{"name": "c", "image": "i"}]}}}}),
+    );
+    let removed = [&webhook, &role, &lease];
+    for one in removed.into_iter().chain([&node, &workload]) {
+        apply(&cluster, one).await;
+    }
+
+    let mut lines = Vec::new();
+    let dry = Uninstall { dry_run: true, ..Uninstall::default() };
+    cluster.uninstall(dry, &mut |line| lines.push(line)).await.expect("a dry run");
+    for part in ["delete MutatingWebhookConfiguration agentaflow", "Node uninstall-node", "train"] {
+        assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:?}");
+    }
+    for one in removed {
+        assert!(read(&cluster, one).await.is_some(), "a dry run changes nothing: {one}");
+    }
+
+    let mut done = Vec::new();
+    let removal = cluster.uninstall(Uninstall::default(), &mut |line| done.push(line)).await;
+    removal.expect("a removal");
+    assert_eq!(done, lines, "the dry run listed every change");
+    for one in removed {
+        assert!(read(&cluster, one).await.is_none(), "{one}");
+    }
+    let node = read(&cluster, &node).await.expect("the node stays");
+    assert_eq!(node["metadata"]["labels"]["agentaflow.gpu/count"], Value::Null);
+    assert_eq!(node["metadata"]["labels"]["zone"], "a");
+    let annotations = &node["metadata"]["annotations"];
+    assert_eq!(annotations["agentaflow.gpu/status"], Value::Null);
+    assert_eq!(annotations["agentaflow.gpu/price-per-gpu-hour"], "2.50");
+    let found = read(&cluster, &workload).await.expect("the workload stays");
+    assert_eq!(found["metadata"]["finalizers"], json!(["example.com/keep"]));
+
+    let freed = json!({"metadata": {"finalizers": null}});
+    let patched = api(&cluster, &workload)
+        .patch("train", &PatchParams::default(), &Patch::Merge(&freed))
+        .await;
+    patched.expect("a workload without finalizers");
+    for (one, name) in [(&node, "uninstall-node"), (&space, SYSTEM)] {
+        let gone = api(&cluster, one).delete(name, &DeleteParams::default()).await;
+        gone.expect("a deletion");
+    }
+    // The other test programs need the kinds, not this namespace.
+}

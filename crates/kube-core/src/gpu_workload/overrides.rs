@@ -1,0 +1,103 @@
+//! Overrides of the template for single tasks of a gang, such as a leader.
+
+use serde_json::{Map, Value, json};
+use std::ops::RangeInclusive;
+
+use super::template::{BadTemplate, object, shape};
+use crate::crd::{ContainerOverride, GpuWorkloadSpec};
+
+/// Applies the overrides of a task to its pod, in order.
+pub(super) fn apply(
+    body: &mut Map<String, Value>,
+    spec: &GpuWorkloadSpec,
+    task: u32,
+) -> Result<(), BadTemplate> {
+    for (number, change) in spec.task_overrides.iter().enumerate() {
+        let path = format!("taskOverrides[{number}]");
+        let ranges = ranges(&change.tasks).ok_or_else(|| BadTemplate::Tasks {
+            path: format!("spec.{path}.tasks"),
+            tasks: change.tasks.chars().take(64).collect(),
+        })?;
+        if ranges.iter().any(|range| range.contains(&task)) {
+            for container in &change.containers {
+                apply_to_container(body, container, &path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One task of each override, and task 0: their pods differ from those of other tasks.
+pub fn distinct_tasks(spec: &GpuWorkloadSpec) -> Vec<u32> {
+    let first = |tasks: &str| ranges(tasks)?.first().map(|range| *range.start());
+    let mut tasks: Vec<u32> =
+        spec.task_overrides.iter().filter_map(|change| first(&change.tasks)).collect();
+    tasks.push(0);
+    tasks.retain(|task| *task < spec.gang_size);
+    tasks.sort_unstable();
+    tasks.dedup();
+    tasks
+}
+
+/// Task numbers such as `0`, `1-3` or `0,4-7`.
+fn ranges(text: &str) -> Option<Vec<RangeInclusive<u32>>> {
+    let range = |part: &str| {
+        let (start, end) = part.split_once('-').unwrap_or((part, part));
+        let (start, end) = (start.trim().parse().ok()?, end.trim().parse().ok()?);
+        (start <= end).then_some(start..=end)
+    };
+    text.split(',').map(range).collect()
+}
+
+fn apply_to_container(
+    body: &mut Map<String, Value>,
+    change: &ContainerOverride,
+    path: &str,
+) -> Result<(), BadTemplate> {
+    let containers = body.get_mut("containers").and_then(Value::as_array_mut);
+    let containers = containers.ok_or_else(|| shape("podTemplate.spec.containers", "a list"))?;
+    let only = containers.len() == 1;
+    let is_meant = |container: &&mut Value| match &change.name {
+        Some(name) => container["name"] == **name,
+        None => only,
+    };
+    let container = containers.iter_mut().find(is_meant).and_then(Value::as_object_mut);
+    let container = container.ok_or_else(|| {
+        shape(&format!("{path}.containers[].name"), "the name of a container of the template")
+    })?;
+    for (field, value) in [("command", &change.command), ("args", &change.args)] {
+        if let Some(value) = value {
+            container.insert(field.to_owned(), json!(value));
+        }
+    }
+    if !change.env.is_empty() {
+        merge_variables(container, &change.env)?;
+    }
+    if let Some(resources) = &change.resources {
+        let target = object(container, "resources", "podTemplate.spec.containers[].resources")?;
+        for (kind, amounts) in [("limits", &resources.limits), ("requests", &resources.requests)] {
+            if !amounts.is_empty() {
+                let target = object(target, kind, "podTemplate.spec.containers[].resources")?;
+                target.extend(amounts.iter().map(|(name, value)| (name.clone(), value.clone())));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn merge_variables(
+    container: &mut Map<String, Value>,
+    changes: &[Value],
+) -> Result<(), BadTemplate> {
+    let env = container.entry("env").or_insert(Value::Null);
+    if env.is_null() {
+        *env = json!([]);
+    }
+    let wrong = || shape("podTemplate.spec.containers[].env", "a list");
+    let env = env.as_array_mut().ok_or_else(wrong)?;
+    for change in changes {
+        env.retain(|known| known["name"] != change["name"]);
+        env.push(change.clone());
+    }
+    Ok(())
+}

@@ -1,0 +1,22 @@
+// Names for the schemas of docs/openapi.json.
+import type { components } from './schema'
+
+type Schemas = components['schemas']
+
+export type Job = Schemas['Job']
+export type JobCreate = Schemas['JobCreate']
+export type JobSpec = Schemas['JobSpec']
+export type JobStatus = Schemas['JobStatus']
+export type Node = Schemas['Node']
+export type NodeUpdate = Schemas['NodeUpdate']
+export type GpuInstance = Schemas['GpuInstance']
+export type Event = Schemas['Event']
+export type Explanation = Schemas['Explanation']
+export type Queue = Schemas['Queue']
+export type QueueSpec = Schemas['QueueSpec']
+export type UsageRow = Schemas['UsageRow']
+export type User = Schemas['User']
+export type Role = Schemas['Role']
+export type ApiKey = Schemas['ApiKey']
+export type Version = Schemas['Version']
+export type ErrorBody = Schemas['ErrorBody']
