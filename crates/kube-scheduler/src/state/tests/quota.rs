@@ -60,9 +60,8 @@ fn share_quota(harness: &mut Harness) {
     harness.tell_all();
     harness.step();
     let creates = std::mem::take(&mut harness.acts).into_iter();
-    let (mut first, mut second): (Vec<_>, Vec<_>) = creates.partition(
-        |act| matches!(act, Action::Create { workload, .. } if *workload.name == *"w0"),
-    );
+    let (mut first, mut second): (Vec<_>, Vec<_>) = creates
+        .partition(|act| matches!(act, Action::Create { workload, .. } if *workload.name == *"w0"));
     while !(first.is_empty() && second.is_empty()) {
         harness.acts.extend(first.pop());
         harness.acts.extend(second.pop());
