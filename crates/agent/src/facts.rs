@@ -22,6 +22,10 @@ pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+pub(crate) fn node_name(settings: &AgentSettings) -> String {
+    settings.node_name.clone().unwrap_or_else(hostname)
+}
+
 pub(crate) fn registration(
     settings: &AgentSettings,
     gpus: &GpuWatch,
@@ -42,7 +46,7 @@ pub(crate) fn registration(
         node_metadata.insert("pod_name".to_owned(), Value::from(pod.clone()));
     }
     let mut registration = NodeRegistration {
-        node_name: settings.node_name.clone().unwrap_or_else(|| hostname.clone()),
+        node_name: node_name(settings),
         hostname: Some(hostname),
         ip_address: settings
             .remote_node

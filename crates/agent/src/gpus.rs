@@ -8,7 +8,9 @@ mod environment;
 mod health;
 mod owners;
 mod processes;
+mod readings;
 mod shares;
+mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use agentaflow_api::link::{GpuGrant, TaskKey};
 use agentaflow_api::node::{GpuInstance, GpuStatus, MigSlice};
-use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
+use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, ProcessLoad, Sample};
 
 pub use environment::{Mps, device_env};
 pub use shares::OverShare;
@@ -29,6 +31,7 @@ use health::HealthTable;
 use owners::{Owner, Owners};
 use processes::ProcessOrigin;
 use shares::OverCounter;
+use usage::{Tick, UsageTable};
 
 /// Interval between reads of the device list: MIG slices change and GPUs fall off the bus. Not at every tick, since
 /// part of the list comes from a program.
@@ -63,6 +66,7 @@ struct GpuState {
     peaks: BTreeMap<TaskKey, u64>,
     owners: Owners,
     over: OverCounter,
+    usage: UsageTable,
     health: HealthTable,
     application_faults: Vec<ApplicationFault>,
     /// Set when no GPU can be read.
@@ -74,6 +78,7 @@ struct Reading {
     devices: Option<Vec<Device>>,
     samples: Vec<Sample>,
     processes: Vec<(DeviceProcess, ProcessOrigin)>,
+    loads: Vec<ProcessLoad>,
     marks: Vec<owners::TaskMarks>,
 }
 
@@ -91,7 +96,7 @@ impl GpuWatch {
 
     /// Starts with one tick; fails if the source cannot be read. Driver errors are kept in `dir`, the state directory.
     pub async fn open(source: Arc<dyn GpuSource>, dir: &Path) -> Result<Self, GpuError> {
-        source.watch_errors();
+        source.start_watches();
         let watch = Self::new(source);
         watch.state().health = HealthTable::load(dir);
         watch.tick(&[]).await;
@@ -206,7 +211,8 @@ fn read(source: &dyn GpuSource, tasks: &[TaskLoad], due: bool) -> Result<Reading
         .collect();
     // Without processes no owners are needed: an idle or simulated host costs nothing.
     let marks = if processes.is_empty() { Vec::new() } else { processes::marks(tasks) };
-    Ok(Reading { devices, samples, processes, marks })
+    let loads = if processes.is_empty() { Vec::new() } else { source.process_loads() };
+    Ok(Reading { devices, samples, processes, loads, marks })
 }
 
 impl GpuState {
@@ -228,6 +234,14 @@ impl GpuState {
             .collect();
         self.owners.forget_old(now);
         let parents = shares::parents(&self.devices);
+        let tick = Tick {
+            tasks,
+            processes: &owned,
+            loads: &reading.loads,
+            parents: &parents,
+            samples: &self.samples,
+        };
+        self.usage.record(&tick, now);
         let held = shares::held(&owned);
         self.remember(&held, tasks, &parents);
         self.foreign = shares::foreign(&self.devices, &self.samples, &owned, tasks);

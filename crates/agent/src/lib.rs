@@ -19,6 +19,7 @@ mod identity;
 mod lease;
 mod link;
 mod memory;
+mod metrics;
 mod port;
 mod register;
 mod report;
@@ -34,5 +35,6 @@ mod tasks;
 mod trust;
 
 pub use memory::release_start_pages;
+pub use metrics::AgentMetrics;
 pub use run::{AgentError, run};
 pub use settings::{AgentSettings, NodeFacts, Prices, RemoteNode};

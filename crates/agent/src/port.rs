@@ -1,5 +1,6 @@
-//! Health endpoints of the agent: `/health` (liveness) and `/ready` (readiness).
+//! Endpoints of the agent: `/health` (liveness), `/ready` (readiness) and `/metrics`.
 
+use agentaflow_metrics::Endpoint;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
@@ -11,13 +12,19 @@ use tracing::warn;
 
 use crate::session::Sessions;
 
-pub(crate) async fn serve(listener: TcpListener, sessions: Sessions, stop: CancellationToken) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    sessions: Sessions,
+    metrics: Endpoint,
+    stop: CancellationToken,
+) {
     let ready = move || {
         let sessions = sessions.clone();
         async move { readiness(&sessions) }
     };
     let health = || async { axum::Json(json!({ "status": "healthy" })) };
     let routes = Router::new().route("/health", get(health)).route("/ready", get(ready));
+    let routes = routes.merge(metrics.router());
     let served = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await;
     if let Err(error) = served {
         warn!(%error, "the health endpoint failed");

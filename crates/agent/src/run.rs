@@ -18,6 +18,7 @@ use tracing::info;
 
 use agentaflow_api::client::ClientError;
 use agentaflow_gpu::GpuError;
+use agentaflow_metrics::Endpoint;
 
 use crate::gpus::GpuWatch;
 use crate::guardian::client::Guardian;
@@ -34,7 +35,7 @@ use crate::settings::AgentSettings;
 use crate::storage::watch_storage;
 use crate::tasks::{FolderRemover, Host, Tasks, prepare_root, remove_orphans, tidy_root};
 use crate::trust::Connector;
-use crate::{docker_daemon, identity, link, memory, port};
+use crate::{docker_daemon, facts, identity, link, memory, port};
 
 /// Longest wait for the last task updates to reach the server at shutdown.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
@@ -87,7 +88,9 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| AgentError::Port { address, source })?;
-        parts.spawn(port::serve(listener, sessions.clone(), shutdown.clone()));
+        let access = settings.metrics_access.clone();
+        let metrics = Endpoint { access, sources: vec![Arc::new(settings.metrics.clone())] };
+        parts.spawn(port::serve(listener, sessions.clone(), metrics, shutdown.clone()));
     }
     let gpus = Arc::new(GpuWatch::open(Arc::clone(&settings.gpus), &settings.state_dir).await?);
     let Some(host) = shutdown.run_until_cancelled(host(&settings, &gpus)).await else {
@@ -101,6 +104,12 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
     let (dir, remover) = (host.dir.clone(), Arc::clone(&host.folder_remover));
     let tasks = Tasks::new(host);
     tasks.adopt().await;
+    settings.metrics.start(
+        facts::node_name(&settings),
+        Arc::clone(&gpus),
+        sessions.clone(),
+        tasks.clone(),
+    );
     let registrar = Registrar {
         settings: Arc::clone(&settings),
         connector,

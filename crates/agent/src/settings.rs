@@ -11,7 +11,9 @@ use agentaflow_api::client::Trust;
 use agentaflow_api::node::{Heartbeat, Node, NodeRegistration};
 use agentaflow_api::units::{Dollars, Secret};
 use agentaflow_gpu::GpuSource;
+use agentaflow_metrics::Access;
 
+use crate::metrics::AgentMetrics;
 use crate::runtime::Runtime;
 use crate::runtime::docker::DockerSettings;
 use crate::runtime::uids::UidRange;
@@ -55,8 +57,12 @@ pub struct AgentSettings {
     pub zone: Option<String>,
     /// Bytes of output kept per task.
     pub log_limit: u64,
-    /// Address of `/health` and `/ready`. Default: not served.
+    /// Address of `/health`, `/ready` and `/metrics`. Default: not served.
     pub listen: Option<SocketAddr>,
+    /// Readers of `/metrics` on `listen`.
+    pub metrics_access: Access,
+    /// Filled by [`run`](crate::run); the caller may serve them elsewhere.
+    pub metrics: AgentMetrics,
     /// Program that the agent starts as `PROGRAM guardian --dir DIR`.
     pub guardian: PathBuf,
     /// Makes the agent represent another node than its own host; disables Docker and process jobs of the host.
@@ -93,7 +99,7 @@ pub struct Prices {
 }
 
 impl AgentSettings {
-    /// Defaults: a heartbeat every 30 seconds, no Docker, no process jobs, no health endpoint.
+    /// Defaults: a heartbeat every 30 seconds, no Docker, no process jobs, no endpoints.
     pub fn new(server: impl Into<String>, state_dir: PathBuf, gpus: Arc<dyn GpuSource>) -> Self {
         Self {
             server: server.into(),
@@ -118,6 +124,8 @@ impl AgentSettings {
             zone: None,
             log_limit: 64 << 20,
             listen: None,
+            metrics_access: Access::default(),
+            metrics: AgentMetrics::default(),
             remote_node: None,
             guardian: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("agentaflow")),
         }

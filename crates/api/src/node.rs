@@ -337,6 +337,22 @@ pub enum NodeStatus {
     Maintenance,
 }
 
+impl NodeStatus {
+    pub const ALL: [Self; 5] =
+        [Self::Pending, Self::Active, Self::Inactive, Self::Error, Self::Maintenance];
+
+    /// Word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Active => "active",
+            Self::Inactive => "inactive",
+            Self::Error => "error",
+            Self::Maintenance => "maintenance",
+        }
+    }
+}
+
 /// Health that a node reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -75,13 +75,7 @@ pub fn cordoned_gpus(node: &Node) -> Vec<String> {
 
 /// Status and condition of a node: `active`, `active, draining`.
 pub fn node_status(node: &Node) -> String {
-    let status = match node.status {
-        NodeStatus::Pending => "pending",
-        NodeStatus::Active => "active",
-        NodeStatus::Inactive => "inactive",
-        NodeStatus::Error => "error",
-        NodeStatus::Maintenance => "maintenance",
-    };
+    let status = node.status.as_str();
     node_condition(node)
         .map_or_else(|| status.to_owned(), |condition| format!("{status}, {condition}"))
 }

@@ -5,6 +5,7 @@
 pub mod catalog;
 mod command;
 mod detect;
+mod energy;
 mod health;
 mod mig;
 mod models;
@@ -13,12 +14,14 @@ mod nvml;
 mod simulated;
 mod smi;
 mod smi_text;
+mod tensor;
 mod throttle;
 mod types;
 mod xid;
 mod xid_action;
 
 pub use detect::{NoGpus, detect};
+pub use energy::{EnergyMeter, GpuUse};
 pub use health::{CRITICAL, Cause, DeviceObservation, HEALTHY_SAMPLES, HOT, Health, HealthProblem};
 pub use models::power_limit;
 pub use nvml::NvmlSource;

@@ -11,6 +11,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 
+use crate::tensor::TensorWatch;
 use crate::types::{
     Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample, UNREADABLE,
 };
@@ -38,8 +39,10 @@ pub struct NvmlSource {
     host: Host,
     /// Last known data of each GPU: a GPU that falls off the bus keeps its name.
     known: Mutex<BTreeMap<u32, Device>>,
-    /// Set by `watch_errors`.
+    /// Set by `start_watches`.
     errors: OnceLock<XidWatch>,
+    /// Set by `start_watches`.
+    tensors: OnceLock<TensorWatch>,
     /// Driver time (microseconds) of the last process sample read, by GPU index.
     loads_until: Mutex<BTreeMap<u32, u64>>,
 }
@@ -71,6 +74,7 @@ impl NvmlSource {
             host,
             known: Mutex::default(),
             errors: OnceLock::new(),
+            tensors: OnceLock::new(),
             loads_until: Mutex::default(),
         };
         source.probe()?;
@@ -146,7 +150,9 @@ impl GpuSource for NvmlSource {
             .map(|(index, uuid)| {
                 let xid = self.errors.get().and_then(|watch| watch.take(&uuid));
                 let read = self.nvml.device_by_index(index).and_then(|gpu| sample(&gpu, &uuid));
-                read.map(|sample| Sample { xid, ..sample }).or_else(|error| {
+                let tensor_activity = self.tensors.get().and_then(|watch| watch.percent(&uuid));
+                let complete = |sample| Sample { xid, tensor_activity, ..sample };
+                read.map(complete).or_else(|error| {
                     let message = driver_message(&error);
                     if is_driver(&error) {
                         return Err(GpuError::Broken(message));
@@ -197,8 +203,9 @@ impl GpuSource for NvmlSource {
         loads
     }
 
-    fn watch_errors(&self) {
+    fn start_watches(&self) {
         self.errors.get_or_init(|| XidWatch::start(load_library));
+        self.tensors.get_or_init(|| TensorWatch::start(load_library));
     }
 }
 
@@ -304,13 +311,17 @@ fn sample(gpu: &Handle<'_>, uuid: &str) -> Result<Sample, NvmlError> {
         Err(NvmlError::NotSupported | NvmlError::NoPermission) => None,
         Err(error) => return Err(error),
     };
+    let rates = gpu.utilization_rates().ok();
     Ok(Sample {
         uuid: uuid.to_owned(),
-        utilization: gpu.utilization_rates().ok().map(|rates| rates.gpu),
+        utilization: rates.as_ref().map(|rates| rates.gpu),
+        memory_utilization: rates.as_ref().map(|rates| rates.memory),
+        tensor_activity: None,
         memory_used: memory.as_ref().map(|memory| memory.used >> 20),
         memory_free: memory.as_ref().map(|memory| memory.free >> 20),
         temperature: gpu.temperature(TemperatureSensor::Gpu).ok(),
         power: gpu.power_usage().ok().map(watts),
+        energy: gpu.total_energy_consumption().ok().map(|millijoules| millijoules as f64 / 1_000.0),
         sm_clock: gpu.clock_info(Clock::SM).ok(),
         memory_clock: gpu.clock_info(Clock::Memory).ok(),
         ecc_errors: gpu.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),

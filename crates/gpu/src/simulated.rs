@@ -138,10 +138,13 @@ impl Simulated {
         Sample {
             uuid: gpu.uuid.clone(),
             utilization: Some(utilization.round() as u32),
+            memory_utilization: Some((utilization * 0.6).round() as u32),
+            tensor_activity: Some((utilization * 0.4 * 10.0).round() / 10.0),
             memory_used: Some(state.memory),
             memory_free: Some(gpu.memory - state.memory),
             temperature: Some(self.temperature(gpu, state, seconds).round() as u32),
             power: Some((power * 100.0).round() / 100.0),
+            energy: None,
             sm_clock: Some(match (loaded, capped) {
                 (false, _) => idle,
                 (true, false) => best,

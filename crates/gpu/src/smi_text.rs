@@ -7,7 +7,7 @@ use crate::{mig, throttle};
 
 /// Fields that every `nvidia-smi` of the last ten years supports.
 pub(crate) const BASIC: &str = "index,uuid,name,memory.total,memory.used,memory.free,pci.bus_id,power.limit,\
-     driver_version,utilization.gpu,temperature.gpu,power.draw,clocks.sm,clocks.mem";
+     driver_version,utilization.gpu,temperature.gpu,power.draw,clocks.sm,clocks.mem,utilization.memory";
 
 /// Fields of newer versions, queried separately because an unknown field fails the whole query.
 pub(crate) const EXTRA: &str =
@@ -104,6 +104,7 @@ fn row(line: &str) -> Option<Row> {
         power: real(&fields, 11),
         sm_clock: number(&fields, 12),
         memory_clock: number(&fields, 13),
+        memory_utilization: number(&fields, 14),
         fault: fault(&fields),
         ..Sample::default()
     };

@@ -51,6 +51,12 @@ pub struct Sample {
     pub uuid: String,
     /// Percent of time in which some kernel ran.
     pub utilization: Option<u32>,
+    /// Percent of time in which memory was read or written.
+    #[serde(default)]
+    pub memory_utilization: Option<u32>,
+    /// Percent of time with active tensor cores. Only after [`GpuSource::start_watches`], on Hopper and later.
+    #[serde(default)]
+    pub tensor_activity: Option<f64>,
     /// MiB used by all processes and the driver.
     pub memory_used: Option<u64>,
     /// Allocatable MiB. Smaller than total minus used: the driver reserves memory.
@@ -60,6 +66,9 @@ pub struct Sample {
     pub temperature: Option<u32>,
     /// Watts.
     pub power: Option<f64>,
+    /// Joules since the driver was loaded.
+    #[serde(default)]
+    pub energy: Option<f64>,
     /// MHz.
     pub sm_clock: Option<u32>,
     /// MHz.
@@ -71,7 +80,7 @@ pub struct Sample {
     /// Message for the user if the GPU does not respond or reports a permanent fault.
     pub fault: Option<String>,
     /// Driver error (XID) with the most severe action since the previous sample. Reported once, and only after
-    /// [`GpuSource::watch_errors`].
+    /// [`GpuSource::start_watches`].
     #[serde(default)]
     pub xid: Option<u64>,
 }
@@ -134,9 +143,9 @@ pub trait GpuSource: Send + Sync {
     fn process_loads(&self) -> Vec<ProcessLoad> {
         Vec::new()
     }
-    /// Starts a thread that receives driver errors, each of which is reported only once ([`Sample::xid`]). No effect
-    /// if the source has no events.
-    fn watch_errors(&self) {}
+    /// Starts threads for readings that need one: driver errors, each of which is reported only once ([`Sample::xid`]),
+    /// and the activity of tensor cores. No effect if the source has no such readings.
+    fn start_watches(&self) {}
     /// Sets the load of simulated GPUs: (uuid, thousandths of the device, MiB) for each task. Real GPUs ignore it.
     fn set_simulated_load(&self, _load: &[(String, u32, u64)]) {}
 }

@@ -70,7 +70,7 @@ impl GpuSampler {
 
 fn open_source(opener: &Opener) -> Result<OpenSource, GpuError> {
     let source: Arc<dyn GpuSource> = Arc::from(opener()?);
-    source.watch_errors();
+    source.start_watches();
     let devices = source.devices()?;
     Ok(OpenSource { source, devices, listed: Instant::now() })
 }

@@ -132,6 +132,8 @@ impl TestNode {
             proc: "/proc".into(),
             health: None,
             metrics: None,
+            metrics_access: agentaflow_metrics::Access::Open,
+            dcgm_names: false,
             once: false,
         }
     }

@@ -2,6 +2,7 @@
 
 use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::{names, slim};
+use agentaflow_metrics::{Access, Endpoint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::gpu_sampler::{GpuReadings, GpuSampler, Opener};
 use super::kubelet::{Kubelet, KubeletDevices, KubeletError};
-use super::metrics::Metrics;
+use super::metrics::{Interval, Metrics};
 use super::observation::{Allocation, NodeFacts, Observation, PodDevices};
 use super::observe::{DeviceRecord, MonitorState, Report, observe, restore};
 use super::publish::Publisher;
@@ -51,6 +52,9 @@ pub struct Settings {
     pub health: Option<SocketAddr>,
     /// Address of `/metrics`.
     pub metrics: Option<SocketAddr>,
+    pub metrics_access: Access,
+    /// Also export the metric names of `dcgm-exporter`.
+    pub dcgm_names: bool,
     /// Publish once and end.
     pub once: bool,
 }
@@ -148,15 +152,16 @@ impl Monitor {
         stop: &CancellationToken,
     ) -> Result<Self, MonitorError> {
         let liveness = Arc::new(Liveness::new(settings.interval));
-        let metrics = Arc::new(Metrics::default());
-        metrics.update(|now| now.node.clone_from(&settings.node));
+        let metrics = Arc::new(Metrics::new(&settings.node, settings.dcgm_names));
         if let Some(address) = settings.health {
             let listener = serve::listen(address).await?;
             tokio::spawn(serve::health(listener, Arc::clone(&liveness), stop.clone()));
         }
         if let Some(address) = settings.metrics {
             let listener = serve::listen(address).await?;
-            tokio::spawn(serve::metrics(listener, Arc::clone(&metrics), stop.clone()));
+            let access = settings.metrics_access.clone();
+            let endpoint = Endpoint { access, sources: vec![metrics.clone()] };
+            tokio::spawn(serve::metrics(listener, endpoint, stop.clone()));
         }
         Ok(Self {
             sampler: GpuSampler::new(Arc::clone(&settings.gpus), settings.proc.clone()),
@@ -221,21 +226,20 @@ impl Monitor {
         let holders = self.holders(&devices, text.as_ref(), &used, &pods, facts.replicas);
         let seen = Observation {
             node: facts,
-            gpus: failed.clone().map_or_else(|| Ok(readings.gpus), Err),
+            gpus: failed.clone().map_or_else(|| Ok(readings.gpus.clone()), Err),
             holders: holders.clone(),
             goal: self.settings.goal,
             boot: boot(&self.settings.proc),
         };
         let now = seconds(Timestamp::now());
         let report = observe(&memory, &seen, now);
-        self.metrics.update(|last| {
-            let devices = report.spec.gpu_devices.iter().cloned();
-            last.devices = devices.zip(report.status.gpu_status.iter().cloned()).collect();
-            last.line = report.line.clone();
-            last.used = used;
-            last.holders = holders.clone();
-            last.failed_looks += u64::from(failed.is_some());
-        });
+        let interval = Interval {
+            readings: failed.is_none().then_some(&readings),
+            report: &report,
+            used: &used,
+            holders: &holders,
+        };
+        self.metrics.record(&interval, Instant::now().into_std());
         match failed {
             Some(message) => self.warn_once(&message),
             None if text.is_some() => self.warned.clear(),
@@ -310,7 +314,7 @@ impl Monitor {
     fn failed(&mut self, error: &MonitorError) {
         let source = std::error::Error::source(error).map(|cause| format!(": {cause}"));
         tracing::warn!("{error}{}; retrying", source.unwrap_or_default());
-        self.metrics.update(|now| now.failed_writes += 1);
+        self.metrics.count_failed_write();
     }
 
     fn warn_once(&mut self, message: &str) {

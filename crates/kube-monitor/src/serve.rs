@@ -5,16 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use agentaflow_metrics::Endpoint;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::MonitorError;
-use super::metrics::Metrics;
 
 /// Intervals without progress after which `/healthz` fails and the kubelet restarts the monitor.
 const INTERVALS: u32 = 5;
@@ -71,9 +70,8 @@ pub(super) async fn health(
 }
 
 /// Serves `/metrics` until `stop`.
-pub(super) async fn metrics(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) {
-    let router = Router::new().route("/metrics", get(all_metrics)).with_state(metrics);
-    serve(listener, router, stop).await;
+pub(super) async fn metrics(listener: TcpListener, endpoint: Endpoint, stop: CancellationToken) {
+    serve(listener, endpoint.router(), stop).await;
 }
 
 async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
@@ -96,10 +94,6 @@ async fn readyz(State(liveness): State<Arc<Liveness>>) -> (StatusCode, &'static 
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "nothing published yet")
     }
-}
-
-async fn all_metrics(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, agentaflow_metrics::CONTENT_TYPE)], metrics.text())
 }
 
 #[cfg(test)]

@@ -1,14 +1,10 @@
 //! `agentaflow health` and `agentaflow metrics`.
 
-use agentaflow_api::client::user::JobQuery;
-use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use agentaflow_console::format::counted;
 use agentaflow_console::labels::{cordoned_gpus, gpu_number};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::settings::InvalidSetting;
-use agentaflow_metrics::Exposition;
-use agentaflow_metrics::MetricType::{self, Gauge, Untyped};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -164,43 +160,10 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
     block_on(async {
         let text = match args.connect.backend().await? {
             Backend::Cluster(cluster) => cluster.metrics().await?,
-            server @ Backend::Server(_) => {
-                let unfinished = vec![JobStatus::Pending, JobStatus::Scheduled, JobStatus::Running];
-                let query = JobQuery { status: unfinished, limit: Some(1000), skip: None };
-                exposition(&server.nodes().await?, &server.jobs(&query).await?)
-            }
+            Backend::Server(server) => server.metrics().await?,
         };
         output::print(&text)
     })
-}
-
-/// Metrics from the nodes and jobs of a server.
-fn exposition(nodes: &[Node], jobs: &[Job]) -> String {
-    let live: Vec<_> = nodes.iter().filter(|node| node.status == NodeStatus::Active).collect();
-    let gpus = || live.iter().flat_map(|node| &node.spec.gpu_instances);
-    let free = gpus().filter(|gpu| gpu.status == Some(GpuStatus::Available)).count();
-    let readings: Vec<f64> = gpus().filter_map(|gpu| gpu.utilization).collect();
-    let mean = readings.iter().sum::<f64>() / readings.len().max(1) as f64;
-    let total: u32 = live.iter().map(|node| node.spec.gpu_count).sum();
-    let number = |status| jobs.iter().filter(|job| job.status == status).count() as f64;
-    let mut text = Exposition::default();
-    let values: [(&str, MetricType, &str, f64); 6] = [
-        ("agentaflow_gpu_total", Untyped, "GPUs of all active nodes.", f64::from(total)),
-        ("agentaflow_gpu_available", Gauge, "Unused GPUs.", free as f64),
-        ("agentaflow_gpu_utilization", Gauge, "Mean utilization in percent.", mean),
-        ("agentaflow_workloads_pending", Gauge, "Pending jobs.", number(JobStatus::Pending)),
-        (
-            "agentaflow_workloads_scheduled",
-            Gauge,
-            "Placed jobs that do not run yet.",
-            number(JobStatus::Scheduled),
-        ),
-        ("agentaflow_workloads_running", Gauge, "Running jobs.", number(JobStatus::Running)),
-    ];
-    for (name, kind, help, value) in values {
-        text.value(name, kind, help, value);
-    }
-    text.into_text()
 }
 
 #[cfg(test)]
@@ -245,18 +208,5 @@ mod tests {
             let report = report(&[node(gpu)]);
             assert_eq!((report.healthy, text(&report).as_str()), (healthy, expected));
         }
-    }
-
-    #[test]
-    fn metrics_count_gpus_and_jobs() {
-        let gpu = GpuInstance { status: Some(GpuStatus::Available), ..GpuInstance::default() };
-        let job = |status| Job { status, ..Job::default() };
-        let text = exposition(&[node(gpu)], &[job(JobStatus::Pending), job(JobStatus::Scheduled)]);
-        assert!(
-            text.contains("# TYPE agentaflow_gpu_total untyped\nagentaflow_gpu_total 1\n"),
-            "{text}"
-        );
-        assert!(text.contains("agentaflow_workloads_pending 1\n"), "{text}");
-        assert!(text.contains("agentaflow_workloads_running 0\n"), "{text}");
     }
 }

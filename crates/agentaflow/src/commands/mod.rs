@@ -20,6 +20,7 @@ mod kubernetes;
 mod lint;
 mod login;
 mod logs;
+mod metrics_access;
 mod monitor;
 mod node;
 mod openapi;

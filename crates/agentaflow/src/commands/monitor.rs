@@ -11,6 +11,7 @@ use anyhow::Result;
 use tokio_util::sync::CancellationToken;
 
 use super::kubernetes;
+use super::metrics_access::{DcgmNames, MetricsAccess};
 use super::standalone::{self, termination_signal};
 use crate::amount;
 use crate::context::variable;
@@ -59,6 +60,10 @@ pub(crate) struct Args {
     /// Listen address for /metrics; `none` disables it [default: port 9090 in a pod, else 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen)]
     metrics: Option<kubernetes::Listen>,
+    #[command(flatten)]
+    metrics_access: MetricsAccess,
+    #[command(flatten)]
+    dcgm: DcgmNames,
     /// Kubeconfig [default: KUBECONFIG, else the cluster of the pod]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -106,6 +111,8 @@ fn settings(args: &Args) -> Result<Settings> {
         proc: args.proc.clone(),
         health: kubernetes::listen_at(args.health, 8080).filter(|_| !args.once),
         metrics: kubernetes::listen_at(args.metrics, 9090).filter(|_| !args.once),
+        metrics_access: args.metrics_access.in_cluster()?,
+        dcgm_names: args.dcgm.dcgm_names,
         once: args.once,
         node,
     })

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use tokio_util::sync::CancellationToken;
 
 use super::kubernetes;
+use super::metrics_access::MetricsAccess;
 use super::standalone::{self, termination_signal};
 use crate::amount;
 use crate::context::variable;
@@ -85,6 +86,8 @@ pub(crate) struct Args {
     /// Listen address for /metrics; `none` disables it [default: port 9090 in a pod, else 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen, help_heading = "Endpoints")]
     metrics: Option<kubernetes::Listen>,
+    #[command(flatten)]
+    metrics_access: MetricsAccess,
 
     /// Listen address of the admission webhook; `off` disables it [default: port 9443 in a pod or with --webhook-url, else
     /// 127.0.0.1:9443]
@@ -194,6 +197,7 @@ fn options(args: &Args) -> Result<Options> {
         identity: identity.map_or_else(own_name, Ok)?,
         health: kubernetes::listen_at(args.http, 8080),
         metrics: kubernetes::listen_at(args.metrics, 9090),
+        metrics_access: args.metrics_access.in_cluster()?,
         own_address: kubernetes::own_address(),
         interval,
     })

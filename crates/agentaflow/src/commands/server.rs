@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agentaflow_api::Dollars;
@@ -13,7 +14,9 @@ use agentaflow_server::settings::Settings;
 use agentaflow_server::tls::Tls;
 use anyhow::{Result, anyhow};
 use ipnet::IpNet;
+use tokio_util::sync::CancellationToken;
 
+use super::metrics_access::MetricsListener;
 use super::standalone::{self, LeaseArgs, termination_signal};
 use crate::amount::{self, Limit};
 use crate::context::variable;
@@ -67,6 +70,8 @@ pub(crate) struct Args {
     /// Rate limit per account in requests per second
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     rate: u32,
+    #[command(flatten)]
+    metrics: MetricsListener,
     #[command(flatten)]
     lease: LeaseArgs,
     #[command(flatten)]
@@ -144,11 +149,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     standalone::runtime(2)?.block_on(async {
         let data = settings.data_dir.display().to_string();
         let running = serve::start(settings).await?;
+        let stop_metrics = CancellationToken::new();
+        let core = Arc::new(running.core.clone());
+        let metrics = args.metrics.serve(vec![core], stop_metrics.clone()).await?;
         tokio::spawn(agentaflow_agent::release_start_pages());
         for warning in &running.warnings {
             tracing::warn!("{warning}");
         }
         tracing::info!("listening on {}; tokens are in {data}", running.url());
+        if let Some(address) = metrics {
+            tracing::info!("metrics at http://{address}/metrics");
+        }
         if let Some(fingerprint) = running.fingerprint {
             tracing::info!("fingerprint for clients: {fingerprint}");
         }
@@ -157,6 +168,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             () = running.fatal() => Err(anyhow!(TAKEN_OVER)),
         };
         tracing::info!("stopping; agents keep their jobs running");
+        stop_metrics.cancel();
         running.stop().await;
         ended
     })

@@ -30,6 +30,8 @@ mod ledger;
 #[path = "../commands/normal.rs"]
 mod normal;
 mod plans;
+#[path = "../../../../tests/promtool.rs"]
+mod promtool;
 #[allow(dead_code, reason = "a part of it is for other tests")]
 #[path = "../../../console/tests/support/pty.rs"]
 mod pty;

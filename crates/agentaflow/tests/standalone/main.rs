@@ -10,10 +10,13 @@ mod http;
 mod image;
 mod key_file;
 mod losses;
+mod metrics;
 mod original;
 mod original_worker;
 mod postgres;
 mod procs;
+#[path = "../../../../tests/promtool.rs"]
+mod promtool;
 #[path = "../../../console/tests/support/pty.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod pty;

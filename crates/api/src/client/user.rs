@@ -116,6 +116,11 @@ impl Client {
         self.get(&format!("{BASE}/jobs/{id}/explain")).json().await
     }
 
+    /// Metrics in Prometheus text, for admins and viewers.
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        self.get("/metrics").text().await
+    }
+
     /// Output of a job, as a stream.
     pub async fn logs(&self, id: JobId, query: &LogQuery) -> Result<Bytes, ClientError> {
         self.get(&format!("{BASE}/jobs/{id}/logs"))

@@ -15,6 +15,9 @@ use crate::state::workloads::{
     LostTask, Replacement, TaskAllocation, WorkloadEntry, WorkloadPhase,
 };
 
+/// Thousandths of one GPU.
+const WHOLE: i32 = 1_000;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkloadState {
@@ -101,6 +104,14 @@ pub struct NodeRoom {
     pub cpu_free: i64,
     /// Most MiB free on one healthy GPU; negative when overcommitted, `None` without such a GPU.
     pub gpu_memory_free: Option<i32>,
+    /// Number of GPUs, unhealthy ones included.
+    pub gpus: u32,
+    /// Healthy GPUs without any use.
+    pub gpus_free: u32,
+    /// Allocated thousandths of GPUs.
+    pub gpu_milli_allocated: u64,
+    /// Free thousandths of partly allocated healthy GPUs.
+    pub gpu_milli_fragmented: u64,
 }
 
 /// Amounts summed over tasks.
@@ -161,13 +172,20 @@ impl Scheduler {
         let is_healthy = |gpu: &Gpu| {
             node_state.health.get(&gpu.id).is_none_or(|health| *health == GpuHealth::Healthy)
         };
-        let healthy = spec.gpus.iter().zip(&room.devices).filter(|(gpu, _)| is_healthy(gpu));
+        let all = || spec.gpus.iter().zip(&room.devices);
+        let healthy = || all().filter(|(gpu, _)| is_healthy(gpu)).map(|(_, device)| device);
+        let free = |device: &Device| device.milli.clamp(0, WHOLE) as u64;
+        let partly = |device: &&Device| device.users > 0 && device.milli > 0;
         Some(NodeRoom {
             takes_tasks: node_state.reach == Reachability::Up
                 && node_state.is_open()
                 && spec.max_tasks.is_none_or(|most| (node_state.tasks.len() as u32) < most),
             cpu_free: room.free[CPU],
-            gpu_memory_free: healthy.map(|(_, device)| device.mib).max(),
+            gpu_memory_free: healthy().map(|device| device.mib).max(),
+            gpus: spec.gpus.len() as u32,
+            gpus_free: healthy().filter(|device| device.milli >= WHOLE).count() as u32,
+            gpu_milli_allocated: all().map(|(_, device)| WHOLE as u64 - free(device)).sum(),
+            gpu_milli_fragmented: healthy().filter(partly).map(free).sum(),
         })
     }
 

@@ -1,9 +1,10 @@
 //! HTTP endpoints: health, metrics, explanations and forecasts.
 
 use agentaflow_api::explain::Explanation;
+use agentaflow_metrics::{Access, Endpoint};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query as UrlQuery, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -62,6 +63,7 @@ impl Query {
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     pub(crate) metrics: Arc<Metrics>,
+    scrape: Endpoint,
     leader: LeaderAddress,
     queries: mpsc::Sender<Query>,
     /// Monotonic; the wall clock may jump.
@@ -77,12 +79,14 @@ const NEVER: u64 = u64::MAX;
 impl Health {
     pub(crate) fn new(
         metrics: Arc<Metrics>,
+        access: Access,
         leader: LeaderAddress,
     ) -> (Self, mpsc::Receiver<Query>) {
+        let scrape = Endpoint { access, sources: vec![metrics.clone()] };
         let (queries, asked) = mpsc::channel(64);
         let (last_pass, ready) = (Arc::new(AtomicU64::new(NEVER)), Arc::default());
         let started = Instant::now();
-        (Self { metrics, leader, queries, started, last_pass, ready }, asked)
+        (Self { metrics, scrape, leader, queries, started, last_pass, ready }, asked)
     }
 
     /// Records a pass.
@@ -197,8 +201,7 @@ async fn metrics(
     {
         return answer;
     }
-    let kind = [(header::CONTENT_TYPE, agentaflow_metrics::CONTENT_TYPE)];
-    (kind, health.metrics.text()).into_response()
+    health.scrape.respond(&headers)
 }
 
 async fn explain(

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agentaflow_engine::PreemptionReason;
 use agentaflow_metrics::MetricType::{self, Counter as CounterType, Gauge, Untyped};
-use agentaflow_metrics::{Counter, Exposition, Histogram};
+use agentaflow_metrics::{Counter, Exposition, Histogram, MetricSource};
 
 use crate::state::{Activity, BindResult, ClusterSummary};
 
@@ -115,27 +115,6 @@ impl Metrics {
         self.leading.load(Ordering::Relaxed)
     }
 
-    /// Response to a scrape.
-    pub(crate) fn text(&self) -> String {
-        let mut text = Exposition::default();
-        let leading = self.is_leading();
-        // A standby replica knows nothing about the cluster; zeros would spoil sums and means.
-        if leading {
-            let summary = self.summary.lock().map(|summary| summary.clone()).unwrap_or_default();
-            cluster(&summary, &mut text);
-        }
-        let leader = f64::from(u8::from(leading));
-        text.value("agentaflow_leader", Gauge, "1 if this replica is the leader.", leader);
-        if leading {
-            self.activity(&mut text);
-            self.latencies(&mut text);
-        }
-        self.api_errors.write(&mut text);
-        let version = [([("version", env!("CARGO_PKG_VERSION"))], 1.0)];
-        text.series("agentaflow_build_info", Gauge, "Version of the program.", version);
-        text.into_text()
-    }
-
     fn activity(&self, text: &mut Exposition) {
         text.value(
             "agentaflow_events_dropped_total",
@@ -194,6 +173,24 @@ impl Metrics {
             "Time from the placement of a pod to the response to its binding.",
             &self.binds,
         );
+    }
+}
+
+impl MetricSource for Metrics {
+    fn write(&self, text: &mut Exposition) {
+        let leading = self.is_leading();
+        // A standby replica knows nothing about the cluster; zeros would spoil sums and means.
+        if leading {
+            let summary = self.summary.lock().map(|summary| summary.clone()).unwrap_or_default();
+            cluster(&summary, text);
+        }
+        let leader = f64::from(u8::from(leading));
+        text.value("agentaflow_leader", Gauge, "1 if this replica is the leader.", leader);
+        if leading {
+            self.activity(text);
+            self.latencies(text);
+        }
+        self.api_errors.write(text);
     }
 }
 
@@ -309,16 +306,22 @@ fn cluster(summary: &ClusterSummary, text: &mut Exposition) {
 mod tests {
     use super::*;
 
+    fn text_of(metrics: &Metrics) -> String {
+        let mut text = Exposition::default();
+        metrics.write(&mut text);
+        text.into_text()
+    }
+
     #[test]
     fn a_standby_replica_has_no_series_about_the_cluster() {
         let metrics = Metrics::default();
-        let text = metrics.text();
+        let text = text_of(&metrics);
         assert!(text.contains("agentaflow_leader 0\n"), "{text}");
         for name in ["agentaflow_gpu_total", "agentaflow_workloads_pending", "_duration"] {
             assert!(!text.contains(name), "{name}: {text}");
         }
         metrics.set_leading(true);
-        assert!(metrics.text().contains("agentaflow_gpu_total 0\n"));
+        assert!(text_of(&metrics).contains("agentaflow_gpu_total 0\n"));
     }
 
     #[test]
@@ -343,7 +346,7 @@ mod tests {
         });
         metrics.eviction(false);
         metrics.api_errors.throttled.inc();
-        let text = metrics.text();
+        let text = text_of(&metrics);
         for line in [
             "agentaflow_queue_wait_seconds_bucket{le=\"60\"} 0",
             "agentaflow_queue_wait_seconds_bucket{le=\"300\"} 1",

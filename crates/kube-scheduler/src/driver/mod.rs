@@ -24,6 +24,7 @@ mod writes;
 
 use agentaflow_engine::Snapshot;
 use agentaflow_kube_core::slim;
+use agentaflow_metrics::Access;
 use kube::Client;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -74,6 +75,7 @@ pub struct Options {
     pub health: Option<SocketAddr>,
     /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
+    pub metrics_access: Access,
     /// IP under which other replicas reach this one, if an endpoint listens on all addresses.
     pub own_address: Option<IpAddr>,
     /// Longest time between two passes.
@@ -96,7 +98,8 @@ pub async fn run(
 ) -> Result<(), SchedulerError> {
     let metrics = Arc::new(Metrics::default());
     let leader = LeaderAddress::default();
-    let (health, queries) = Health::new(metrics.clone(), leader.clone());
+    let (health, queries) =
+        Health::new(metrics.clone(), options.metrics_access.clone(), leader.clone());
     serve(&options, &health, &stop).await?;
     let server = ApiServer::new(client.clone(), metrics.api_errors.clone());
     let lease = Lease::new(server.clone(), &options, leader);

@@ -14,6 +14,7 @@ use agentaflow_api::link::Message;
 use agentaflow_api::units::Stamp;
 use agentaflow_backoff::BackoffPolicy;
 
+use super::activity::Activity;
 use super::clock::Clock;
 use super::journal::{AgentMessage, Batch};
 use super::node::{Contact, LiveNode};
@@ -65,6 +66,7 @@ pub(super) struct Inner {
     pub(super) settings: Arc<Settings>,
     pub(super) secrets: Arc<Keyring>,
     pub(super) clock: Clock,
+    pub(super) activity: Arc<Activity>,
     /// The store has a longer lease than the settings.
     pub(super) lease_to_save: AtomicBool,
 }
@@ -153,7 +155,9 @@ impl Inner {
             self.do_chores(&mut state, chores);
             state.update_budget_gates();
             if state.engine.is_due() {
+                let began = Instant::now();
                 state.run_engine();
+                self.activity.passes.observe(began.elapsed());
             }
         }
         if state.journal.is_empty() && !state.jobs.has_unsaved() {
@@ -236,11 +240,21 @@ impl Inner {
 
     async fn commit(&self, transaction: Transaction) {
         let Transaction { batch, changes } = transaction;
-        let result = if changes.is_empty() { Ok(()) } else { self.store.commit(&changes).await };
+        let result = if changes.is_empty() { Ok(()) } else { self.write(&changes).await };
         match result {
             Ok(()) => self.announce(batch),
             Err(error) => self.reload(batch, &error).await,
         }
+    }
+
+    async fn write(&self, changes: &[Change]) -> Result<(), StoreError> {
+        let began = Instant::now();
+        let result = self.store.commit(changes).await;
+        self.activity.commits.observe(began.elapsed());
+        if result.is_err() {
+            self.activity.failed_commits.inc();
+        }
+        result
     }
 
     /// Publishes a durable batch: views, messages, events, and then the answers to callers.

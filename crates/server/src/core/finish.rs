@@ -158,6 +158,8 @@ impl State {
         if finished.is_none() {
             return;
         }
+        self.activity.count_end(status);
+        self.activity.forget_eta(id);
         let completed = status == JobStatus::Completed;
         self.job_event(id, event, if completed { "Completed".to_owned() } else { text });
         self.engine.apply(match status {

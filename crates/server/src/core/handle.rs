@@ -15,6 +15,7 @@ use agentaflow_api::link::Framed;
 use agentaflow_api::queue::{Queue, QueueSpec};
 use agentaflow_api::units::Stamp;
 
+use super::activity::Activity;
 use super::clock::Clock;
 use super::committer::Inner;
 use super::journal::AgentMessage;
@@ -115,6 +116,7 @@ impl Core {
         let lease_to_save = AtomicBool::new(lease.earlier_leases_valid(Instant::now()));
         let published = Published::default();
         state.publish(&published);
+        let activity = state.activity.clone();
         let (pushes, to_push) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
             state: std::sync::Mutex::new(state),
@@ -131,10 +133,12 @@ impl Core {
             settings,
             secrets,
             clock,
+            activity,
             lease_to_save,
         });
         tokio::spawn(inner.clone().run_committer());
         let core = Self { inner };
+        tokio::spawn(core.clone().meter_gpu_time());
         // Readers of the store must not see records that were changed while they were loaded.
         if let Err(error) = core.change(|_| Ok(())).await {
             tracing::warn!(%error, "Cannot write the records that were changed at the start");
@@ -177,6 +181,11 @@ impl Core {
         self.inner.stop.cancel();
         self.inner.wake.notify_one();
         let _ = tokio::time::timeout(Duration::from_secs(3), self.inner.done.cancelled()).await;
+    }
+
+    /// Counters and histograms.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.inner.activity
     }
 
     /// Time of the server. It never jumps.

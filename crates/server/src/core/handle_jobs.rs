@@ -2,7 +2,7 @@
 
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::ids::JobId;
-use agentaflow_api::job::{Job, JobCreate};
+use agentaflow_api::job::{Job, JobCreate, JobStatus};
 use agentaflow_api::pending::PendingReason;
 use agentaflow_api::units::Stamp;
 
@@ -117,7 +117,12 @@ impl Core {
     pub async fn explain(&self, job: JobId) -> Result<Explanation, ApiError> {
         let live = self.inner.lock().explain_job(job);
         match live {
-            Some(explanation) => Ok(explanation),
+            Some(explanation) => {
+                if let (JobStatus::Pending, Some(eta)) = (explanation.status, explanation.eta) {
+                    self.inner.activity.give_eta(job, eta);
+                }
+                Ok(explanation)
+            }
             None => Ok(explain_ended(&self.show_job(self.stored_job(job).await?))),
         }
     }

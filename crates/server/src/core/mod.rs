@@ -9,6 +9,7 @@
 //!
 //! Reads that do not need the engine come from `Published`, without the lock.
 
+mod activity;
 mod admin;
 mod assignment;
 mod budgets;
@@ -29,6 +30,7 @@ mod ledger;
 mod liveness;
 #[cfg(test)]
 mod lock_tests;
+mod metrics;
 mod node;
 mod outbox;
 mod pending_reasons;

@@ -73,6 +73,7 @@ impl State {
     fn preempt(&mut self, victims: &[Victim], beneficiary: &WorkloadId) {
         for Victim { workload, reason } in victims {
             let Some(victim) = job_of(workload) else { continue };
+            self.activity.count_preemption(*reason);
             let message = agentaflow_explain::preempted_by(&job_name(beneficiary), *reason);
             self.job_event(victim, EventKind::Preempted, message);
             self.stop_tasks(victim, StopCause::Preempted, None);
@@ -88,6 +89,7 @@ impl State {
             return;
         }
         let user = Some(job.user_id);
+        self.activity.count_wait(reason.code());
         let text = agentaflow_explain::pending::reason(&reason, stamp_of(now));
         let data: Map<String, Value> =
             [("reason".to_owned(), json!(reason.code()))].into_iter().collect();
@@ -110,6 +112,7 @@ impl State {
         self.jobs.update(id, |state| state.begin_attempt(tasks, incarnation, now));
         self.announce_placement(id);
         let Some(job) = self.jobs.get(id).cloned() else { return };
+        self.activity.record_placement(id, job.created_at, now);
         for task in &job.state.tasks {
             let booking = TaskBooking::new(&job, task);
             let key = TaskRef { job: id, task: task.task };
@@ -189,6 +192,7 @@ impl State {
         let Some(id) = job_of(workload) else { return };
         let Some(job) = self.jobs.get(id) else { return };
         let has_live_task = job.state.has_live_task();
+        self.activity.displaced.inc();
         let (cause, message) = stop_for(fault);
         let lost = matches!(fault, Fault::NodeLost(_));
         if action == OnFault::Keep && lost {

@@ -82,6 +82,11 @@ impl RunningCost {
         job.state.tasks.iter().map(|task| Self::of_task(job, task)).sum()
     }
 
+    /// Cost of one more hour.
+    pub(crate) fn hourly(self) -> MicroUsd {
+        rounded(self.rate * i128::from(HOUR_MS))
+    }
+
     pub(crate) fn at(self, now: Stamp) -> MicroUsd {
         rounded((self.rate * i128::from(now.0) - self.offset).max(0))
     }

@@ -17,10 +17,11 @@ use agentaflow_api::queue::Queue;
 use agentaflow_api::units::{Cores, GpuAmount, Stamp};
 
 use super::handle::NodeRef;
-use super::job::QueueJobs;
+use super::job::{PendingReasons, QueueJobs};
 use super::job_view::show_agent;
 use super::ledger::{AccountSummary, AccountView};
 use super::node::{NodeView, instances};
+use super::pricing::RunningCost;
 use super::queue_table::ROOT;
 use crate::api_error::ApiError;
 use crate::store::{AgentRow, QueueRow};
@@ -28,6 +29,8 @@ use crate::store::{AgentRow, QueueRow};
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     queues: RwLock<Arc<[QueueView]>>,
+    reasons: RwLock<Arc<PendingReasons>>,
+    running_cost: RwLock<RunningCost>,
     nodes: RwLock<NodeViews>,
     agents: RwLock<AgentRows>,
     accounts: RwLock<FxHashMap<UserId, AccountView>>,
@@ -66,7 +69,7 @@ impl QueueView {
         Queue {
             spec,
             pending: self.jobs.pending,
-            running: self.jobs.placed,
+            running: self.jobs.placed(),
             gpus_used: GpuAmount(self.gpu_milli),
             cpu_used: Cores(self.cpu_milli),
             memory_used: self.memory,
@@ -90,6 +93,31 @@ impl Published {
     pub(crate) fn set_queues(&self, mut queues: Vec<QueueView>) {
         queues.sort_by(|a, b| (a.name != ROOT, &a.name).cmp(&(b.name != ROOT, &b.name)));
         *write(&self.queues) = queues.into();
+    }
+
+    pub(crate) fn queue_views(&self) -> Arc<[QueueView]> {
+        read(&self.queues).clone()
+    }
+
+    pub(crate) fn set_pending_reasons(&self, reasons: PendingReasons) {
+        *write(&self.reasons) = Arc::new(reasons);
+    }
+
+    pub(crate) fn pending_reasons(&self) -> Arc<PendingReasons> {
+        read(&self.reasons).clone()
+    }
+
+    pub(crate) fn set_running_cost(&self, cost: RunningCost) {
+        *write(&self.running_cost) = cost;
+    }
+
+    /// Cost of all running tasks.
+    pub(crate) fn running_cost(&self) -> RunningCost {
+        *read(&self.running_cost)
+    }
+
+    pub(crate) fn node_views(&self) -> Vec<Arc<NodeView>> {
+        read(&self.nodes).by_id.values().cloned().collect()
     }
 
     pub(crate) fn set_node(&self, id: NodeId, view: Arc<NodeView>) {
@@ -156,13 +184,13 @@ impl Published {
 
     /// All nodes by number.
     pub(crate) fn nodes(&self) -> Vec<Node> {
-        let views: Vec<Arc<NodeView>> = read(&self.nodes).by_id.values().cloned().collect();
+        let views = self.node_views();
         views.iter().map(|view| view.shown()).collect()
     }
 
     /// Nodes on which a task of this size fits.
     pub(crate) fn nodes_with_room(&self, gpu_memory: u64, cpu_milli: u64) -> Vec<Node> {
-        let views: Vec<Arc<NodeView>> = read(&self.nodes).by_id.values().cloned().collect();
+        let views = self.node_views();
         let fitting = views.iter().filter(|view| view.has_room(gpu_memory, cpu_milli));
         fitting.map(|view| view.shown()).collect()
     }

@@ -85,6 +85,7 @@ impl State {
             nodes,
             queues,
             sealed: SealedJobs::default(),
+            activity: before.map(|before| before.activity.clone()).unwrap_or_default(),
         };
         state.reseal_secrets();
         if before.is_none() {

@@ -11,6 +11,7 @@ use agentaflow_api::ids::{JobId, NodeId, UserId};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Event;
 
+use super::activity::Activity;
 use super::engine_link::EngineLink;
 use super::handle::Ids;
 use super::job::JobTable;
@@ -43,6 +44,7 @@ pub(crate) struct State {
     pub(super) engine: EngineLink,
     pub(super) journal: Journal,
     pub(super) sealed: SealedJobs,
+    pub(super) activity: Arc<Activity>,
 }
 
 impl State {
@@ -103,6 +105,8 @@ impl State {
         let jobs_changed = self.jobs.take_stale_queues();
         if self.queues.take_stale() || jobs_changed {
             published.set_queues(self.queue_views());
+            published.set_pending_reasons(self.jobs.pending_reasons().clone());
+            published.set_running_cost(self.jobs.total_running_cost());
         }
     }
 

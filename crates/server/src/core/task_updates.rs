@@ -205,6 +205,7 @@ impl State {
         });
         // A task with an exit code ran, even if for less than a millisecond.
         if end.ran_ms > 0 || end.exit_code.is_some() {
+            self.activity.count_cost(cost);
             let entry = self.ledger.book_usage(cost, usage);
             self.journal.write(Change::Ledger(Box::new(entry)));
         }

@@ -21,11 +21,15 @@ mod start_page;
 mod streams;
 mod unique_keys;
 
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+use std::time::Instant;
+
 use agentaflow_api::error::ErrorCode;
 use axum::Router;
-use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, header};
-use axum::middleware::{Next, from_fn};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -58,6 +62,7 @@ pub fn service(app: App) -> NormalizePath<Router> {
         .route("/openapi.json", get(system::openapi_json))
         .fallback(system::nowhere)
         .method_not_allowed_fallback(system::wrong_method)
+        .route_layer(from_fn_with_state(app.clone(), measure))
         .with_state(app)
         .layer(from_fn(query::known_parameters))
         .layer(CatchPanicLayer::custom(panicked))
@@ -134,6 +139,7 @@ fn other_routes() -> OpenApiRouter<App> {
         .routes(routes!(system::health))
         .routes(routes!(system::readyz))
         .routes(routes!(system::version))
+        .routes(routes!(system::metrics))
 }
 
 /// Adds the headers of every response: no content sniffing, no framing, no caching.
@@ -157,6 +163,42 @@ async fn finish(request: Request, next: Next) -> Response {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
     response
+}
+
+/// Records the duration of a request by route.
+async fn measure(State(app): State<App>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().and_then(known_route);
+    let method = known_method(request.method());
+    let began = Instant::now();
+    let response = next.run(request).await;
+    if let Some(route) = route {
+        let class = response.status().as_u16() / 100;
+        let code = ["1xx", "2xx", "3xx", "4xx", "5xx"][usize::from(class.clamp(1, 5)) - 1];
+        app.core.activity().requests.observe([route, method, code], began.elapsed());
+    }
+    response
+}
+
+/// Routes as label values, so that their number is bounded.
+static ROUTES: LazyLock<BTreeSet<String>> =
+    LazyLock::new(|| described().paths.paths.into_keys().collect());
+
+/// A poll is held until a message arrives, so its duration says nothing.
+const HELD: &str = "/gpu-workers/agents/{agent_id}/poll";
+
+fn known_route(path: &MatchedPath) -> Option<&'static str> {
+    ROUTES.get(path.as_str()).map(String::as_str).filter(|route| *route != HELD)
+}
+
+fn known_method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
 }
 
 /// Response after a panic in a handler; other requests continue.

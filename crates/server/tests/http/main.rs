@@ -8,9 +8,14 @@ mod hostile;
 mod jobs;
 mod key_file;
 mod limits;
+mod metrics;
 mod original;
+#[path = "../../../../tests/promtool.rs"]
+mod promtool;
 mod registration;
 mod schema;
 mod sessions;
 mod shots;
 mod site;
+#[path = "../../../../tests/skip.rs"]
+mod skip;

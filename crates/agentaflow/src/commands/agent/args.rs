@@ -8,6 +8,7 @@ use agentaflow_api::Dollars;
 
 use crate::amount;
 use crate::commands::kubernetes;
+use crate::commands::metrics_access::{DcgmNames, MetricsAccess};
 use crate::commands::standalone::{ContainerArgs, SimArgs};
 use crate::logging::LogArgs;
 use crate::trust::TrustArgs;
@@ -49,10 +50,14 @@ pub(crate) struct Args {
     /// Heartbeat interval [default: HEARTBEAT_INTERVAL, else 30s]
     #[arg(long, value_name = "TIME", value_parser = amount::positive_duration)]
     pub(super) heartbeat: Option<Duration>,
-    /// Listen address for /health and /ready; `none` disables it [default: port 8080 in a pod, else 127.0.0.1:8080, or
+    /// Listen address for /health, /ready and /metrics; `none` disables it [default: port 8080 in a pod, else 127.0.0.1:8080, or
     /// a free port if it is in use]
     #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen)]
     pub(super) health_listen: Option<kubernetes::Listen>,
+    #[command(flatten)]
+    pub(super) metrics_access: MetricsAccess,
+    #[command(flatten)]
+    pub(super) dcgm: DcgmNames,
 
     /// Runtimes: docker, process, or only kubernetes [default: docker if available, process if allowed]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = runtime, help_heading = "Jobs")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentaflow_agent::runtime::docker::DockerSettings;
-use agentaflow_agent::{AgentSettings, Prices};
+use agentaflow_agent::{AgentMetrics, AgentSettings, Prices};
 use agentaflow_api::Secret;
 use agentaflow_gpu::{GpuError, GpuSource};
 use anyhow::{Context as _, Result, anyhow};
@@ -33,6 +33,7 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
         );
     }
     let state_dir = state_dir(args)?;
+    let listen = kubernetes::listen_at_free(args.health_listen, 8080);
     Ok(AgentSettings {
         registration_token: token(args)?,
         trust: args.trust.chosen()?.trust()?,
@@ -50,7 +51,12 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
             memory: args.price_memory_gb_hour,
         },
         labels: args.label.iter().cloned().collect(),
-        listen: kubernetes::listen_at_free(args.health_listen, 8080),
+        listen,
+        metrics_access: listen
+            .map(|at| args.metrics_access.at(at))
+            .transpose()?
+            .unwrap_or_default(),
+        metrics: AgentMetrics::new(args.dcgm.dcgm_names),
         pod_name: variable("POD_NAME"),
         node_name: name.clone(),
         ..AgentSettings::new(server, state_dir, gpus(args, &name.unwrap_or_default())?)

@@ -5,13 +5,15 @@ mod screen;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use agentaflow_agent::AgentSettings;
 use agentaflow_agent::runtime::docker::DockerSettings;
 use agentaflow_agent::runtime::uids::UidRange;
+use agentaflow_agent::{AgentMetrics, AgentSettings};
 use agentaflow_dashboard::Dashboard;
 use agentaflow_engine::Strategy;
+use agentaflow_metrics::MetricSource;
 use agentaflow_server::core::NodeRef;
 use agentaflow_server::serve::{self, Running};
 use agentaflow_server::settings::Settings;
@@ -20,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::metrics_access::{DcgmNames, MetricsListener};
 use super::server::{TAKEN_OVER, database};
 use super::standalone::{self, ContainerArgs, LeaseArgs, SimArgs, termination_signal};
 use crate::amount;
@@ -66,6 +69,10 @@ pub(crate) struct Args {
     /// Heartbeat interval of the agent
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = amount::positive_duration)]
     heartbeat: Duration,
+    #[command(flatten)]
+    metrics: MetricsListener,
+    #[command(flatten)]
+    dcgm: DcgmNames,
     #[command(flatten)]
     lease: LeaseArgs,
     /// Open the dashboard in a browser
@@ -121,7 +128,11 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
     let settings = settings(args, &gpus)?;
     let data_dir = settings.data_dir.clone();
     let server = serve::start(settings).await?;
-    let mut agent = LocalAgent::start(args, &server, &data_dir, &gpus);
+    let agent_metrics = AgentMetrics::new(args.dcgm.dcgm_names);
+    let mut agent = LocalAgent::start(args, &server, &data_dir, &gpus, agent_metrics.clone());
+    let sources: Vec<Arc<dyn MetricSource>> =
+        vec![Arc::new(server.core.clone()), Arc::new(agent_metrics)];
+    let metrics = args.metrics.serve(sources, agent.stop.clone()).await?;
     let current = write_context(&server, &data_dir)?;
     screen::show(&screen::Summary {
         args,
@@ -129,6 +140,7 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
         data_dir: &data_dir,
         gpus: &gpus,
         docker: args.docker_socket.exists(),
+        metrics,
         current,
     })?;
     if variable("KUBECONFIG").is_some() {
@@ -166,7 +178,13 @@ struct LocalAgent {
 }
 
 impl LocalAgent {
-    fn start(args: &Args, server: &Running, data_dir: &Path, gpus: &Gpus) -> Self {
+    fn start(
+        args: &Args,
+        server: &Running,
+        data_dir: &Path,
+        gpus: &Gpus,
+        metrics: AgentMetrics,
+    ) -> Self {
         let name = gpus::node_name();
         let state = data_dir.join("agent");
         let mut docker = DockerSettings::new(state.clone());
@@ -182,6 +200,7 @@ impl LocalAgent {
             job_uids: args.process_uids,
             heartbeat_interval: args.heartbeat,
             stop_grace: STOP_GRACE,
+            metrics,
             ..AgentSettings::new(server.url(), state, gpus.source())
         };
         let stop = CancellationToken::new();

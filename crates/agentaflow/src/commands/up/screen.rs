@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,6 +24,7 @@ pub(super) struct Summary<'a> {
     pub(super) data_dir: &'a Path,
     pub(super) gpus: &'a Gpus,
     pub(super) docker: bool,
+    pub(super) metrics: Option<SocketAddr>,
     /// The local context is current.
     pub(super) current: bool,
 }
@@ -77,6 +79,7 @@ fn text(summary: &Summary<'_>) -> String {
         ("GPUs", summary.gpus.summary()),
         ("Runtimes", runtimes(summary)),
     ];
+    lines.extend(summary.metrics.map(|address| ("Metrics", format!("http://{address}/metrics"))));
     lines.extend(summary.server.warnings.iter().map(|warning| ("Warning", warning.clone())));
     let line = |(name, value): &(&str, String)| format!("  {name:<9} {value}\n");
     let lines = lines.iter().map(line).collect::<Vec<_>>().concat();

@@ -4,6 +4,7 @@ mod attempt;
 mod idempotency;
 pub(crate) mod workload;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
@@ -11,6 +12,7 @@ use rustc_hash::FxHashMap;
 use agentaflow_api::ids::{JobId, NodeId, UserId};
 use agentaflow_api::job::{JobStatus, TaskState};
 use agentaflow_api::link::TaskKey;
+use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_api::units::Stamp;
 
 use self::idempotency::RecentKeys;
@@ -24,6 +26,9 @@ pub(crate) struct JobTable {
     jobs: BTreeMap<JobId, LiveJob>,
     users: FxHashMap<UserId, UserJobs>,
     queues: FxHashMap<String, QueueJobs>,
+    reasons: PendingReasons,
+    /// Cost of all running tasks.
+    running: RunningCost,
     /// Jobs that a budget keeps pending.
     gated: BTreeSet<JobId>,
     keys: RecentKeys,
@@ -62,15 +67,28 @@ pub(crate) struct LiveJobs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueJobs {
     pub(crate) pending: u32,
-    /// Scheduled or running.
-    pub(crate) placed: u32,
+    pub(crate) scheduled: u32,
+    pub(crate) running: u32,
 }
 
 impl QueueJobs {
-    fn counter(&mut self, pending: bool) -> &mut u32 {
-        if pending { &mut self.pending } else { &mut self.placed }
+    /// Scheduled or running.
+    pub(crate) fn placed(self) -> u32 {
+        self.scheduled + self.running
+    }
+
+    /// A live job that is neither pending nor scheduled counts as running.
+    fn counter(&mut self, status: JobStatus) -> &mut u32 {
+        match status {
+            JobStatus::Pending => &mut self.pending,
+            JobStatus::Scheduled => &mut self.scheduled,
+            _ => &mut self.running,
+        }
     }
 }
+
+/// Number of pending jobs by queue and reason.
+pub(crate) type PendingReasons = BTreeMap<(String, PendingCode), u32>;
 
 /// Jobs that differ from the store.
 #[derive(Debug, Default)]
@@ -81,9 +99,10 @@ struct Unsaved {
 }
 
 /// Contribution of a job to the counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Contribution {
-    pending: bool,
+    status: JobStatus,
+    reason: Option<PendingCode>,
     gated: bool,
     running: RunningCost,
 }
@@ -91,8 +110,10 @@ struct Contribution {
 impl Contribution {
     fn of(row: &JobRow) -> Self {
         let running = row.state.tasks.iter().filter(|task| task.state == TaskState::Running);
+        let reason = row.state.pending_reason.as_ref().map(PendingReason::code);
         Self {
-            pending: row.state.status == JobStatus::Pending,
+            status: row.state.status,
+            reason: reason.filter(|_| row.state.status == JobStatus::Pending),
             gated: row.state.gate.is_some(),
             running: running.map(|task| RunningCost::of_task(row, task)).sum(),
         }
@@ -141,6 +162,11 @@ impl JobTable {
         self.users.get(&user).map_or_else(RunningCost::default, |jobs| jobs.running)
     }
 
+    /// Cost of all running tasks that is not in the ledger yet.
+    pub(crate) fn total_running_cost(&self) -> RunningCost {
+        self.running
+    }
+
     pub(crate) fn queue_jobs(&self, queue: &str) -> QueueJobs {
         self.queues.get(queue).copied().unwrap_or_default()
     }
@@ -178,10 +204,11 @@ impl JobTable {
         jobs.ids.insert(id);
         jobs.bytes += bytes;
         let contribution = Contribution::of(&row);
-        let none = Contribution { gated: false, running: RunningCost::default(), ..contribution };
+        let none = Contribution { status: contribution.status, ..Contribution::default() };
         let queue = self.queues.entry(row.queue.clone()).or_default();
-        *queue.counter(contribution.pending) += 1;
+        *queue.counter(contribution.status) += 1;
         self.stale_queues = true;
+        self.count_reason(row.queue.clone(), None, contribution.reason);
         self.jobs.insert(id, LiveJob { row, bytes });
         self.count(id, user, none, contribution);
     }
@@ -198,13 +225,17 @@ impl JobTable {
         job.row.state.updated_at = Stamp::now();
         let after = Contribution::of(&job.row);
         self.unsaved.changed.insert(id);
-        if before.pending != after.pending {
+        if before.status != after.status {
             let queue = self.queues.entry(job.row.queue.clone()).or_default();
-            *queue.counter(before.pending) -= 1;
-            *queue.counter(after.pending) += 1;
+            *queue.counter(before.status) -= 1;
+            *queue.counter(after.status) += 1;
             self.stale_queues = true;
         }
         let user = job.row.user_id;
+        if before.reason != after.reason {
+            let queue = job.row.queue.clone();
+            self.count_reason(queue, before.reason, after.reason);
+        }
         self.count(id, user, before, after);
         Some(result)
     }
@@ -226,14 +257,15 @@ impl JobTable {
     pub(crate) fn remove(&mut self, id: JobId) -> Option<&JobRow> {
         let LiveJob { row, bytes } = self.jobs.remove(&id)?;
         let before = Contribution::of(&row);
-        let none = Contribution { gated: false, running: RunningCost::default(), ..before };
+        let none = Contribution { status: before.status, ..Contribution::default() };
         if let Some(queue) = self.queues.get_mut(&row.queue) {
-            *queue.counter(before.pending) -= 1;
+            *queue.counter(before.status) -= 1;
             if *queue == QueueJobs::default() {
                 self.queues.remove(&row.queue);
             }
         }
         self.stale_queues = true;
+        self.count_reason(row.queue.clone(), before.reason, None);
         self.count(id, row.user_id, before, none);
         if let Some(user) = self.users.get_mut(&row.user_id) {
             user.ids.remove(&id);
@@ -257,10 +289,35 @@ impl JobTable {
         if before.running != after.running {
             let jobs = self.users.entry(user).or_default();
             jobs.running = jobs.running - before.running + after.running;
+            self.running = self.running - before.running + after.running;
             self.stale_users.insert(user);
             // The engine releases the resources of each task of a gang when the task ends.
             self.stale_queues = true;
         }
+    }
+
+    fn count_reason(
+        &mut self,
+        queue: String,
+        before: Option<PendingCode>,
+        after: Option<PendingCode>,
+    ) {
+        if let Some(code) = before
+            && let Entry::Occupied(mut count) = self.reasons.entry((queue.clone(), code))
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        if let Some(code) = after {
+            *self.reasons.entry((queue, code)).or_default() += 1;
+        }
+        self.stale_queues |= before != after;
+    }
+
+    pub(crate) fn pending_reasons(&self) -> &PendingReasons {
+        &self.reasons
     }
 
     pub(crate) fn keys(&self) -> &RecentKeys {
@@ -315,15 +372,38 @@ mod tests {
         let mut table = JobTable::default();
         table.insert(job(1), 10);
         table.insert(job(2), 20);
-        assert_eq!(table.queue_jobs("root"), QueueJobs { pending: 2, placed: 0 });
+        assert_eq!(table.queue_jobs("root"), QueueJobs { pending: 2, ..QueueJobs::default() });
         table.update(JobId(1), |state| state.status = JobStatus::Running);
-        assert_eq!(table.queue_jobs("root"), QueueJobs { pending: 1, placed: 1 });
+        assert_eq!(
+            table.queue_jobs("root"),
+            QueueJobs { pending: 1, running: 1, ..QueueJobs::default() }
+        );
         assert_eq!((table.live_jobs(ANA).count, table.live_jobs(ANA).bytes), (2, 30));
         table.remove(JobId(1));
-        assert_eq!(table.queue_jobs("root"), QueueJobs { pending: 1, placed: 0 });
+        assert_eq!(table.queue_jobs("root"), QueueJobs { pending: 1, ..QueueJobs::default() });
         table.remove(JobId(2));
         assert_eq!(table.queue_jobs("root"), QueueJobs::default());
         assert_eq!((table.live_jobs(ANA).count, table.live_jobs(ANA).bytes), (0, 0));
+    }
+
+    #[test]
+    fn pending_jobs_are_counted_by_queue_and_reason_without_leftovers() {
+        let mut table = JobTable::default();
+        table.insert(job(1), 0);
+        table.insert(job(2), 0);
+        assert!(table.pending_reasons().is_empty());
+        for id in [1, 2] {
+            let reason = PendingReason::NoNodes { unreachable: 0 };
+            table.update(JobId(id), |state| state.pending_reason = Some(reason));
+        }
+        let reasons = |code, count| PendingReasons::from([(("root".to_owned(), code), count)]);
+        assert_eq!(*table.pending_reasons(), reasons(PendingCode::NoNodes, 2));
+        table.update(JobId(1), |state| state.status = JobStatus::Scheduled);
+        assert_eq!(*table.pending_reasons(), reasons(PendingCode::NoNodes, 1));
+        table.remove(JobId(2));
+        assert!(table.pending_reasons().is_empty());
+        let restored = JobTable::new(vec![job(3)], JobId(3));
+        assert!(restored.pending_reasons().is_empty());
     }
 
     #[test]

@@ -31,6 +31,11 @@ impl NodeView {
         &self.node
     }
 
+    /// Free amounts; none if the engine does not know the node.
+    pub(crate) fn room(&self) -> Option<NodeRoom> {
+        self.room
+    }
+
     /// The node as of now.
     pub(crate) fn shown(&self) -> Node {
         Node { status: self.status(), ..self.node.clone() }

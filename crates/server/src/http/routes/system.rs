@@ -1,5 +1,7 @@
 //! The server itself: health, version, strategy and documentation.
 
+use std::sync::Arc;
+
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
@@ -10,6 +12,7 @@ use utoipa::ToSchema;
 use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Strategy;
+use agentaflow_metrics::{Access, Endpoint};
 
 use crate::api_error::ApiError;
 use crate::auth::{Principal, check_host};
@@ -89,6 +92,23 @@ pub(crate) async fn version(State(app): State<App>) -> Answer<Version> {
     })
 }
 
+/// Metrics in Prometheus text, or `OpenMetrics` if the client accepts it. Admins and viewers only.
+#[utoipa::path(get, path = "/metrics", tag = "server", security(("user" = [])),
+    responses((status = 200, description = "Metrics", body = String, content_type = "text/plain")))]
+pub(crate) async fn metrics(
+    State(app): State<App>,
+    User(caller): User,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if !sees_all(&caller) {
+        return Err(ApiError::forbidden(
+            "Metrics cover all users; an admin or a viewer may read them",
+        ));
+    }
+    let endpoint = Endpoint { access: Access::Open, sources: vec![Arc::new(app.core.clone())] };
+    Ok(endpoint.respond(&headers))
+}
+
 /// Scheduling strategy of the cluster.
 #[utoipa::path(get, path = "/strategy", tag = "server", security(("user" = [])),
     responses((status = 200, description = "Strategy", body = StrategyChoice)))]
@@ -161,7 +181,7 @@ pub(crate) async fn start(
         let named = check_host(&app.site, host).is_ok();
         return Ok(page(start_page::for_strangers(&app.settings, named)));
     };
-    let caller = crate::core::Caller { user: std::sync::Arc::new(*user), by_cookie: true };
+    let caller = crate::core::Caller { user: Arc::new(*user), by_cookie: true };
     let own = (!sees_all(&caller)).then_some(caller.user.id);
     let filter = JobFilter { user: own, limit: 20, ..JobFilter::default() };
     let rows = app.core.store().jobs(&filter).await?;

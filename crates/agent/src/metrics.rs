@@ -1,0 +1,72 @@
+//! Metrics of the agent: its GPUs and the use of tasks. Totals of the cluster come from the server.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use agentaflow_metrics::MetricType::Gauge;
+use agentaflow_metrics::{Exposition, MetricSource, write_dcgm, write_devices, write_workloads};
+
+use crate::gpus::GpuWatch;
+use crate::session::Sessions;
+use crate::tasks::Tasks;
+
+/// Limit of series per metric of tasks: labels must not grow without bound.
+const MOST_TASKS: usize = 500;
+
+/// Metrics of an agent; empty until [`run`](crate::run) has started its parts.
+#[derive(Clone, Default)]
+pub struct AgentMetrics {
+    parts: Arc<OnceLock<Parts>>,
+    /// Also export the names of `dcgm-exporter`.
+    dcgm_names: bool,
+}
+
+struct Parts {
+    node: String,
+    gpus: Arc<GpuWatch>,
+    sessions: Sessions,
+    tasks: Tasks,
+}
+
+impl fmt::Debug for AgentMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentMetrics").field("dcgm_names", &self.dcgm_names).finish_non_exhaustive()
+    }
+}
+
+impl AgentMetrics {
+    pub fn new(dcgm_names: bool) -> Self {
+        Self { parts: Arc::default(), dcgm_names }
+    }
+
+    pub(crate) fn start(
+        &self,
+        node: String,
+        gpus: Arc<GpuWatch>,
+        sessions: Sessions,
+        tasks: Tasks,
+    ) {
+        // A second agent with the same metrics would be a defect of the caller; the first one stays.
+        let _ = self.parts.set(Parts { node, gpus, sessions, tasks });
+    }
+}
+
+impl MetricSource for AgentMetrics {
+    fn write(&self, text: &mut Exposition) {
+        let Some(Parts { node, gpus, sessions, tasks }) = self.parts.get() else { return };
+        let connected = f64::from(u8::from(sessions.is_ready()));
+        let values = [
+            ("agentaflow_agent_connected", "1 if the agent receives messages.", connected),
+            ("agentaflow_agent_tasks", "Live tasks.", tasks.live().len() as f64),
+        ];
+        for (name, help, value) in values {
+            text.series(name, Gauge, help, [([("node", node)], value)]);
+        }
+        let devices = gpus.device_readings(node);
+        write_devices(&devices, text);
+        write_workloads("agentaflow_job", &gpus.task_readings(node, MOST_TASKS), text);
+        if self.dcgm_names {
+            write_dcgm(&devices, text);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Series of single GPUs, and of workloads on them. Only programs on the node of a GPU export them; totals of the cluster
+//! come from the scheduler, so that no sum over all targets counts a GPU twice.
+
+use crate::exposition::{Exposition, MetricType};
+use MetricType::{Counter, Gauge, Untyped};
+
+const MIB: f64 = 1_048_576.0;
+const MEGAHERTZ: f64 = 1e6;
+
+/// Readings of a GPU at one time. A value that the GPU does not report has no series.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceReading {
+    pub node: String,
+    pub index: u32,
+    pub uuid: String,
+    pub model: String,
+    pub driver: Option<String>,
+    pub pci_bus_id: Option<String>,
+    /// Percent of time with a running kernel.
+    pub utilization: Option<f64>,
+    /// Percent of time with a memory access.
+    pub memory_utilization: Option<f64>,
+    /// Percent of time with active tensor cores.
+    pub tensor_activity: Option<f64>,
+    /// MiB.
+    pub memory_used: Option<u64>,
+    /// MiB.
+    pub memory_total: u64,
+    /// Degrees Celsius.
+    pub temperature: Option<f64>,
+    /// Watts.
+    pub power: Option<f64>,
+    /// Watts.
+    pub power_limit: Option<f64>,
+    /// Joules since the driver was loaded.
+    pub energy: Option<f64>,
+    /// MHz.
+    pub sm_clock: Option<u32>,
+    /// MHz.
+    pub memory_clock: Option<u32>,
+    /// Uncorrected memory errors since the driver was loaded.
+    pub ecc_errors: Option<u64>,
+    /// Last driver error; none if there was none.
+    pub xid: Option<u64>,
+    /// Active reasons: `power cap`, `thermal`, …
+    pub throttled: Vec<String>,
+    /// None if the program does not look at processes.
+    pub processes: Option<u32>,
+    pub healthy: bool,
+    /// Allocated share, 0 to 1.
+    pub allocated: Option<f64>,
+    /// Namespace and name of the only pod that has the GPU.
+    pub pod: Option<(String, String)>,
+}
+
+impl DeviceReading {
+    fn labels(&self) -> [(&'static str, &str); 3] {
+        [("node", &self.node), ("gpu", &self.uuid), ("model", &self.model)]
+    }
+}
+
+/// Use of one GPU by one workload.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WorkloadReading {
+    /// Labels that name the workload: `job`, or `namespace` and `pod`.
+    pub workload: Vec<(&'static str, String)>,
+    pub node: String,
+    pub uuid: String,
+    /// MiB.
+    pub memory: u64,
+    /// Percent of the time of the GPU; none if the driver does not report it.
+    pub utilization: Option<f64>,
+    /// Joules since the workload started on this node.
+    pub energy: Option<f64>,
+}
+
+type Reading = fn(&DeviceReading) -> Option<f64>;
+
+/// Writes the series of each GPU.
+pub fn write_devices(devices: &[DeviceReading], text: &mut Exposition) {
+    let readings: [(&str, MetricType, &str, Reading); 17] = [
+        ("agentaflow_device_utilization", Gauge, "Percent of time with a running kernel.", |gpu| {
+            gpu.utilization
+        }),
+        (
+            "agentaflow_device_memory_utilization",
+            Gauge,
+            "Percent of time with a memory access.",
+            |gpu| gpu.memory_utilization,
+        ),
+        (
+            "agentaflow_device_tensor_activity",
+            Gauge,
+            "Percent of time with active tensor cores.",
+            |gpu| gpu.tensor_activity,
+        ),
+        ("agentaflow_gpu_healthy", Gauge, "1 if the GPU is usable.", |gpu| {
+            Some(f64::from(u8::from(gpu.healthy)))
+        }),
+        ("agentaflow_gpu_temperature_celsius", Gauge, "Temperature.", |gpu| gpu.temperature),
+        ("agentaflow_gpu_power_watts", Gauge, "Power draw.", |gpu| gpu.power),
+        ("agentaflow_gpu_power_limit_watts", Gauge, "Power limit.", |gpu| gpu.power_limit),
+        (
+            "agentaflow_gpu_energy_joules_total",
+            Counter,
+            "Energy since the driver was loaded.",
+            |gpu| gpu.energy,
+        ),
+        ("agentaflow_gpu_memory_used_bytes", Gauge, "Memory used by all processes.", |gpu| {
+            gpu.memory_used.map(|mib| mib as f64 * MIB)
+        }),
+        ("agentaflow_gpu_memory_total_bytes", Gauge, "Memory.", |gpu| {
+            Some(gpu.memory_total as f64 * MIB)
+        }),
+        ("agentaflow_gpu_sm_clock_hertz", Gauge, "Clock of the multiprocessors.", |gpu| {
+            gpu.sm_clock.map(|mhz| f64::from(mhz) * MEGAHERTZ)
+        }),
+        ("agentaflow_gpu_memory_clock_hertz", Gauge, "Clock of the memory.", |gpu| {
+            gpu.memory_clock.map(|mhz| f64::from(mhz) * MEGAHERTZ)
+        }),
+        (
+            "agentaflow_gpu_ecc_uncorrected_errors_total",
+            Counter,
+            "Uncorrected memory errors since the driver was loaded.",
+            |gpu| gpu.ecc_errors.map(|errors| errors as f64),
+        ),
+        (
+            "agentaflow_gpu_xid",
+            Gauge,
+            "Driver error (XID) that keeps the GPU out of use, 0 without one.",
+            |gpu| Some(gpu.xid.unwrap_or(0) as f64),
+        ),
+        ("agentaflow_gpu_processes", Gauge, "Processes on the GPU.", |gpu| {
+            gpu.processes.map(f64::from)
+        }),
+        ("agentaflow_gpu_allocated", Gauge, "Allocated share of the GPU, 0 to 1.", |gpu| {
+            gpu.allocated
+        }),
+        ("agentaflow_gpu_throttled", Gauge, "1 while a limit slows the GPU down.", |gpu| {
+            Some(f64::from(u8::from(!gpu.throttled.is_empty())))
+        }),
+    ];
+    for (name, kind, help, read) in readings {
+        let series = devices.iter().filter_map(|gpu| Some((gpu.labels(), read(gpu)?)));
+        text.series(name, kind, help, series);
+    }
+    let reasons = devices.iter().flat_map(|gpu| {
+        let of_gpu = |reason: &'_ String| -> Vec<(&'static str, String)> {
+            let own = gpu.labels().map(|(name, value)| (name, value.to_owned()));
+            own.into_iter().chain([("reason", reason.clone())]).collect()
+        };
+        gpu.throttled.iter().map(move |reason| (of_gpu(reason), 1.0))
+    });
+    text.series("agentaflow_gpu_throttle_reason", Gauge, "Active throttle reasons.", reasons);
+}
+
+/// Writes the use of GPUs by workloads, in metrics whose names begin with `prefix`: `agentaflow_job`, `agentaflow_pod`.
+pub fn write_workloads(prefix: &str, workloads: &[WorkloadReading], text: &mut Exposition) {
+    let series = |read: fn(&WorkloadReading) -> Option<f64>| {
+        workloads.iter().filter_map(move |workload| {
+            let mut labels = vec![("node", workload.node.clone())];
+            labels.extend(workload.workload.iter().cloned());
+            labels.push(("gpu", workload.uuid.clone()));
+            Some((labels, read(workload)?))
+        })
+    };
+    text.series(
+        &format!("{prefix}_gpu_memory_bytes"),
+        Gauge,
+        "GPU memory used by the workload.",
+        series(|workload| Some(workload.memory as f64 * MIB)),
+    );
+    text.series(
+        &format!("{prefix}_gpu_utilization"),
+        Gauge,
+        "Percent of a GPU used by the workload.",
+        series(|workload| workload.utilization),
+    );
+    text.series(
+        &format!("{prefix}_gpu_energy_joules_total"),
+        Counter,
+        "Energy of the workload; a shared GPU is divided by use of its multiprocessors.",
+        series(|workload| workload.energy),
+    );
+}
+
+/// Writes the series of each GPU under the names, units and labels of NVIDIA's `dcgm-exporter`.
+pub fn write_dcgm(devices: &[DeviceReading], text: &mut Exposition) {
+    // `dcgm-exporter` calls some of them counters although their names lack the suffix; untyped is neutral.
+    let readings: [(&str, MetricType, &str, Reading); 13] = [
+        ("DCGM_FI_DEV_GPU_UTIL", Gauge, "GPU utilization (in %).", |gpu| gpu.utilization),
+        ("DCGM_FI_DEV_MEM_COPY_UTIL", Gauge, "Memory utilization (in %).", |gpu| {
+            gpu.memory_utilization
+        }),
+        ("DCGM_FI_DEV_FB_USED", Gauge, "Framebuffer memory used (in MiB).", |gpu| {
+            gpu.memory_used.map(|mib| mib as f64)
+        }),
+        ("DCGM_FI_DEV_FB_FREE", Gauge, "Framebuffer memory free (in MiB).", |gpu| {
+            gpu.memory_used.map(|mib| gpu.memory_total.saturating_sub(mib) as f64)
+        }),
+        ("DCGM_FI_DEV_GPU_TEMP", Gauge, "GPU temperature (in C).", |gpu| gpu.temperature),
+        ("DCGM_FI_DEV_POWER_USAGE", Gauge, "Power draw (in W).", |gpu| gpu.power),
+        ("DCGM_FI_DEV_POWER_MGMT_LIMIT", Gauge, "Power limit (in W).", |gpu| gpu.power_limit),
+        (
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+            Untyped,
+            "Energy since the driver was loaded (in mJ).",
+            |gpu| gpu.energy.map(|joules| joules * 1_000.0),
+        ),
+        ("DCGM_FI_DEV_SM_CLOCK", Gauge, "SM clock frequency (in MHz).", |gpu| {
+            gpu.sm_clock.map(f64::from)
+        }),
+        ("DCGM_FI_DEV_MEM_CLOCK", Gauge, "Memory clock frequency (in MHz).", |gpu| {
+            gpu.memory_clock.map(f64::from)
+        }),
+        ("DCGM_FI_DEV_XID_ERRORS", Gauge, "Value of the last XID error.", |gpu| {
+            Some(gpu.xid.unwrap_or(0) as f64)
+        }),
+        ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", Untyped, "Uncorrected volatile ECC errors.", |gpu| {
+            gpu.ecc_errors.map(|errors| errors as f64)
+        }),
+        (
+            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+            Gauge,
+            "Ratio of cycles in which a tensor pipe is active.",
+            |gpu| gpu.tensor_activity.map(|percent| percent / 100.0),
+        ),
+    ];
+    let labels: Vec<_> = devices.iter().map(dcgm_labels).collect();
+    for (name, kind, help, read) in readings {
+        let series = devices.iter().zip(&labels);
+        let series = series.filter_map(|(gpu, labels)| Some((labels.as_slice(), read(gpu)?)));
+        text.series(name, kind, help, series);
+    }
+}
+
+fn dcgm_labels(gpu: &DeviceReading) -> Vec<(&'static str, String)> {
+    let mut labels = vec![
+        ("gpu", gpu.index.to_string()),
+        ("UUID", gpu.uuid.clone()),
+        ("pci_bus_id", gpu.pci_bus_id.clone().unwrap_or_default()),
+        ("device", format!("nvidia{}", gpu.index)),
+        ("modelName", gpu.model.clone()),
+        ("Hostname", gpu.node.clone()),
+        ("DCGM_FI_DRIVER_VERSION", gpu.driver.clone().unwrap_or_default()),
+        ("kubernetes_node", gpu.node.clone()),
+    ];
+    if let Some((namespace, pod)) = &gpu.pod {
+        labels.extend([("namespace", namespace.clone()), ("pod", pod.clone())]);
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exposition::Format;
+
+    fn gpu() -> DeviceReading {
+        DeviceReading {
+            node: "gpu-node-1".into(),
+            index: 3,
+            uuid: "GPU-a".into(),
+            model: "NVIDIA H200".into(),
+            utilization: Some(37.0),
+            memory_used: Some(2),
+            memory_total: 10,
+            energy: Some(1.5),
+            sm_clock: Some(1_980),
+            throttled: vec!["power cap".into()],
+            healthy: true,
+            ..DeviceReading::default()
+        }
+    }
+
+    fn written(write: impl Fn(&mut Exposition)) -> String {
+        let mut text = Exposition::new(Format::Text);
+        write(&mut text);
+        text.into_text()
+    }
+
+    #[test]
+    fn a_reading_that_the_gpu_does_not_report_has_no_series() {
+        let text = written(|text| write_devices(&[gpu()], text));
+        let labels = "{node=\"gpu-node-1\",gpu=\"GPU-a\",model=\"NVIDIA H200\"";
+        for line in [
+            format!("agentaflow_device_utilization{labels}}} 37"),
+            format!("agentaflow_gpu_memory_used_bytes{labels}}} 2097152"),
+            format!("agentaflow_gpu_energy_joules_total{labels}}} 1.5"),
+            format!("agentaflow_gpu_sm_clock_hertz{labels}}} 1980000000"),
+            format!("agentaflow_gpu_throttle_reason{labels},reason=\"power cap\"}} 1"),
+        ] {
+            assert!(text.lines().any(|written| written == line), "`{line}` is not in\n{text}");
+        }
+        assert!(!text.contains("temperature"), "{text}");
+    }
+
+    #[test]
+    fn dcgm_series_have_the_units_and_labels_of_its_exporter() {
+        let text = written(|text| write_dcgm(&[gpu()], text));
+        let labels = "{gpu=\"3\",UUID=\"GPU-a\",pci_bus_id=\"\",device=\"nvidia3\",modelName=\"NVIDIA H200\",\
+            Hostname=\"gpu-node-1\",DCGM_FI_DRIVER_VERSION=\"\",kubernetes_node=\"gpu-node-1\"}";
+        for line in [
+            format!("DCGM_FI_DEV_GPU_UTIL{labels} 37"),
+            format!("DCGM_FI_DEV_FB_FREE{labels} 8"),
+            format!("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{labels} 1500"),
+        ] {
+            assert!(text.lines().any(|written| written == line), "`{line}` is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn workloads_are_labelled_by_their_owner_and_gpu() {
+        let workload = WorkloadReading {
+            workload: vec![("job", "7".into())],
+            node: "n1".into(),
+            uuid: "GPU-a".into(),
+            memory: 1,
+            utilization: None,
+            energy: Some(12.0),
+        };
+        let text = written(|text| write_workloads("agentaflow_job", &[workload.clone()], text));
+        let labels = "{node=\"n1\",job=\"7\",gpu=\"GPU-a\"}";
+        assert!(text.contains(&format!("agentaflow_job_gpu_memory_bytes{labels} 1048576\n")));
+        assert!(text.contains(&format!("agentaflow_job_gpu_energy_joules_total{labels} 12\n")));
+        assert!(!text.contains("agentaflow_job_gpu_utilization"));
+    }
+}
