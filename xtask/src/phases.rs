@@ -25,12 +25,13 @@ pub(crate) struct Phase {
     pub(crate) check: fn(Tier) -> Result<Report>,
 }
 
-pub(crate) const PHASES: [Phase; 18] = [
+pub(crate) const PHASES: [Phase; 19] = [
     cheap("fmt", "the code is formatted", |_| fmt()),
     ci("clippy", "clippy reports nothing", |_| clippy()),
     ci("deny", "dependencies: licences, sources, duplicates, advisories", |_| deny()),
     ci("tests", "unit, property, integration and end-to-end tests", test_programs::tests),
     ci("web", "the dashboard builds, fits its size and works in a browser", |_| web::check()),
+    ci("rules", "the Prometheus rules are valid and each alert fires for its cause", |_| rules()),
     ci("openapi", "docs/openapi.json matches the code", |_| openapi::GENERATOR.check()),
     ci("reference", "docs/commands.md matches the code", |_| reference::GENERATOR.check()),
     ci("crds", "deploy/crds matches the code", |_| crds::GENERATOR.check()),
@@ -87,6 +88,19 @@ pub(crate) fn clippy() -> Result<Report> {
     let mut command = repo::cargo(&["clippy", "--workspace", "--all-targets"]);
     command.args(["--", "-D", "warnings"]);
     single("clippy", &mut command, "see the output above")
+}
+
+fn rules() -> Result<Report> {
+    if let Err(error) = tools::ensure_program("promtool") {
+        return Ok(Report::skipped("rules", format!("{error:#}")));
+    }
+    let mut report = Report::default();
+    for arguments in [["check", "rules", "rules.yaml"], ["test", "rules", "rules_test.yaml"]] {
+        let mut command = Command::new("promtool");
+        command.args(arguments).current_dir(repo::root().join("deploy/prometheus"));
+        report.add(single("rules", &mut command, "see the output above")?);
+    }
+    Ok(report)
 }
 
 /// Advisories need the network, so the summary counts them separately.

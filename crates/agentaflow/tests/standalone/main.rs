@@ -15,6 +15,8 @@ mod original;
 mod original_worker;
 mod postgres;
 mod procs;
+#[path = "../../../../tests/prometheus.rs"]
+mod prometheus;
 #[path = "../../../../tests/promtool.rs"]
 mod promtool;
 #[path = "../../../console/tests/support/pty.rs"]

@@ -1,7 +1,10 @@
 //! Metrics of `up`, `server` and `agent` on their own ports.
 
+use std::path::Path;
+
 use crate::harness::{Cluster, SOON, eventually, free_port};
 use crate::http::Connection;
+use crate::prometheus::Prometheus;
 use crate::promtool;
 use crate::skip::skip;
 
@@ -102,4 +105,44 @@ fn beyond_loopback_a_scrape_needs_the_read_token() {
     assert_eq!(status, 200, "{text}");
     assert_eq!(series(&text, "agentaflow_device_utilization{").len(), 2, "{text}");
     assert!(series(&text, "agentaflow_gpu_total").is_empty(), "totals come from the server");
+}
+
+/// Expressions of the dashboard in the public repository of `dcgm-exporter`, with its variables filled in.
+const DCGM_DASHBOARD: [&str; 7] = [
+    r#"DCGM_FI_DEV_GPU_TEMP{instance=~".*", gpu=~".*"}"#,
+    r#"avg(DCGM_FI_DEV_GPU_TEMP{instance=~".*", gpu=~".*"})"#,
+    r#"DCGM_FI_DEV_POWER_USAGE{instance=~".*", gpu=~".*"}"#,
+    r#"sum(DCGM_FI_DEV_POWER_USAGE{instance=~".*", gpu=~".*"})"#,
+    r#"DCGM_FI_DEV_SM_CLOCK{instance=~".*", gpu=~".*"} * 1000000"#,
+    r#"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{instance=~".*", gpu=~".*"}"#,
+    r#"DCGM_FI_DEV_FB_USED{instance=~".*", gpu=~".*"}"#,
+];
+
+#[test]
+fn prometheus_scrapes_up_and_evaluates_rules_and_dashboards() {
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let cluster = Cluster::up(&["--metrics-listen", &listen, "--dcgm-names"]);
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus/rules.yaml");
+    let targets = [("agentaflow", port)];
+    let Some(prometheus) = Prometheus::start(free_port(), &targets, &rules) else {
+        skip!("needs Prometheus; `sudo apt-get install prometheus` installs it");
+    };
+    let submitted = cluster.run(&["submit", "--gpus", "1", "-o", "name", "--", "sleep", "1000"]);
+    assert_eq!(submitted.code, Some(0), "{}", submitted.err);
+    let nodes = prometheus.eventually("agentaflow_agent_connected == 1");
+    let node = nodes[0]["metric"]["node"].as_str().expect("a label").to_owned();
+    for name in ["DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_TEMP"] {
+        let found = prometheus.eventually(&format!("{name}{{kubernetes_node=\"{node}\"}}"));
+        assert_eq!(found.len(), 2, "{name}");
+    }
+    for expression in DCGM_DASHBOARD {
+        prometheus.eventually(expression);
+    }
+    let busy = prometheus.eventually("agentaflow_gpu_total - agentaflow_gpu_available == 1");
+    assert_eq!(busy.len(), 1, "GPUs are counted once: {busy:?}");
+    prometheus.eventually("rate(agentaflow_job_gpu_energy_joules_total{job=\"1\"}[10s]) > 0");
+    prometheus.eventually("agentaflow:gpu_allocation:ratio == 0.5");
+    prometheus.eventually("agentaflow:node_gpu_power_watts:sum > 0");
+    assert!(prometheus.query("ALERTS{alertstate=\"firing\"}").is_empty());
 }
