@@ -94,6 +94,12 @@ pub struct ErrorDetails {
     /// Path of the field that is not valid: `gpu_count`, `volumes[0].target`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// Rule that the value of `field` violates, as a predicate: `must be 1 or more`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Second field of the rule; follows `problem` in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_field: Option<String>,
     /// Object that is missing, in use or in conflict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<ResourceRef>,
@@ -149,8 +155,12 @@ wire_enum! {
         User = "user",
         /// An API key or registration token.
         Key = "key",
-        /// A log of a job.
-        Log = "log",
+        /// A task of a job, by its index.
+        Task = "task",
+        /// A registration of a node that awaits approval.
+        Registration = "registration",
+        /// The certificate of the server.
+        Certificate = "certificate",
         /// A path of the API.
         Path = "path",
         /// A type that this version does not know.

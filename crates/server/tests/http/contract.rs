@@ -205,6 +205,23 @@ async fn the_strategy_is_shown_and_set() {
 }
 
 #[tokio::test]
+async fn a_missing_object_is_named_in_the_details() {
+    let site = Site::new().await;
+    for (path, kind, name) in [
+        ("/gpu-workers/jobs/99", "job", "99"),
+        ("/gpu-workers/nodes/gpu-9", "node", "gpu-9"),
+        ("/gpu-workers/nodes/99", "node", "99"),
+        ("/gpu-workers/agents/a-9", "agent", "a-9"),
+        ("/queues/research", "queue", "research"),
+        ("/users/99", "user", "99"),
+    ] {
+        let body = site.get(site.admin(), path).await.refused(404);
+        let expected = json!({"kind": kind, "name": name});
+        assert_eq!((&body["code"], &body["details"]["resource"]), (&json!("not_found"), &expected));
+    }
+}
+
+#[tokio::test]
 async fn money_is_paid_in_and_listed_as_json_and_csv() {
     let site = Site::new().await;
     site.user("ada", "user").await;

@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 
 use agentaflow_api::agent::{ServerProof, ServerProofRequest};
 use agentaflow_api::client;
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::units::Stamp;
 
 use crate::api_error::ApiError;
@@ -33,7 +34,10 @@ pub(crate) async fn server_proof(
         return Err(ApiError::invalid("nonce", "`nonce` must have 16 to 128 characters"));
     }
     let Some(certificates) = &app.site.certificates else {
-        return Err(ApiError::not_found("this server has no certificate: it runs without TLS"));
+        return Err(ApiError::absent(
+            ResourceKind::Certificate,
+            "this server has no certificate: it runs without TLS",
+        ));
     };
     let fingerprint = certificates.fingerprint();
     let now = Stamp::now();

@@ -171,7 +171,7 @@ pub(crate) async fn start(
 
 /// Response for an unknown path.
 pub(crate) async fn nowhere() -> ApiError {
-    ApiError::not_found("Path not found; GET /docs lists all paths").about(ResourceKind::Path, None)
+    ApiError::absent(ResourceKind::Path, "Path not found; GET /docs lists all paths")
 }
 
 /// Response for a wrong method; the router adds the permitted methods.
