@@ -314,7 +314,7 @@ pub struct Ended {
     pub log_bytes: u64,
     /// Last bytes of the output of a failed task. Not sent: the server reads them from its log.
     #[serde(skip)]
-    pub last_words: String,
+    pub log_tail: String,
 }
 
 /// Response to a batch.

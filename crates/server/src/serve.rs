@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_data_directory_of_somebody_else_is_refused_with_the_remedy_and_left_alone() {
+    fn a_data_directory_of_another_user_is_rejected_and_unchanged() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");

@@ -320,7 +320,7 @@ impl Outcome {
             return failure(EndReason::OutOfMemory, None, "");
         }
         // The last output of a program tells more than its exit code.
-        let cause = find_cause(&ended.last_words);
+        let cause = find_cause(&ended.log_tail);
         match (ended.exit_code, ended.signal) {
             (_, Some(_)) => failure(EndReason::Signalled, cause, ""),
             (Some(0), None) => Self::Success,

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_users_write_never_becomes_markup() {
+    fn text_of_users_is_escaped() {
         assert_eq!(escaped("<b a='1'>\"&"), "&lt;b a=&#39;1&#39;&gt;&quot;&amp;");
         assert_eq!(prose("see `<x>` now"), "see <code>&lt;x&gt;</code> now");
     }

@@ -10,7 +10,7 @@ fn ring() -> (tempfile::TempDir, Keyring) {
 }
 
 #[test]
-fn what_is_sealed_opens_for_the_same_purpose_only() {
+fn a_sealed_secret_opens_only_for_its_purpose() {
     let (_dir, ring) = ring();
     let sealed = ring.seal("job:17", b"hunter2").unwrap();
     assert_eq!(ring.open("job:17", &sealed).unwrap().as_slice(), b"hunter2");
@@ -93,7 +93,7 @@ fn a_file_of_another_user_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_file_that_others_may_read_is_refused_with_the_remedy() {
+fn a_key_file_readable_by_other_users_is_rejected() {
     let (dir, _ring) = ring();
     let path = dir.path().join("secret-key");
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);

@@ -218,7 +218,7 @@ pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql
         }
         _ => "CAST(NULL AS TEXT)",
     };
-    let [gpu, cpu, memory] = ["gpu_milli", "cpu_milli", "memory"].map(limbs);
+    let [gpu, cpu, memory] = ["gpu_milli", "cpu_milli", "memory"].map(partial_sums);
     let mut sql = Sql::new(
         dialect,
         &format!(
@@ -235,7 +235,7 @@ pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql
 }
 
 /// Exact sum of amount × milliseconds: four partial sums of 16-bit parts, each of which stays within 64 bits.
-fn limbs(amount: &str) -> String {
+fn partial_sums(amount: &str) -> String {
     let part = |of_amount: &str, of_time: &str| {
         format!("CAST(SUM(({amount} {of_amount}) * (duration_ms {of_time})) AS BIGINT)")
     };

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::site::{Site, send};
 
 #[tokio::test]
-async fn what_is_not_a_json_object_is_refused_in_words() {
+async fn a_body_that_is_not_a_json_object_is_rejected() {
     let site = Site::new().await;
     let deep = format!("{{\"input_data\": {}1{}}}", "[".repeat(5000), "]".repeat(5000));
     let cases: Vec<(&[u8], u16)> = vec![

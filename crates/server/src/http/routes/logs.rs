@@ -41,7 +41,7 @@ const TAIL_LINES: u64 = 50;
 const LAST_BYTES: usize = 32 << 10;
 
 /// Last output of a task.
-pub(crate) async fn last_words(app: &App, job: JobId, task: u32) -> String {
+pub(crate) async fn log_tail(app: &App, job: JobId, task: u32) -> String {
     let from = app.logs.tail(job, task, TAIL_LINES).await.unwrap_or(0);
     let output = app.logs.read(job, task, from, LAST_BYTES).await.unwrap_or_default().bytes;
     String::from_utf8_lossy(&output).into_owned()

@@ -26,7 +26,7 @@ pub(crate) async fn server_proof(
     request: Request,
 ) -> Result<Answer<ServerProof>, ApiError> {
     let address = peer(request.extensions());
-    app.auth.strangers.take(address_key(address)).map_err(|seconds| {
+    app.auth.unauthenticated.take(address_key(address)).map_err(|seconds| {
         ApiError::too_many("too many requests from this address; try again later", seconds)
     })?;
     let asked: ServerProofRequest = object(&body(request, limits::LOGIN).await?)?;

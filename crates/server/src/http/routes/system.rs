@@ -159,7 +159,7 @@ pub(crate) async fn start(
     let Some(user) = user else {
         // Without a login, the page reveals nothing beyond the address, under any host name.
         let named = check_host(&app.site, host).is_ok();
-        return Ok(page(start_page::for_strangers(&app.settings, named)));
+        return Ok(page(start_page::for_visitors(&app.settings, named)));
     };
     let caller = crate::core::Caller { user: std::sync::Arc::new(*user), by_cookie: true };
     let own = (!sees_all(&caller)).then_some(caller.user.id);
