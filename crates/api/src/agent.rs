@@ -26,8 +26,8 @@ pub struct AgentRegistration {
     pub api_endpoint: Option<String>,
     pub websocket_endpoint: Option<String>,
     /// Number of the node.
-    #[serde(deserialize_with = "lenient::whole")]
-    pub node_id: Option<u64>,
+    #[serde(deserialize_with = "lenient::id")]
+    pub node_id: Option<NodeId>,
 }
 
 /// An agent with its state.

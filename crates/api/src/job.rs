@@ -355,8 +355,8 @@ impl TaskState {
 #[serde(default)]
 pub struct JobStatusUpdate {
     /// Must equal the job in the path.
-    #[serde(deserialize_with = "lenient::whole")]
-    pub job_id: Option<u64>,
+    #[serde(deserialize_with = "lenient::id")]
+    pub job_id: Option<JobId>,
     /// `running`, `completed`, `failed` or `cancelled`.
     pub status: Option<JobStatus>,
     #[schema(value_type = Option<Object>)]

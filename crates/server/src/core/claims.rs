@@ -86,7 +86,7 @@ impl State {
         peer: IpAddr,
         registrant: Registrant,
     ) -> Result<(), ApiError> {
-        let node = agent.node_id.and_then(|id| i64::try_from(id).ok()).map(NodeId);
+        let node = agent.node_id;
         match registrant {
             Registrant::Key(own) if Some(own) != node => {
                 Err(ApiError::forbidden("this key belongs to another node than `node_id`"))

@@ -92,7 +92,8 @@ impl Facts {
         self.model = self.model.or(other.model);
         self.precision = self.precision.or(other.precision);
         if self.batch.is_none() {
-            (self.batch, self.batch_per_gpu) = (other.batch, other.batch_per_gpu);
+            self.batch = other.batch;
+            self.batch_per_gpu = other.batch_per_gpu;
         }
         self.concurrent = self.concurrent.or(other.concurrent);
         self.sequence = self.sequence.or(other.sequence);
@@ -102,7 +103,8 @@ impl Facts {
         self.judges = self.judges.max(other.judges);
         self.gpus = self.gpus.or(other.gpus);
         if self.gpu.is_none() {
-            (self.gpu, self.gpu_is_exact) = (other.gpu, other.gpu_is_exact);
+            self.gpu = other.gpu;
+            self.gpu_is_exact = other.gpu_is_exact;
         }
         self.gpu_memory_mib = self.gpu_memory_mib.or(other.gpu_memory_mib);
         other.ignored.into_iter().for_each(|sentence| self.ignore(sentence));

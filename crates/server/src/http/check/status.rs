@@ -19,7 +19,7 @@ const OUTPUT_TAIL: usize = 64 << 10;
 
 /// Validates a status that a worker reports.
 pub fn check_status_update(job: JobId, update: &JobStatusUpdate) -> Checked {
-    if update.job_id.is_some_and(|id| id as i64 != job.0) {
+    if update.job_id.is_some_and(|id| id != job) {
         return refuse("job_id", "differs from the job in the path");
     }
     let Some(status) = update.status else {
