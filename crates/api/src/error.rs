@@ -28,7 +28,6 @@ impl ErrorBody {
 }
 
 wire_enum! {
-    /// Error code.
     pub enum ErrorCode else Unknown {
         /// 400: the request is not valid HTTP or JSON.
         Malformed = "malformed",
@@ -143,15 +142,10 @@ pub struct ResourceRef {
 wire_enum! {
     /// Type of an object of the API.
     pub enum ResourceKind else Unknown {
-        /// A job.
         Job = "job",
-        /// A node.
         Node = "node",
-        /// An agent.
         Agent = "agent",
-        /// A queue.
         Queue = "queue",
-        /// A user.
         User = "user",
         /// An API key or registration token.
         Key = "key",
@@ -169,13 +163,11 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Kind of credential.
     pub enum Credential else Unknown {
         /// Access token or API key of a user.
         User = "user",
         /// Key of a node or agent, or a registration token.
         Worker = "worker",
-        /// Registration token.
         Registration = "registration",
         /// A kind that this version does not know.
         Unknown = "unknown",
@@ -193,7 +185,6 @@ wire_enum! {
         Unrecognised = "unrecognised",
         /// The token has expired.
         Expired = "expired",
-        /// The token is revoked.
         Revoked = "revoked",
         /// The user of the token is deactivated.
         Inactive = "inactive",

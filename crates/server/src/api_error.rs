@@ -9,7 +9,6 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// HTTP status.
     pub status: u16,
     pub code: ErrorCode,
     pub details: Box<ErrorDetails>,

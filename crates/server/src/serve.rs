@@ -33,7 +33,6 @@ use crate::settings::Settings;
 use crate::store::{self, StoreError};
 use crate::tls::{Certificates, TlsError};
 
-/// Error of the start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// Another process has the port. The message names it if possible.
@@ -72,7 +71,6 @@ pub enum StartError {
     Bootstrap(#[source] ApiError),
 }
 
-/// A running server.
 #[derive(Debug)]
 pub struct Running {
     /// Listen address with the actual port.

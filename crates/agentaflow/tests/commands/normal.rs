@@ -16,7 +16,6 @@ const FORMS: [(&str, &str); 4] = [
     ("SIM-xxxxxxxx", "SIM-NNNNNNNN"),
 ];
 
-/// Prefixes of keys.
 const KEYS: [&str; 4] = ["aft_", "afi_", "afr_", "afw_"];
 
 /// Fields of JSON and YAML that depend on time or machine.
@@ -44,7 +43,6 @@ const FIELDS: [&str; 20] = [
 ];
 
 impl Normal {
-    /// Adds a replacement.
     pub(crate) fn hide(&mut self, text: &str, by: &str) {
         self.hidden.push((text.to_owned(), by.to_owned()));
     }
@@ -107,7 +105,6 @@ fn field(line: &str) -> String {
     format!("{name}: #{}", if value.ends_with(',') { "," } else { "" })
 }
 
-/// Replaces machine properties.
 fn machine(line: &str) -> String {
     let bare = line.trim_start();
     let before = &line[..line.len() - bare.len()];

@@ -25,7 +25,6 @@ const CLOCK_SLACK_MS: u64 = 2_000;
 const MAX_DETAIL: usize = 500;
 const MAX_ERROR: usize = 4000;
 
-/// End of a task.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TaskEnd {
     pub(super) ran_ms: u64,

@@ -13,7 +13,6 @@ summary{cursor:pointer}summary code{font-weight:600}.way{color:var(--mark);displ
 .soft{opacity:.7}.note{border-left:4px solid #d97706;padding:.4rem .8rem;background:var(--soft)}\
 a{color:var(--mark)}";
 
-/// Complete HTML document.
 pub(crate) fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\

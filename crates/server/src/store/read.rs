@@ -203,7 +203,6 @@ pub(super) fn ledger_row(row: &impl Cells) -> Result<LedgerEntry, Cause> {
 /// Kinds of ledger entries that count as usage.
 const USAGE_KINDS: &str = "kind IN ('usage', 'correction')";
 
-/// Sums of usage.
 pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql {
     let key = match by {
         UsageBy::User => "COALESCE(users.username, 'user ' || ledger.user_id)",

@@ -67,7 +67,6 @@ fn explained(load: &Load, outcomes: &[Outcome]) -> Option<String> {
     Some(text)
 }
 
-/// Requested resources.
 fn requested(workload: &Workload) -> String {
     let gpu = match workload.request.gpu {
         GpuRequest::None => "no GPU".to_owned(),

@@ -19,7 +19,6 @@ pub(crate) struct ValueOptions {
     pub(crate) learning: Option<Learning>,
 }
 
-/// Parameters of self-play.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Learning {
     /// Weight of the expected final idle GPU.

@@ -29,7 +29,6 @@ pub(super) struct Facts {
     pub(super) batch: Option<f64>,
     /// The batch size is per GPU.
     pub(super) batch_per_gpu: bool,
-    /// Concurrent requests.
     pub(super) concurrent: Option<f64>,
     pub(super) sequence: Option<f64>,
     pub(super) optimiser: Option<Optimiser>,
@@ -47,7 +46,6 @@ pub(super) struct Facts {
     pub(super) ignored: Vec<String>,
 }
 
-/// A number of parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Parameters {
     pub(super) count: f64,

@@ -26,7 +26,6 @@ pub fn check_user_update(update: &UserUpdate) -> Checked {
     money("spending_limit", update.spending_limit, true)
 }
 
-/// Validates a sign-up.
 pub fn check_register(register: &Register) -> Checked {
     register.username.as_ref().map_or(Ok(()), |name| username(name))?;
     email(register.email.as_ref())?;
@@ -57,7 +56,6 @@ pub fn check_key(key: &ApiKeyCreate) -> Checked {
     Ok(())
 }
 
-/// Validates a password.
 pub fn password(field: &str, password: &Secret) -> Checked {
     lines(field, password.expose(), 4 * PASSWORD_LENGTH.end())?;
     let (least, most) = (PASSWORD_LENGTH.start(), PASSWORD_LENGTH.end());

@@ -14,7 +14,6 @@ use crate::http::limits;
 /// Environment variables that the server sets.
 const OWN: [&str; 4] = ["JOB_ID", "JOB_DATA", "JOB_DATA_FILE", "AGENTAFLOW_OUTPUT"];
 
-/// Validates a submission.
 pub fn check_job(job: &JobCreate) -> Checked {
     let spec = &job.spec;
     // Names every field, so that a new field does not compile before it has a check.

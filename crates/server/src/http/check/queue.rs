@@ -5,7 +5,6 @@ use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use super::{Checked, at_most, few, name, plain, refuse, refuse_both};
 use crate::http::limits;
 
-/// Validates a queue.
 pub fn check_queue(queue: &QueueSpec) -> Checked {
     name("name", &queue.name, limits::NAME)?;
     if let Some(parent) = &queue.parent {
