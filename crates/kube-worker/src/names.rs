@@ -1,5 +1,6 @@
 //! Labels and annotations of the worker's objects.
 
+use agentaflow_api::link::TaskKey;
 use agentaflow_units::hash64;
 
 /// Label: agent that owns a Job.
@@ -20,6 +21,11 @@ pub(crate) const JOB_NAME: &str = "agentaflow.io/job-name";
 pub(crate) const GPUS: &str = "agentaflow.io/gpus";
 /// Annotation: owner of the job.
 pub(crate) const USER: &str = "agentaflow.io/user";
+
+/// Job of a task.
+pub(crate) fn job(key: TaskKey) -> String {
+    format!("gpu-job-{key}")
+}
 
 /// True for a valid key of a Secret.
 pub(crate) fn is_key(text: &str) -> bool {
