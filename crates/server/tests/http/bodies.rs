@@ -57,8 +57,7 @@ async fn a_key_that_appears_twice_is_refused() {
         r#"{"docker_image": "a", "env": {"A": "1", "A": "2"}}"#,
     ] {
         let request = site.request("POST", "/gpu-workers/jobs").bearer_auth(site.admin());
-        let detail = send(request.body(body)).await.refused(400)["detail"].clone();
-        assert!(detail.as_str().unwrap().contains("appears twice"), "{detail}");
+        assert_eq!(send(request.body(body)).await.refused(400)["code"], "malformed", "{body}");
     }
 }
 
