@@ -242,7 +242,7 @@ mod tests {
         let document = document.unwrap().remove(0);
         submission.source =
             Some(SourceDocument { file: "x".to_owned(), document, set: Vec::new() });
-        let text = submission.locate_error(rejection()).to_string();
+        let text = format!("{:#}", submission.locate_error(rejection()));
         assert_eq!(text, "`x`: line 1, column 1: `gpu_memory` exceeds `estimated_duration`");
     }
 
