@@ -249,7 +249,7 @@ fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), ApiError> {
     }
     Err(ApiError::forbidden(format!(
         "jobs that run as plain processes of a node need the grant `process`, which an admin gives with \
-         `agentaflow user set {} --grant process` or PUT /users/{{id}}; or name a `docker_image` to run in a container",
+         `agentaflow user set {} --grant process` or PUT /users/{{id}}; or name an image to run in a container",
         caller.user.username
     )))
 }
