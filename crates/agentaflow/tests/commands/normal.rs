@@ -70,9 +70,18 @@ impl Normal {
     }
 }
 
+/// A forecast shrinks while the commands before it run.
+fn forecast(line: &str) -> String {
+    const BEFORE: &str = "xpected to start in ";
+    match line.split_once(BEFORE) {
+        Some((start, _)) => format!("{start}{BEFORE}…"),
+        None => line.to_owned(),
+    }
+}
+
 fn line(line: &str) -> String {
     let line = machine(&field(line));
-    pennies(&times(&readings(&line)))
+    pennies(&forecast(&times(&readings(&line))))
 }
 
 /// Small costs depend on the machine.
