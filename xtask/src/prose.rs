@@ -1,7 +1,8 @@
 //! The `prose` phase: comments and documents name the actor and the object.
 //!
 //! A script cannot judge a sentence. This one finds the patterns that mark most sentences without an actor or an
-//! object: doc comments that start with an interrogative clause, and indefinite persons.
+//! object: doc comments that start with an interrogative clause, indefinite persons, and phrases that replace a term.
+//! Strings of Rust files and deployed files count, since users read them.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +20,8 @@ List sentences that break the prose rule of CONTRIBUTING.md.
 Usage: cargo xtask prose
 
 Prints each doc comment that starts with What, Who, Whether, Those, How or Where, and each
-line with an indefinite person.";
+line of Rust, Markdown or a deployed file with an indefinite person or a phrase that
+replaces a term.";
 
 /// Number of known violations. Lower the number with every fix; never raise it.
 const CEILING: usize = 0;
@@ -41,8 +43,25 @@ const OPENERS: [&str; 12] = [
 ];
 
 /// Split, so that this file passes its own check.
-const PERSONS: [&str; 3] =
-    [concat!("some", "body"), concat!("no", "body"), concat!("every", "body")];
+const PERSONS: [&str; 4] = [
+    concat!("some", "body"),
+    concat!("no", "body"),
+    concat!("every", "body"),
+    concat!("any", "body"),
+];
+
+/// Phrases that replace a term of the glossary, in lower case. Split like the persons.
+const PHRASES: [&str; 9] = [
+    concat!("looks ", "after"),
+    concat!("looked ", "after"),
+    concat!("came ", "of it"),
+    concat!("became ", "of it"),
+    concat!("all is ", "well"),
+    concat!("how many ", "wait"),
+    concat!("hands ", "in "),
+    concat!("slow ", "down a little"),
+    concat!("the rest is ", "an"),
+];
 
 pub(crate) fn check() -> Result<Report> {
     tools::ensure_program("git")?;
@@ -76,7 +95,7 @@ fn violations() -> Result<Vec<String>> {
     for file in repo::files()? {
         let ending = Path::new(&file).extension().and_then(|ending| ending.to_str());
         let is_rust = ending == Some("rs");
-        if !is_rust && ending != Some("md") {
+        if !is_rust && ending != Some("md") && !is_deployed(&file, ending) {
             continue;
         }
         let text = fs::read_to_string(repo::root().join(&file))
@@ -87,12 +106,22 @@ fn violations() -> Result<Vec<String>> {
             let opens = doc.is_some_and(|doc| !previous_is_doc && opens_with_clause(doc));
             // An empty doc line ends a paragraph, and the next line starts a sentence.
             previous_is_doc = doc.is_some_and(|doc| !doc.is_empty());
-            if opens || names_person(line) {
+            if opens || names_person(line) || has_phrase(line) {
                 found.push(format!("{file}:{}: {}", number + 1, line.trim()));
             }
         }
     }
     Ok(found)
+}
+
+/// Dashboards and manifests: their descriptions are text for users.
+fn is_deployed(file: &str, ending: Option<&str>) -> bool {
+    file.starts_with("deploy/") && matches!(ending, Some("json" | "yaml"))
+}
+
+fn has_phrase(line: &str) -> bool {
+    let line = line.to_lowercase();
+    PHRASES.iter().any(|phrase| line.contains(phrase))
 }
 
 fn doc_comment(line: &str) -> Option<&str> {
@@ -140,6 +169,14 @@ mod tests {
         assert!(opens_with_clause("Whether the node is ready."));
         assert!(!opens_with_clause("Node description last sent to the engine."));
         assert!(!opens_with_clause("Whole GPUs only."));
+    }
+
+    #[test]
+    fn a_phrase_is_found_in_strings_of_code_and_of_dashboards() {
+        assert!(has_phrase(&format!("\"description\": \"GPUs that the program {}.\"", PHRASES[0])));
+        assert!(!has_phrase("\"description\": \"GPUs managed by the scheduler.\""));
+        assert!(is_deployed("deploy/grafana/dashboard.json", Some("json")));
+        assert!(!is_deployed("web/package.json", Some("json")));
     }
 
     #[test]

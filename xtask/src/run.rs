@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_after_two_dashes_are_passed_on_and_others_are_rejected() {
+    fn only_arguments_after_two_dashes_are_passed_on() {
         let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         assert!(passed_on(&[]).is_ok_and(<[String]>::is_empty));
         assert!(

@@ -164,7 +164,7 @@ impl Registrar {
             capabilities: Map::from_iter([("stream".to_owned(), Value::Bool(true))]),
             api_endpoint: None,
             websocket_endpoint: None,
-            node_id: u64::try_from(node.0).ok(),
+            node_id: Some(node),
         }
     }
 

@@ -7,7 +7,6 @@ use tokio::sync::watch;
 
 use agentaflow_api::client::{Client, ClientError};
 
-/// Accepted registration.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// Authenticates with the agent's API key.

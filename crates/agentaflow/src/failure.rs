@@ -11,7 +11,6 @@ use agentaflow_kube_client::{Failure, Forbidden, Unreachable};
 
 use crate::output;
 
-/// Invalid command line.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 

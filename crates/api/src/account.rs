@@ -20,11 +20,9 @@ pub enum Role {
     Viewer,
 }
 
-/// A user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct User {
     pub id: UserId,
-    /// Login name.
     pub username: String,
     pub email: Option<String>,
     pub role: Role,
@@ -52,7 +50,6 @@ pub struct User {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct UserCreate {
-    /// Login name.
     pub username: String,
     pub email: Option<String>,
     /// At least 10 characters.
@@ -107,7 +104,6 @@ pub struct Register {
     pub invite: Option<Secret>,
 }
 
-/// Login.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Login {
@@ -160,7 +156,6 @@ pub struct ApiKeyCreate {
     pub uses: Option<u32>,
 }
 
-/// An API key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApiKey {
     pub id: CredentialId,

@@ -9,7 +9,6 @@ use crate::lenient;
 use crate::node::Health;
 use crate::units::{Secret, Stamp};
 
-/// Registration of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct AgentRegistration {
@@ -25,9 +24,8 @@ pub struct AgentRegistration {
     /// URL of the agent, for agents that the server pushes jobs to.
     pub api_endpoint: Option<String>,
     pub websocket_endpoint: Option<String>,
-    /// Number of the node.
-    #[serde(deserialize_with = "lenient::whole")]
-    pub node_id: Option<u64>,
+    #[serde(deserialize_with = "lenient::id")]
+    pub node_id: Option<NodeId>,
 }
 
 /// An agent with its state.
@@ -40,7 +38,6 @@ pub struct Agent {
     pub capabilities: Map<String, Value>,
     pub api_endpoint: Option<String>,
     pub websocket_endpoint: Option<String>,
-    /// Number of the node.
     pub node_id: NodeId,
     pub status: AgentStatus,
     pub health_status: Health,
@@ -57,7 +54,6 @@ pub struct Agent {
     pub api_key: Option<Secret>,
 }
 
-/// Status of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentStatus {

@@ -32,7 +32,6 @@ pub struct LedgerEntry {
     pub micros: MicroUsd,
     /// The same amount in dollars.
     pub amount: Dollars,
-    /// Free text.
     pub note: Option<String>,
 }
 
@@ -69,7 +68,6 @@ impl LedgerKind {
     }
 }
 
-/// Summed usage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UsageRow {
     /// User name, queue, node, day or job number, depending on the grouping.
@@ -93,6 +91,5 @@ pub struct UsageRow {
 #[serde(default)]
 pub struct Credit {
     pub amount: Dollars,
-    /// Free text.
     pub note: Option<String>,
 }

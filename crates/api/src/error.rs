@@ -28,7 +28,6 @@ impl ErrorBody {
 }
 
 wire_enum! {
-    /// Error code.
     pub enum ErrorCode else Unknown {
         /// 400: the request is not valid HTTP or JSON.
         Malformed = "malformed",
@@ -94,6 +93,12 @@ pub struct ErrorDetails {
     /// Path of the field that is not valid: `gpu_count`, `volumes[0].target`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// Rule that the value of `field` violates, as a predicate: `must be 1 or more`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Second field of the rule; follows `problem` in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_field: Option<String>,
     /// Object that is missing, in use or in conflict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<ResourceRef>,
@@ -137,20 +142,19 @@ pub struct ResourceRef {
 wire_enum! {
     /// Type of an object of the API.
     pub enum ResourceKind else Unknown {
-        /// A job.
         Job = "job",
-        /// A node.
         Node = "node",
-        /// An agent.
         Agent = "agent",
-        /// A queue.
         Queue = "queue",
-        /// A user.
         User = "user",
         /// An API key or registration token.
         Key = "key",
-        /// A log of a job.
-        Log = "log",
+        /// A task of a job, by its index.
+        Task = "task",
+        /// A registration of a node that awaits approval.
+        Registration = "registration",
+        /// The certificate of the server.
+        Certificate = "certificate",
         /// A path of the API.
         Path = "path",
         /// A type that this version does not know.
@@ -159,13 +163,11 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Kind of credential.
     pub enum Credential else Unknown {
         /// Access token or API key of a user.
         User = "user",
         /// Key of a node or agent, or a registration token.
         Worker = "worker",
-        /// Registration token.
         Registration = "registration",
         /// A kind that this version does not know.
         Unknown = "unknown",
@@ -183,7 +185,6 @@ wire_enum! {
         Unrecognised = "unrecognised",
         /// The token has expired.
         Expired = "expired",
-        /// The token is revoked.
         Revoked = "revoked",
         /// The user of the token is deactivated.
         Inactive = "inactive",

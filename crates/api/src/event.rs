@@ -16,7 +16,6 @@ pub struct Event {
     pub at: Stamp,
     /// Kind, such as `Submitted`, `Pending`, `Scheduled`, `Started`, `Failed`, `NodeLost`.
     pub kind: EventKind,
-    /// Human-readable message.
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<JobId>,
@@ -51,7 +50,6 @@ open_enum! {
         Pulled = "Pulled",
         /// The runtime starts the task.
         Starting = "Starting",
-        /// The job runs.
         Started = "Started",
         /// A warning of the agent.
         Warning = "Warning",
@@ -79,13 +77,10 @@ open_enum! {
         BudgetRestored = "BudgetRestored",
         /// The job is stopped because the budget of its owner is exhausted.
         BudgetExceeded = "BudgetExceeded",
-        /// The job completed.
         Completed = "Completed",
-        /// The job failed.
         Failed = "Failed",
         /// The job was cancelled.
         Cancelled = "Cancelled",
-        /// A node registered.
         NodeRegistered = "NodeRegistered",
         /// A registration with the name of a known node awaits approval.
         NodeClaimed = "NodeClaimed",
@@ -115,7 +110,6 @@ open_enum! {
         GpuSick = "GpuSick",
         /// A GPU works again.
         GpuWell = "GpuWell",
-        /// An agent registered.
         AgentRegistered = "AgentRegistered",
         /// The server does not push to the endpoint of a node.
         PushRefused = "PushRefused",

@@ -83,7 +83,6 @@ pub struct JobSpec {
     pub command: Option<Vec<String>>,
     #[serde(deserialize_with = "lenient::or_default")]
     pub env: BTreeMap<String, String>,
-    /// Timeout in seconds.
     #[serde(deserialize_with = "lenient::whole")]
     pub timeout_seconds: Option<u64>,
     /// Retries on failure. Default: 0 after a failure of the job, 3 after the loss of a node.
@@ -111,7 +110,6 @@ pub struct JobSpec {
     /// Root file system is read-only except for `/tmp`.
     #[serde(deserialize_with = "lenient::or_default")]
     pub read_only: bool,
-    /// Working directory.
     pub working_dir: Option<String>,
 }
 
@@ -133,14 +131,12 @@ pub struct Volume {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Runtime {
-    /// A container.
     Docker,
     /// A plain process on the node.
     Process,
 }
 
 impl Runtime {
-    /// Word in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Docker => "docker",
@@ -161,7 +157,6 @@ pub enum OnNodeLost {
     Wait,
 }
 
-/// Status of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobStatus {
@@ -170,11 +165,9 @@ pub enum JobStatus {
     Pending,
     /// Placed on its nodes, not running yet.
     Scheduled,
-    /// Running.
     Running,
     /// Completed successfully.
     Completed,
-    /// Failed.
     Failed,
     /// Cancelled by a user.
     Cancelled,
@@ -190,7 +183,6 @@ impl JobStatus {
         Self::Cancelled,
     ];
 
-    /// Word in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -332,14 +324,12 @@ pub enum TaskState {
     Scheduled,
     /// The agent has the task.
     Starting,
-    /// The task runs.
     Running,
     /// The task has ended.
     Ended,
 }
 
 impl TaskState {
-    /// Word in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -355,8 +345,8 @@ impl TaskState {
 #[serde(default)]
 pub struct JobStatusUpdate {
     /// Must equal the job in the path.
-    #[serde(deserialize_with = "lenient::whole")]
-    pub job_id: Option<u64>,
+    #[serde(deserialize_with = "lenient::id")]
+    pub job_id: Option<JobId>,
     /// `running`, `completed`, `failed` or `cancelled`.
     pub status: Option<JobStatus>,
     #[schema(value_type = Option<Object>)]

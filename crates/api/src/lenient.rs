@@ -16,6 +16,15 @@ pub fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, 
         .transpose()
 }
 
+/// Like [`whole`], for ids.
+pub fn id<'de, D: Deserializer<'de>, T: From<i64>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let value = whole(deserializer)?;
+    value
+        .map(|value| i64::try_from(value).map_err(|_| de::Error::custom("the number is too large")))
+        .transpose()
+        .map(|id| id.map(T::from))
+}
+
 /// Like [`small`], for a field that is negative only in answers.
 pub fn small_signed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i32>, D::Error> {
     let value = whole(deserializer)?;

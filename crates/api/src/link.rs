@@ -97,7 +97,6 @@ pub struct Stop {
     pub grace_ms: u64,
 }
 
-/// Cause of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
@@ -141,7 +140,6 @@ pub struct Assignment {
     pub registry_auth: Option<RegistryAuth>,
     /// Command; default is the command of the image.
     pub command: Option<Vec<String>>,
-    /// Working directory.
     pub working_dir: Option<String>,
     /// Environment without the variables that the agent sets: devices, `JOB_DATA` or `JOB_DATA_FILE`,
     /// `AGENTAFLOW_OUTPUT`. Holds secrets, so it is never logged.
@@ -225,7 +223,6 @@ pub struct GpuGrant {
 pub struct ReportBatch {
     /// Log chunks; stored before the reports are applied.
     pub logs: Vec<LogPiece>,
-    /// Updates of tasks.
     pub reports: Vec<Report>,
 }
 
@@ -256,20 +253,15 @@ pub enum TaskUpdate {
     /// The agent has the task.
     Accepted,
     /// The agent cannot run the task now; another agent may.
-    Refused {
-        /// Human-readable message.
-        detail: String,
-    },
+    Refused { detail: String },
     /// Progress worth an event: an image pull, a warning.
     Progress {
         /// `Pulling`, `Pulled`, `Starting` or `Warning`.
         kind: EventKind,
-        /// Free text.
         detail: String,
     },
     /// Objects of the task in Kubernetes.
     Placed(KubernetesObjects),
-    /// Running.
     Running {
         /// Start by the agent's clock.
         started_at: Stamp,
@@ -314,7 +306,7 @@ pub struct Ended {
     pub log_bytes: u64,
     /// Last bytes of the output of a failed task. Not sent: the server reads them from its log.
     #[serde(skip)]
-    pub last_words: String,
+    pub log_tail: String,
 }
 
 /// Response to a batch.

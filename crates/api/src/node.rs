@@ -25,7 +25,6 @@ pub struct NodeRegistration {
     pub cluster_name: Option<String>,
     #[serde(deserialize_with = "lenient::small")]
     pub gpu_count: Option<u32>,
-    /// GPU model.
     pub gpu_type: Option<String>,
     /// GPU memory of the whole node in MiB.
     #[serde(deserialize_with = "lenient::whole")]
@@ -103,7 +102,6 @@ pub struct GpuInstance {
     pub temperature: Option<f64>,
     /// Watts.
     pub power_usage: Option<f64>,
-    /// Status of the GPU.
     pub status: Option<GpuStatus>,
     /// Memory in MiB held by processes outside of jobs (additive).
     #[serde(deserialize_with = "lenient::whole", skip_serializing_if = "Option::is_none")]
@@ -134,7 +132,6 @@ pub struct GpuInstance {
     pub xid: Option<u64>,
 }
 
-/// Status of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuStatus {
@@ -149,7 +146,6 @@ pub enum GpuStatus {
 }
 
 impl GpuStatus {
-    /// Word in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Available => "available",
@@ -278,7 +274,6 @@ pub struct NodeSpec {
     pub zone: Option<String>,
     pub cluster_name: String,
     pub gpu_count: u32,
-    /// GPU model.
     pub gpu_type: Option<String>,
     /// GPU memory of the whole node in MiB.
     pub gpu_memory_total: u64,
@@ -320,7 +315,6 @@ pub struct NodeSpec {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Status of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeStatus {
@@ -374,7 +368,6 @@ pub struct Heartbeat {
     /// Free GPU memory in MiB.
     #[serde(deserialize_with = "lenient::whole")]
     pub gpu_memory_available: Option<u64>,
-    /// Free CPU cores.
     pub cpu_cores_available: Option<Cores>,
     /// Free memory in MiB.
     #[serde(deserialize_with = "lenient::whole")]
@@ -457,7 +450,6 @@ pub struct NodeStats {
 /// Nodes with room for a job of the given size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AvailableNodes {
-    /// Number of nodes.
     pub available_nodes: u32,
     pub nodes: Vec<Node>,
 }

@@ -72,11 +72,8 @@ pub enum PendingReason {
     QuotaExceeded {
         /// Queue at its limit.
         queue: String,
-        /// Limited resource.
         resource: QuotaResource,
-        /// Limit.
         limit: u64,
-        /// Amount in use.
         used: u64,
         /// Amount reserved for jobs that are ahead in the queue.
         #[serde(default)]
@@ -133,12 +130,7 @@ pub enum PendingReason {
         note: String,
     },
     /// A reason of which only the code and the rendered message were stored.
-    Reported {
-        /// Code.
-        reason: PendingCode,
-        /// Rendered message.
-        note: String,
-    },
+    Reported { reason: PendingCode, note: String },
     /// A reason that this version does not know.
     #[serde(other)]
     Unknown,
@@ -183,7 +175,6 @@ fn is_zero(count: &u32) -> bool {
 pub struct BudgetShortfall {
     /// Owner or queue whose budget it is.
     pub owner: String,
-    /// Amount left.
     #[serde(default)]
     pub left: Dollars,
     /// Expected cost of the job, at the highest price of any node.
@@ -205,7 +196,6 @@ pub enum QuotaResource {
     Gpu,
     /// GPUs of a model, in thousandths.
     GpuModel(String),
-    /// A named resource.
     Named(String),
 }
 
@@ -213,7 +203,6 @@ pub enum QuotaResource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "change", content = "value", rename_all = "snake_case")]
 pub enum Alternative {
-    /// This number of GPUs.
     Gpus(u32),
     /// This share of a GPU, in thousandths.
     GpuShare(u32),

@@ -21,7 +21,6 @@ pub struct QueueSpec {
     /// Guaranteed quota, reclaimed from borrowers on demand.
     #[serde(deserialize_with = "lenient::or_default")]
     pub guaranteed: QuotaSpec,
-    /// Maximum quota.
     #[serde(deserialize_with = "lenient::or_default")]
     pub limit: QuotaSpec,
     /// May borrow unused quota of other queues; default true.
@@ -54,7 +53,6 @@ pub struct QuotaSpec {
 pub struct Queue {
     #[serde(flatten)]
     pub spec: QueueSpec,
-    /// Pending jobs.
     pub pending: u32,
     /// Placed or running jobs.
     pub running: u32,

@@ -8,7 +8,6 @@ use crate::wire::wire_enum;
 /// Number of nodes, and the first shortfall of each; most common first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FitSummary {
-    /// Nodes considered.
     pub nodes: u32,
     /// Shortfalls with the number of nodes that have them.
     pub shortfalls: Vec<NodesShort>,
@@ -24,9 +23,7 @@ impl FitSummary {
 /// Nodes with the same shortfall.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodesShort {
-    /// Number of nodes.
     pub count: u32,
-    /// Shortfall.
     #[serde(flatten)]
     pub shortfall: Shortfall,
 }
@@ -56,24 +53,19 @@ pub enum Shortfall {
     GpuModel {
         /// Models of the nodes.
         has: Vec<String>,
-        /// Models requested.
         requested: Vec<String>,
     },
     /// The queue may use no more GPUs of this model.
     GpuModelQuota {
-        /// Model.
         model: String,
     },
     /// Every GPU is too small, in MiB.
     GpuSize {
-        /// Memory requested.
         requested: u64,
-        /// Largest GPU.
         available: u64,
     },
     /// The node has too few GPUs, used or not.
     GpuCount {
-        /// GPUs requested.
         requested: u32,
         /// GPUs of the node.
         available: u32,
@@ -82,21 +74,16 @@ pub enum Shortfall {
     WholeGpusOnly,
     /// Too few GPUs are free.
     FreeGpus {
-        /// GPUs requested.
         requested: u32,
-        /// GPUs free.
         available: u32,
     },
     /// No GPU has the share left, in thousandths.
     GpuShare {
-        /// Share requested.
         requested: u32,
-        /// Largest share left.
         available: u32,
     },
     /// No GPU has the memory left, in MiB.
     GpuMemory {
-        /// Memory requested.
         requested: u64,
         /// Most memory left on one GPU.
         available: u64,
@@ -108,25 +95,19 @@ pub enum Shortfall {
     },
     /// No room for the MIG slices.
     MigSlices {
-        /// Profile.
         profile: String,
-        /// Slices requested.
         requested: u32,
-        /// Slices that fit.
         available: u32,
     },
     /// Too few free GPUs in one NVLink group.
     NvLink {
-        /// GPUs requested.
         requested: u32,
         /// GPUs free in one group.
         available: u32,
     },
     /// The GPUs that would fit take no new work.
     UnavailableGpus {
-        /// GPUs cordoned.
         cordoned: u32,
-        /// GPUs draining.
         draining: u32,
         /// GPUs that are unhealthy.
         unhealthy: u32,
@@ -135,46 +116,34 @@ pub enum Shortfall {
     },
     /// CPU, in thousandths of a core.
     Cpu {
-        /// CPU requested.
         requested: u64,
-        /// CPU left.
         available: u64,
     },
     /// Host memory, in MiB.
     Memory {
-        /// Memory requested.
         requested: u64,
-        /// Memory left.
         available: u64,
     },
     /// Local storage, in MiB.
     Storage {
-        /// Storage requested.
         requested: u64,
-        /// Storage left.
         available: u64,
     },
     /// The node runs its maximum number of tasks.
     TaskLimit,
     /// The node lacks a runtime.
     Runtime {
-        /// Runtime.
         runtime: RuntimeNeed,
     },
     /// Another pod shares the node's GPUs.
     SharedGpus,
-    /// A named resource.
     Resource {
-        /// Name.
         name: String,
-        /// Amount requested.
         requested: u64,
-        /// Amount left.
         available: u64,
     },
     /// Another task holds an exclusive token, such as a host port.
     Token {
-        /// Name.
         token: String,
     },
     /// Pod affinity: the required tasks are elsewhere.
@@ -191,9 +160,7 @@ pub enum Shortfall {
 wire_enum! {
     /// Runtime that a node lacks.
     pub enum RuntimeNeed else Unknown {
-        /// Containers.
         Docker = "docker",
-        /// Plain processes.
         Process = "process",
         /// A runtime that this version does not know.
         Unknown = "unknown",

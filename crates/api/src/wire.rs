@@ -21,7 +21,6 @@ macro_rules! wire_enum {
             /// Every value, in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// Word in JSON.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
@@ -58,7 +57,6 @@ macro_rules! open_enum {
         }
 
         impl $name {
-            /// Word in JSON.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $word,)+
@@ -66,7 +64,6 @@ macro_rules! open_enum {
                 }
             }
 
-            /// Value of a word.
             pub fn from_word(word: &str) -> Self {
                 match word {
                     $($word => Self::$variant,)+

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use agentaflow_api::{Dollars, Stamp};
 pub use agentaflow_units::format_mib as memory;
+use agentaflow_units::trim_zeros;
 
 use crate::text;
 
@@ -66,7 +67,7 @@ pub fn dollars(amount: Dollars) -> String {
     let sign = if amount.0 < 0 { "-" } else { "" };
     let micros = amount.0.unsigned_abs();
     let text = format!("{sign}{}.{:06}", micros / 1_000_000, micros % 1_000_000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    trim_zeros(&text).to_owned()
 }
 
 /// Foreign text on one line, without escape sequences and control characters.

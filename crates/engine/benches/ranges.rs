@@ -26,7 +26,6 @@ struct Range {
     what: String,
     measured: f64,
     unit: &'static str,
-    /// Minimum or maximum.
     limit: Limit,
     why: &'static str,
 }

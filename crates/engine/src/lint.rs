@@ -16,7 +16,6 @@ use crate::state::workloads::{
     LostTask, TaskAllocation, WorkloadEntry, WorkloadIdx, WorkloadPhase,
 };
 
-/// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// Bookings exceed the node's capacity without external overcommitment.

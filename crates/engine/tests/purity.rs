@@ -14,7 +14,6 @@ const ALLOWED_DEPENDENCIES: [&str; 5] = ["libm", "rustc-hash", "serde", "smallve
 const FORBIDDEN_IN_STD: [&str; 10] =
     ["Instant", "RandomState", "SystemTime", "env", "fs", "io", "net", "os", "process", "thread"];
 
-/// Forbidden crates.
 const FORBIDDEN_CRATES: [&str; 7] =
     ["async_std", "chrono", "fastrand", "getrandom", "rand", "rayon", "tokio"];
 

@@ -1,20 +1,7 @@
 //! Amounts as text.
 
 use agentaflow_api::pending::QuotaResource;
-use agentaflow_units::format_mib;
-
-/// A duration of this many milliseconds in its two largest units.
-pub(crate) fn duration(milliseconds: u64) -> String {
-    const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)];
-    let seconds = milliseconds.div_ceil(1000);
-    let largest = UNITS.iter().position(|(_, size)| seconds >= *size).unwrap_or(UNITS.len() - 1);
-    let (unit, size) = UNITS[largest];
-    let rest = UNITS.get(largest + 1).map(|(unit, part)| (seconds % size / part, unit));
-    match rest {
-        Some((part, small)) if part > 0 => format!("{} {unit} {part} {small}", seconds / size),
-        _ => format!("{} {unit}", seconds / size),
-    }
-}
+use agentaflow_units::{format_mib, trim_zeros};
 
 /// Two amounts of memory in MiB; exact where rounding would make them equal.
 pub(crate) fn sizes(requested: u64, available: u64) -> [String; 2] {
@@ -61,7 +48,7 @@ pub(crate) fn cores(milli: u64) -> String {
 /// Thousandths as a decimal number without trailing zeros: 1500 is `1.5`.
 pub fn thousandths(value: u64) -> String {
     let decimals = format!("{}.{:03}", value / 1000, value % 1000);
-    decimals.trim_end_matches('0').trim_end_matches('.').to_owned()
+    trim_zeros(&decimals).to_owned()
 }
 
 /// A number and its noun: `1 GPU`, `4 GPUs`.

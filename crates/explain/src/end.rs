@@ -19,7 +19,6 @@ pub struct EndText {
     pub summary: String,
     /// A few words, for a column of a table.
     pub short: String,
-    /// A remedy.
     pub remedy: String,
 }
 

@@ -16,11 +16,14 @@ pub mod pending;
 mod tests;
 pub mod wire;
 
+use std::time::Duration;
+
 use agentaflow_api::pending::PendingCode;
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::{
     Alternative, Eta, Explanation, PreemptionReason, Shortfall, Span, Time, WaitReason, WorkloadId,
 };
+use agentaflow_units::format_duration_rounded;
 
 pub use amount::{count, thousandths};
 pub use end::{End, EndText, end, end_reason, find_cause};
@@ -109,7 +112,6 @@ pub fn alternative(alternative: &Alternative) -> String {
     pending::alternative(&wire::alternative(alternative))
 }
 
-/// Expected start.
 pub fn eta(eta: Eta, now: Time) -> String {
     match eta {
         Eta::Now => "Starts now".to_owned(),
@@ -121,7 +123,7 @@ pub fn eta(eta: Eta, now: Time) -> String {
 
 /// A duration in its two largest units: `45 s`, `12 min`, `2 h 5 min`, `3 d 4 h`.
 pub fn span(span: Span) -> String {
-    amount::duration(span.0)
+    format_duration_rounded(Duration::from_millis(span.0))
 }
 
 /// Name of a workload in a sentence: `job 7` for the number of a server's job, else the quoted name.

@@ -1,11 +1,14 @@
 //! Text for pending reasons, shortfalls and alternatives of the API.
 
+use std::time::Duration;
+
 use agentaflow_api::pending::{
     Alternative, BudgetShortfall, FitSummary, NodesShort, PendingReason, RuntimeNeed, Shortfall,
 };
 use agentaflow_api::units::{Dollars, Stamp};
+use agentaflow_units::format_duration_rounded;
 
-use crate::amount::{cores, count, duration, plural, quota, size_within, sizes, thousandths};
+use crate::amount::{cores, count, plural, quota, size_within, sizes, thousandths};
 
 /// Names listed before "and N more".
 const NAMED: usize = 3;
@@ -261,7 +264,8 @@ fn moment(at: Stamp, now: Stamp) -> String {
     if at <= now {
         return "now".to_owned();
     }
-    format!("in {}", duration(at.0.saturating_sub(now.0).unsigned_abs()))
+    let wait = at.0.saturating_sub(now.0).unsigned_abs();
+    format!("in {}", format_duration_rounded(Duration::from_millis(wait)))
 }
 
 /// Name of a job in a sentence: `job 7` for the number of a server's job, else the quoted name.

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_printed_comes_back() {
+    fn output_is_returned() {
         assert_eq!(shell("echo one; echo two", 5_000).unwrap(), "one\ntwo\n");
     }
 

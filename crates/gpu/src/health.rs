@@ -102,7 +102,6 @@ impl Health {
         !self.problem.as_ref().is_some_and(|problem| problem.cause.is_critical())
     }
 
-    /// Message for users.
     pub fn message(&self) -> Option<String> {
         let problem = self.problem.as_ref()?;
         if problem.better == 0 || !problem.cause.is_critical() {

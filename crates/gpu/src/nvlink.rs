@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gpu_on_a_switch_is_joined_to_nobody() {
+    fn a_single_gpu_on_a_switch_has_no_links() {
         check(&[("0:1:0.0", &["0:f0:0.0"]), ("0:2:0.0", &[])], &[None, None]);
     }
 

@@ -95,7 +95,6 @@ struct State {
 }
 
 impl Simulated {
-    /// Validates the specification.
     pub fn new(spec: &SimulatedSpec) -> Result<Self, GpuError> {
         let model = check(spec)?;
         let devices: Vec<Device> =

@@ -34,7 +34,7 @@ fn a_gpu_and_its_readings_are_read() {
 }
 
 #[test]
-fn what_a_gpu_does_not_support_is_absent() {
+fn unsupported_readings_are_absent() {
     let rows = rows(T4_AND_GEFORCE).unwrap();
     let (device, sample) = (&rows[1].device, &rows[1].sample);
     assert_eq!(device.power_limit, None);

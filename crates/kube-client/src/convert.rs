@@ -142,7 +142,7 @@ fn refuse_of_job(job: &JobCreate) -> Result<(), Unfit> {
             "gpu_fraction",
             "a cluster has no shares of any size; ask for a MIG slice, or for whole GPUs",
         ),
-        (endpoint_id.is_some(), "endpoint_id", "a cluster has no endpoints of ours"),
+        (endpoint_id.is_some(), "endpoint_id", "endpoints exist only on a server"),
         (
             *on_node_lost == Some(OnNodeLost::Wait),
             "on_node_lost",

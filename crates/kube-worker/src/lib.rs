@@ -22,6 +22,7 @@ mod clock;
 mod fake_api;
 mod fault;
 mod follow;
+mod gpu_pod;
 mod lease;
 mod names;
 mod node_facts;
@@ -67,8 +68,6 @@ pub struct Settings {
 pub enum WorkerError {
     #[error("node `{0}` does not exist; set --node or NODE_NAME to a node of the cluster")]
     NoNode(String),
-    #[error("cannot read the catalogue of instances: {0}")]
-    Catalogue(String),
 }
 
 /// Watched node with the agent's Jobs.

@@ -1,8 +1,7 @@
 //! Labels and annotations of the worker's objects.
 
-use std::hash::Hasher as _;
-
-use fnv::FnvHasher;
+use agentaflow_api::link::TaskKey;
+use agentaflow_units::hash64;
 
 /// Label: agent that owns a Job.
 pub(crate) const AGENT: &str = "agentaflow.io/agent";
@@ -23,6 +22,11 @@ pub(crate) const GPUS: &str = "agentaflow.io/gpus";
 /// Annotation: owner of the job.
 pub(crate) const USER: &str = "agentaflow.io/user";
 
+/// Job of a task.
+pub(crate) fn job(key: TaskKey) -> String {
+    format!("gpu-job-{key}")
+}
+
 /// True for a valid key of a Secret.
 pub(crate) fn is_key(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -31,11 +35,6 @@ pub(crate) fn is_key(text: &str) -> bool {
 
 /// Label value that identifies the Jobs of one agent by server and node.
 pub(crate) fn owner(server: &str, node: &str) -> String {
-    // FNV-1a is stable across releases; a collision does no harm.
-    let mut hasher = FnvHasher::default();
-    for part in [server.as_bytes(), &[0], node.as_bytes()] {
-        hasher.write(part);
-    }
-    let hash = hasher.finish();
-    format!("{hash:016x}")
+    // A collision does no harm.
+    format!("{:016x}", hash64(format!("{server}\0{node}").as_bytes()))
 }

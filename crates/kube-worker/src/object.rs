@@ -1,29 +1,28 @@
-//! Builds the objects of a task: the Job of `create_gpu_job`, pinned to the node, and its Secrets.
+//! Builds the objects of a task: a Job with the pod of [`gpu_pod`], pinned to the node, and its Secrets.
 //!
 //! Every reader of Jobs in a namespace can read their environment. So the Job contains only variables that the product
 //! sets; variables and data of users are in a Secret owned by the Job.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
 use agentaflow_agent::runtime::{CAPABILITIES, Launch, StartError};
 use agentaflow_api::end::EndReason;
 use agentaflow_api::link::Assignment;
+use agentaflow_kube_core::names::GPU_RESOURCE;
 use agentaflow_kube_core::slim;
-use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
-use agentaflow_manifest::catalogue::Catalogue;
-use agentaflow_manifest::cloud::{GPU_RESOURCE, gpu_named};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource,
-    LocalObjectReference, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    PodSpec, Secret, SecretKeySelector, SecretVolumeSource, SecurityContext, Toleration, Volume,
-    VolumeMount,
+    Affinity, Capabilities, EmptyDirVolumeSource, EnvVar, EnvVarSource, LocalObjectReference,
+    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
+    PodTemplateSpec, Secret, SecretKeySelector, SecretVolumeSource, SecurityContext, Toleration,
+    Volume, VolumeMount,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::gpu_pod::gpu_pod;
 use crate::names;
 use crate::secrets::{pull_secret, secret};
 
@@ -32,6 +31,12 @@ pub(crate) const DATA_FILE: &str = "/agentaflow/data.json";
 
 /// Path of the result; the kubelet reads up to 4 KiB from it.
 pub(crate) const RESULT_FILE: &str = "/dev/termination-log";
+
+/// Label with the name of the Job.
+const NAME_LABEL: &str = "app.kubernetes.io/name";
+
+/// Seconds until the cluster deletes a finished Job.
+const TTL_SECONDS: i32 = 3600;
 
 /// Maximum size of a Secret's data, with a margin for its metadata.
 const MAX_SECRET: usize = 1000 << 10;
@@ -48,7 +53,7 @@ const PUBLIC: [&str; 8] = [
     "WORLD_SIZE",
 ];
 
-/// Variables that the device plugin and `create_gpu_job` set; the agent's values name other devices.
+/// Variables that the device plugin and `gpu_pod` set; the agent's values name other devices.
 const DEVICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 
 /// Node and ownership of a Job.
@@ -60,7 +65,6 @@ pub(crate) struct JobTarget<'a> {
     pub(crate) owner: &'a str,
     /// Remaining lease.
     pub(crate) lease: Duration,
-    pub(crate) catalogue: &'a Catalogue,
 }
 
 #[derive(Clone, Debug)]
@@ -77,18 +81,18 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
     let Assignment {
         leased,
         registry_auth,
-        // Read by `request` and `limit`.
-        image: _,
+        image,
+        // Read by `gpu_pod`.
         command: _,
         cpu: _,
         memory: _,
         storage: _,
         gpus: _,
+        shm: _,
         // Read by `configure`.
         working_dir: _,
         grace_ms: _,
         read_only: _,
-        shm: _,
         // Read by `labels` and `annotations`.
         key: _,
         job_name: _,
@@ -108,67 +112,49 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
         timeout_ms: _,
         running: _,
     } = assignment;
-    let built = create_gpu_job(&request(launch, target), target.catalogue);
-    let mut job = built.map_err(|error| rejected(error.to_string()))?.job;
-    let name = job.metadata.name.clone().unwrap_or_default();
-    let labels = labels(assignment, target.owner);
-    job.metadata.namespace = Some(target.namespace.to_owned());
-    job.metadata.labels.get_or_insert_default().extend(labels.clone());
-    job.metadata.annotations = Some(annotations(assignment));
-    let Some(spec) = &mut job.spec else { return Err(rejected("The Job has no spec".to_owned())) };
-    // The server counts attempts; a second pod of one attempt would not be billed.
-    spec.backoff_limit = Some(0);
-    spec.suspend = Some(true);
-    spec.active_deadline_seconds = leased.then(|| seconds(target.lease));
-    let meta = spec.template.metadata.get_or_insert_default();
-    meta.labels.get_or_insert_default().extend(labels);
-    let Some(pod) = &mut spec.template.spec else {
-        return Err(rejected("The Job has no pod template".to_owned()));
-    };
-    pod.restart_policy = Some("Never".to_owned());
+    if image.is_none() {
+        return Err(rejected("The job has no image".to_owned()));
+    }
+    let name = names::job(assignment.key);
     let env_name = format!("{name}-env");
     let mut secrets = vec![secret(env_name.clone(), target.namespace, env_data(launch)?)];
-    configure(pod, launch, &env_name);
-    pin(pod, target.node);
+    let public = launch.env.iter().filter(|(name, _)| PUBLIC.contains(&name.as_str()));
+    let mut pod = gpu_pod(assignment, target.node, public.cloned().collect());
+    configure(&mut pod, launch, &env_name);
+    pin(&mut pod, target.node);
     if let Some(auth) = registry_auth {
         let pull = format!("{name}-pull");
         pod.image_pull_secrets = Some(vec![LocalObjectReference { name: pull.clone() }]);
         secrets.push(pull_secret(pull, target.namespace, auth, assignment));
     }
+    let labels = labels(assignment, &name, target.owner);
+    let template = PodTemplateSpec {
+        metadata: Some(ObjectMeta { labels: Some(labels.clone()), ..ObjectMeta::default() }),
+        spec: Some(pod),
+    };
+    let job = Job {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(target.namespace.to_owned()),
+            labels: Some(labels),
+            annotations: Some(annotations(assignment)),
+            ..ObjectMeta::default()
+        },
+        spec: Some(JobSpec {
+            active_deadline_seconds: leased.then(|| seconds(target.lease)),
+            // The server counts attempts; a second pod of one attempt would not be billed.
+            backoff_limit: Some(0),
+            suspend: Some(true),
+            template,
+            ttl_seconds_after_finished: Some(TTL_SECONDS),
+            ..JobSpec::default()
+        }),
+        status: None,
+    };
     Ok(TaskObjects { job, secrets })
 }
 
-fn request(launch: &Launch, target: &JobTarget<'_>) -> GpuJobRequest {
-    let assignment = &launch.assignment;
-    let gpus: BTreeSet<&str> = assignment.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
-    let public = launch.env.iter().filter(|(name, _)| PUBLIC.contains(&name.as_str()));
-    GpuJobRequest {
-        task_id: assignment.key.to_string(),
-        image: assignment.image.clone().unwrap_or_default(),
-        gpu_count: gpus.len().max(1) as u32,
-        gpu_type: gpu_type(target.node).to_owned(),
-        memory: (assignment.memory > 0).then(|| format!("{}Mi", assignment.memory)),
-        cpu: (assignment.cpu.0 > 0).then(|| format!("{}m", assignment.cpu.0)),
-        // The kubelet expands `$(NAME)`; `$$` escapes the dollar.
-        command: assignment.command.iter().flatten().map(|arg| arg.replace('$', "$$")).collect(),
-        env: public.map(|(name, value)| (name.clone(), value.replace('$', "$$"))).collect(),
-    }
-}
-
-/// Model name of the node's GPUs. For an unknown model any name will do: the affinity selects the node.
-fn gpu_type(node: &slim::Node) -> &'static str {
-    let labels = node.metadata.labels.as_ref();
-    let label = |key: &str| labels.and_then(|labels| labels.get(key));
-    let product =
-        label(agentaflow_kube_core::names::NVIDIA_PRODUCT).and_then(|name| gpu_named(name));
-    let accelerator =
-        || label(ACCELERATOR).and_then(|name| gpu_named(name.trim_start_matches("nvidia-")));
-    product.or_else(accelerator).map_or("v100", |gpu| gpu.name)
-}
-
-const ACCELERATOR: &str = "accelerator";
-
-/// Applies the settings of the assignment that `create_gpu_job` does not take.
+/// Applies the settings of the runtime.
 fn configure(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     let assignment = &launch.assignment;
     pod.automount_service_account_token = Some(false);
@@ -192,13 +178,6 @@ fn configure(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     });
     let private = launch.env.iter().map(|(name, _)| name).filter(|name| is_private(name));
     container.env.get_or_insert_default().extend(private.map(|name| from_secret(name, secret)));
-    limit(container, assignment);
-    if assignment.shm > 0 {
-        let volumes = pod.volumes.iter_mut().flatten();
-        for shm in volumes.filter(|volume| volume.name == "shm").flat_map(|v| &mut v.empty_dir) {
-            shm.size_limit = Some(Quantity(format!("{}Mi", assignment.shm)));
-        }
-    }
     if assignment.read_only {
         mount(pod, "tmp", "/tmp", None);
     }
@@ -207,47 +186,8 @@ fn configure(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     }
 }
 
-/// Removes preset requests and limits of resources that the assignment does not request.
-fn limit(container: &mut Container, assignment: &Assignment) {
-    let Some(resources) = &mut container.resources else { return };
-    for amounts in [&mut resources.limits, &mut resources.requests] {
-        let Some(amounts) = amounts else { continue };
-        amounts.retain(|name, _| match name.as_str() {
-            "cpu" => assignment.cpu.0 > 0,
-            "memory" => assignment.memory > 0,
-            GPU_RESOURCE => !assignment.gpus.is_empty(),
-            _ => true,
-        });
-    }
-    if assignment.storage > 0 {
-        let amount = Quantity(format!("{}Mi", assignment.storage));
-        for amounts in [&mut resources.limits, &mut resources.requests] {
-            let amounts = amounts.get_or_insert_default();
-            amounts.insert("ephemeral-storage".to_owned(), amount.clone());
-        }
-    }
-    if assignment.gpus.is_empty() {
-        let gpu_variables = ["WORKER_TYPE", "CUDA_VISIBLE_DEVICES"];
-        container
-            .env
-            .iter_mut()
-            .for_each(|env| env.retain(|env| !gpu_variables.contains(&env.name.as_str())));
-        // Where NVIDIA's runtime is the default one, images that set `all` would see every GPU of the node.
-        container.env.get_or_insert_default().push(EnvVar {
-            name: "NVIDIA_VISIBLE_DEVICES".to_owned(),
-            value: Some("void".to_owned()),
-            ..EnvVar::default()
-        });
-    }
-}
-
-/// Restricts the pod to the node: removes selectors that the node does not match and tolerates its GPU taint.
+/// Restricts the pod to the node and tolerates its GPU taint.
 fn pin(pod: &mut PodSpec, node: &slim::Node) {
-    let labels = node.metadata.labels.clone().unwrap_or_default();
-    if let Some(selector) = &mut pod.node_selector {
-        selector.retain(|key, value| labels.get(key) == Some(value));
-    }
-    pod.node_selector = pod.node_selector.take().filter(|selector| !selector.is_empty());
     let named = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "In".to_owned(),
@@ -276,10 +216,11 @@ fn pin(pod: &mut PodSpec, node: &slim::Node) {
     }
 }
 
-fn labels(assignment: &Assignment, owner: &str) -> BTreeMap<String, String> {
+fn labels(assignment: &Assignment, name: &str, owner: &str) -> BTreeMap<String, String> {
     let key = assignment.key;
     let pair = |name: &str, value: String| (name.to_owned(), value);
     BTreeMap::from([
+        pair(NAME_LABEL, name.to_owned()),
         pair(names::AGENT, owner.to_owned()),
         pair(names::TASK, key.to_string()),
         pair(names::JOB, key.job.to_string()),

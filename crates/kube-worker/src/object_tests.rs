@@ -35,10 +35,8 @@ fn node(labels: Value, taint: &str) -> slim::Node {
 }
 
 fn built(launch: &Launch, node: &slim::Node) -> Result<(Value, Vec<Secret>), StartError> {
-    let catalogue = Catalogue::built_in().unwrap();
     let lease = Duration::from_mins(1);
-    let target =
-        JobTarget { node, namespace: "imagepod", owner: "us", lease, catalogue: &catalogue };
+    let target = JobTarget { node, namespace: "imagepod", owner: "us", lease };
     build(launch, &target)
         .map(|objects| (serde_json::to_value(objects.job).unwrap(), objects.secrets))
 }
@@ -142,4 +140,39 @@ fn oversized_data_and_invalid_variable_names_are_rejected() {
     };
     check(("BIG".to_owned(), "x".repeat(1 << 20)));
     check(("A B".to_owned(), String::new()));
+}
+
+#[test]
+fn a_container_has_requests_of_half_its_limits_and_shared_memory() {
+    let label = json!({"accelerator": "nvidia-tesla-a100"});
+    let (job, _) = built(&launch(|_| {}), &node(label.clone(), "true")).unwrap();
+    let pod = &job["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(
+        container["resources"]["requests"],
+        json!({"cpu": "2000m", "memory": "8Gi", "nvidia.com/gpu": "1"})
+    );
+    assert_eq!(container["volumeMounts"], json!([{"name": "shm", "mountPath": "/dev/shm"}]));
+    let shm = |job: &Value| job["spec"]["template"]["spec"]["volumes"][0]["emptyDir"].clone();
+    assert_eq!(shm(&job), json!({"medium": "Memory", "sizeLimit": "4Gi"}));
+    let small = launch(|job| job["memory"] = json!(1001));
+    let (job, _) = built(&small, &node(label, "true")).unwrap();
+    assert_eq!(shm(&job), json!({"medium": "Memory", "sizeLimit": "500Mi"}));
+}
+
+#[test]
+fn a_command_that_begins_with_an_option_becomes_arguments_of_the_image() {
+    let options = launch(|job| job["command"] = json!(["--model", "a"]));
+    let (job, _) = built(&options, &node(json!({}), "true")).unwrap();
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(
+        (&container["command"], &container["args"]),
+        (&Value::Null, &json!(["--model", "a"]))
+    );
+}
+
+#[test]
+fn a_job_without_an_image_is_rejected() {
+    let error = built(&launch(|job| job["image"] = Value::Null), &node(json!({}), "true"));
+    assert!(matches!(error, Err(StartError::Job(_))));
 }

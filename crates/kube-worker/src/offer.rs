@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agentaflow_engine::{Gpu, GpuHealth};
+use agentaflow_gpu::catalog::gpu_named;
 use agentaflow_kube_core::translate::{self, Namespaces, TranslationContext, Volumes};
 use agentaflow_kube_core::{names as kube_names, slim};
-use agentaflow_manifest::cloud::gpu_named;
 use thiserror::Error;
 
 use crate::names;

@@ -15,7 +15,6 @@ use agentaflow_api::job::Runtime as RuntimeKind;
 use agentaflow_api::link::{KubernetesObjects, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Gpu;
-use agentaflow_manifest::catalogue::Catalogue;
 use async_trait::async_trait;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -39,7 +38,6 @@ pub(crate) struct Jobs {
     /// Value of the label `names::AGENT`.
     pub(crate) owner: String,
     pub(crate) watch: Arc<ClusterWatch>,
-    pub(crate) catalogue: Catalogue,
     pub(crate) renewal: Notify,
     pub(crate) clock: ServerClock,
     lease_end: Mutex<Instant>,
@@ -61,8 +59,6 @@ pub(crate) struct JobTask {
 
 impl Jobs {
     pub(crate) async fn connect(settings: Settings) -> Result<Arc<Self>, WorkerError> {
-        let catalogue = Catalogue::built_in();
-        let catalogue = catalogue.map_err(|error| WorkerError::Catalogue(error.to_string()))?;
         let owner = names::owner(&settings.server, &settings.node);
         let watch =
             ClusterWatch::start(&settings.client, &settings.namespace, &settings.node, &owner);
@@ -76,7 +72,6 @@ impl Jobs {
             settings,
             owner,
             watch,
-            catalogue,
             renewal: Notify::new(),
             clock: ServerClock::default(),
             logged_closed: Mutex::default(),
@@ -137,7 +132,7 @@ impl Jobs {
         if let Some(job) = self.watch.task(key).job {
             return Ok(Some(job.as_ref().clone()));
         }
-        let found = self.jobs_api().get_opt(&job_name(key)).await?;
+        let found = self.jobs_api().get_opt(&names::job(key)).await?;
         Ok(found.filter(|job| self.is_ours(job, key)))
     }
 
@@ -286,7 +281,7 @@ impl Runtime for Jobs {
         let task = self.watch.task(key);
         Some(KubernetesObjects {
             namespace: self.settings.namespace.clone(),
-            job_name: task.job.map_or_else(|| job_name(key), |job| job.name_any()),
+            job_name: task.job.map_or_else(|| names::job(key), |job| job.name_any()),
             pod_name: task.pod?.name_any(),
         })
     }
@@ -307,11 +302,6 @@ impl Runtime for Jobs {
         }
         self.tasks().remove(&key);
     }
-}
-
-/// Job name of a task, as in `create_gpu_job`.
-pub(crate) fn job_name(key: TaskKey) -> String {
-    agentaflow_manifest::build::job_name(&key.to_string()).unwrap_or_default()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -14,10 +14,11 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::fault;
+use crate::names;
 use crate::object::{self, JobTarget, TaskObjects};
 use crate::offer::NodeClosed;
 use crate::pod_status::{self, StartState};
-use crate::runtime::{Jobs, job_name};
+use crate::runtime::Jobs;
 use crate::secrets;
 
 /// Longest time for which the pod may be unschedulable: an earlier pod may still be terminating.
@@ -49,7 +50,6 @@ impl Jobs {
             namespace: &self.settings.namespace,
             owner: &self.owner,
             lease: self.lease_left(),
-            catalogue: &self.catalogue,
         };
         let objects = object::build(launch, &target)?;
         let job = Box::pin(self.create(launch.assignment.key, objects)).await?;
@@ -60,7 +60,7 @@ impl Jobs {
 
     /// Deletes all objects of a task that did not start: the server assigns the task to another node next.
     pub(crate) async fn withdraw(&self, key: TaskKey) {
-        self.remove_secrets(&job_name(key)).await;
+        self.remove_secrets(&names::job(key)).await;
         self.deleter().delete_until_gone(key).await;
     }
 
@@ -86,7 +86,7 @@ impl Jobs {
                 Err(error) if fault::is_conflict(&error) => error,
                 Err(error) => return Err(fault::start("Job", &error)),
             };
-            let name = job_name(key);
+            let name = names::job(key);
             let existing = self.jobs_api().get_opt(&name).await.map_err(|e| fault::node(&e))?;
             match existing {
                 // A Job of an earlier agent that never ran, or is terminating.
@@ -148,7 +148,7 @@ impl Jobs {
             }
             known |= task.job.is_some();
             if task.pod.is_none() && begun.elapsed() > POD_LIMIT {
-                let name = job_name(key);
+                let name = names::job(key);
                 return Err(StartError::Node(format!(
                     "Job `{name}` has no pod; check quotas and policies of the namespace"
                 )));

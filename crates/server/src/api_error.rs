@@ -9,7 +9,6 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// HTTP status.
     pub status: u16,
     pub code: ErrorCode,
     pub details: Box<ErrorDetails>,
@@ -39,8 +38,15 @@ impl ApiError {
     }
 
     /// 404: the object does not exist or is not visible to the caller.
-    pub fn not_found(message: impl Into<String>) -> Self {
-        Self::new(404, ErrorCode::NotFound, message)
+    pub fn not_found(kind: ResourceKind, name: impl ToString) -> Self {
+        let resource = ResourceRef { kind, name: Some(name.to_string()) };
+        let message = agentaflow_explain::error::not_found(&resource);
+        Self::new(404, ErrorCode::NotFound, message).about(resource.kind, resource.name)
+    }
+
+    /// 404: the server has no object of this kind.
+    pub fn absent(kind: ResourceKind, message: impl Into<String>) -> Self {
+        Self::new(404, ErrorCode::NotFound, message).about(kind, None)
     }
 
     /// 409: the state of an object does not permit the change.
@@ -51,6 +57,32 @@ impl ApiError {
     /// 422: a value of this field is not valid.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(422, ErrorCode::Invalid, message).at(field)
+    }
+
+    /// 422: the value of this field violates a rule; `problem` is a predicate such as `must be 1 or more`.
+    pub fn violation(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        let mut error = Self::invalid(field, String::new());
+        error.details.problem = Some(problem.into());
+        error.render_violation()
+    }
+
+    /// 422: the values of two fields contradict each other; `problem` precedes the second field.
+    pub fn contradiction(field: &str, problem: impl Into<String>, other: &str) -> Self {
+        let mut error = Self::violation(field, problem);
+        error.details.other_field = Some(other.to_owned());
+        error.render_violation()
+    }
+
+    fn render_violation(mut self) -> Self {
+        let message = agentaflow_explain::error::violation(&self.details, str::to_owned);
+        self.message = message.unwrap_or_default();
+        self
+    }
+
+    /// 422: this field names an object that does not exist.
+    pub fn unknown_object(field: &str, kind: ResourceKind, name: impl ToString) -> Self {
+        let missing = Self::not_found(kind, name).at(field);
+        Self { status: 422, code: ErrorCode::Invalid, ..missing }
     }
 
     /// 429: the rate limit is exceeded for this many seconds.

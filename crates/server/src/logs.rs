@@ -25,7 +25,6 @@ use tokio::sync::watch;
 use disk::Disk;
 use shard::{Room, Shard};
 
-/// Error of a log.
 #[derive(Debug, Error)]
 pub enum LogError {
     /// A later attempt has begun.
@@ -44,7 +43,6 @@ pub struct Piece {
     pub len: u64,
 }
 
-/// Logs of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobLogs {
     pub job: JobId,
@@ -159,7 +157,6 @@ impl LogStore {
         }
     }
 
-    /// Logs of all jobs.
     pub async fn list(&self) -> io::Result<Vec<JobLogs>> {
         let dir = self.dir.clone();
         tokio::task::spawn_blocking(move || list(&dir)).await.map_err(io::Error::other)?

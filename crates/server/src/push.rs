@@ -28,7 +28,6 @@ use agentaflow_api::link::{Ended, Message, Report, Stop, TaskKey, TaskUpdate};
 use crate::core::{AgentMessage, Core, JobAnswer, PushNode, PushReach};
 use endpoint::{Endpoint, EndpointProblem, permitted};
 
-/// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a connection attempt; shorter than that of a call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

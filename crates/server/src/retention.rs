@@ -16,7 +16,6 @@ use crate::core::Core;
 use crate::logs::{JobLogs, LogStore};
 use crate::store::{EndedFilter, StoreError};
 
-/// Interval of passes.
 const INTERVAL: Duration = Duration::from_mins(5);
 /// Jobs deleted in one transaction.
 const JOBS_PER_TRANSACTION: u64 = 500;
@@ -154,9 +153,7 @@ async fn owners(core: &Core, logs: &[JobLogs]) -> Result<BTreeMap<JobId, UserId>
 struct Account {
     /// Bytes of jobs and events.
     records: u64,
-    /// Bytes of all logs.
     log_bytes: u64,
-    /// Logs of ended jobs.
     ended: Vec<JobLogs>,
 }
 
@@ -174,7 +171,6 @@ impl Account {
     }
 }
 
-/// Logs to delete.
 #[derive(Debug)]
 struct Plan {
     accounts: BTreeMap<UserId, Account>,

@@ -192,7 +192,6 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// The key file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -33,7 +33,6 @@ use crate::settings::Settings;
 use crate::store::{self, StoreError};
 use crate::tls::{Certificates, TlsError};
 
-/// Error of the start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// Another process has the port. The message names it if possible.
@@ -72,7 +71,6 @@ pub enum StartError {
     Bootstrap(#[source] ApiError),
 }
 
-/// A running server.
 #[derive(Debug)]
 pub struct Running {
     /// Listen address with the actual port.
@@ -260,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_data_directory_of_somebody_else_is_refused_with_the_remedy_and_left_alone() {
+    fn a_data_directory_of_another_user_is_rejected_and_unchanged() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");

@@ -27,7 +27,6 @@ pub enum SimError {
         line: u64,
         column: &'static str,
         format: &'static str,
-        /// Expected header line.
         header: &'static str,
     },
     #[error("`{}`, line {line}, column `{column}`: `{value}` {help}", path.display())]
@@ -72,12 +71,7 @@ pub enum SimError {
         help: String,
     },
     #[error("{name} is {value}: {help}")]
-    Parameter {
-        name: &'static str,
-        value: String,
-        /// Accepted values.
-        help: &'static str,
-    },
+    Parameter { name: &'static str, value: String, help: &'static str },
     #[error("the scheduler rejected node `{node}`")]
     Node {
         node: String,

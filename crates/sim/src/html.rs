@@ -104,7 +104,6 @@ impl Axis {
     }
 }
 
-/// Renders the page.
 pub fn page(report: &Report<'_>) -> String {
     let title = escape(report.title);
     let mut body = String::new();

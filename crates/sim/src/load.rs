@@ -24,10 +24,8 @@ pub struct Load {
     pub policy: Policy,
 }
 
-/// A submission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Submission time.
     pub at: Time,
     /// Its `estimate` is the scheduler's information.
     pub workload: Workload,

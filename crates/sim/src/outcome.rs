@@ -20,9 +20,7 @@ pub struct Outcome {
     pub decisions: u64,
     /// Real time of the decisions only, in seconds.
     pub seconds: f64,
-    /// Submitted workloads.
     pub jobs: u64,
-    /// Completed workloads.
     pub finished: u64,
     /// Preemptions of running workloads.
     pub preemptions: u64,
@@ -107,7 +105,6 @@ pub struct CutOff {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stats {
     pub mean: f64,
-    /// Median.
     pub p50: f64,
     /// 99th percentile.
     pub p99: f64,
@@ -139,13 +136,10 @@ pub struct Sample {
     pub allocated_percent: f64,
     /// Share of the idle GPUs that the typical demand cannot use.
     pub fragmentation_percent: f64,
-    /// Placed workloads.
     pub running: u32,
-    /// Pending workloads.
     pub waiting: u32,
 }
 
-/// Progress in workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub done: u64,

@@ -13,7 +13,6 @@ use crate::{Job, Load, SimError};
 pub struct Synthetic {
     /// Equal seeds give equal loads.
     pub seed: u64,
-    /// Number of nodes.
     pub nodes: u32,
     /// GPUs per node.
     pub gpus_per_node: u32,

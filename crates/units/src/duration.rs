@@ -63,6 +63,19 @@ pub fn format_go_duration(duration: Duration) -> String {
     format_in(duration, [GO_UNITS[0], GO_UNITS[1], GO_UNITS[2], GO_UNITS[3]])
 }
 
+/// Duration in its two largest units, rounded up to a second: `45 s`, `12 min`, `2 h 5 min`, `3 d 4 h`.
+pub fn format_duration_rounded(duration: Duration) -> String {
+    const UNITS: [(&str, u128); 4] = [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)];
+    let seconds = duration.as_nanos().div_ceil(1_000_000_000);
+    let largest = UNITS.iter().position(|(_, size)| seconds >= *size).unwrap_or(UNITS.len() - 1);
+    let (unit, size) = UNITS[largest];
+    let rest = UNITS.get(largest + 1).map(|(unit, part)| (seconds % size / part, unit));
+    match rest {
+        Some((part, small)) if part > 0 => format!("{} {unit} {part} {small}", seconds / size),
+        _ => format!("{} {unit}", seconds / size),
+    }
+}
+
 fn find(units: &[(&str, u64)], name: &str) -> Option<u64> {
     units.iter().find(|(unit, _)| *unit == name).map(|(_, nanoseconds)| *nanoseconds)
 }
@@ -127,6 +140,19 @@ mod tests {
         for wrong in ["", "h", "5x", "-1", "-1h", "1h-5m", "1e400", "nan", "1h 30m", "4h3", "1..5h"]
         {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_rounded_duration_has_two_units() {
+        for (millis, expected) in [
+            (0, "0 s"),
+            (44_001, "45 s"),
+            (720_000, "12 min"),
+            (7_500_000, "2 h 5 min"),
+            (274_000_000, "3 d 4 h"),
+        ] {
+            assert_eq!(format_duration_rounded(Duration::from_millis(millis)), expected);
         }
     }
 

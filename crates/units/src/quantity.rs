@@ -109,7 +109,7 @@ impl Amount {
     /// Decimal number without a suffix: `0.5`. The text is exact.
     pub fn to_decimal(self) -> String {
         let text = format!("{}.{:09}", self.0 / NANOS, self.0 % NANOS);
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        crate::trim_zeros(&text).to_owned()
     }
 
     /// Largest binary suffix that divides the amount: `8Gi`, `1500Mi`, `2500000000`. Part of a byte is rounded up.

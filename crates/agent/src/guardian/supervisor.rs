@@ -207,7 +207,6 @@ impl Supervisor {
         }
     }
 
-    /// Removes the cgroups.
     pub(super) fn close(&self) {
         self.groups.remove();
     }

@@ -78,7 +78,6 @@ pub struct FoundTask {
 /// Resource usage of a task since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskUsage {
-    /// CPU time.
     pub cpu: Duration,
     /// Peak memory in MiB.
     pub memory: u64,

@@ -242,7 +242,7 @@ async fn end_report(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> TaskUp
         output_data,
         usage: usage(used, host.gpus.peak_memory(task.key), exit.ran),
         log_bytes: tail.total(),
-        last_words: String::new(),
+        log_tail: String::new(),
     }))
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_api::event::EventKind;
-use agentaflow_api::ids::JobId;
+use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::link::{GpuGrant, Message, Report, Stop, StopCause, TaskKey, TaskUpdate};
 
 use crate::skip::skip;
@@ -44,7 +44,7 @@ async fn the_registration_describes_the_node() {
         assert!(node.cpu_cores.unwrap().0 >= 1000 && node.memory_total.unwrap() > 100);
         let agent = memory.agent.as_ref().unwrap();
         assert_eq!(agent.config["heartbeat_interval_ms"], 300);
-        assert_eq!((agent.node_id, &agent.capabilities["stream"]), (Some(7), &json!(true)));
+        assert_eq!((agent.node_id, &agent.capabilities["stream"]), (Some(NodeId(7)), &json!(true)));
     }
     agent.stop().await;
 }

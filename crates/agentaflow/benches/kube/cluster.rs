@@ -55,7 +55,6 @@ impl Cluster {
         }
     }
 
-    /// Nodes and GPUs.
     pub(crate) async fn size(&self) -> (usize, u64) {
         let nodes = self.nodes().await;
         let gpus = nodes.iter().filter_map(|node| {

@@ -58,7 +58,7 @@ pub(crate) fn submissions() -> Vec<Row> {
     )]
 }
 
-/// Hands in so many jobs over so many connections; how long each call took.
+/// Submits jobs over several connections in parallel; returns the duration of each call.
 fn submit(system: &System, connections: usize, jobs: usize, job: &Value) -> Vec<Duration> {
     let all = Mutex::new(Vec::with_capacity(jobs));
     thread::scope(|scope| {

@@ -81,25 +81,24 @@ impl Submission {
             let Some(Failure::Refused { fields, .. }) = error.downcast_ref() else { return None };
             source.object_location(fields)
         });
-        let error = self.rename_fields(error);
+        let error = self.describe_violation(error);
         match location {
             Some(location) => error.context(location),
             None => error,
         }
     }
 
-    /// Replaces API field names in a rejection by the names of options or of the short form.
-    fn rename_fields(&self, error: anyhow::Error) -> anyhow::Error {
-        let short = match (&self.content, &self.source) {
+    /// Renders a violated rule with the names of options or of the short form.
+    fn describe_violation(&self, error: anyhow::Error) -> anyhow::Error {
+        let name = match (&self.content, &self.source) {
             (SubmissionContent::Object(_), _) => return error,
-            (SubmissionContent::Job(_), Some(_)) => str::to_owned,
+            (SubmissionContent::Job(_), Some(_)) => |field: &str| short_name(field).to_owned(),
             (SubmissionContent::Job(_), None) => option,
         };
         match error.downcast::<ClientError>() {
             Ok(ClientError::Refused { status, mut body }) => {
-                for (long, name) in SHORT_NAMES {
-                    let long = format!("`{long}`");
-                    body.detail = body.detail.replace(&long, &format!("`{}`", short(name)));
+                if let Some(text) = agentaflow_explain::error::violation(&body.details, name) {
+                    body.detail = text;
                 }
                 ClientError::Refused { status, body }.into()
             }
@@ -109,11 +108,12 @@ impl Submission {
     }
 }
 
-/// The option for a field of the short form.
+/// The option for a field of the API that has a short form.
 fn option(field: &str) -> String {
-    match field {
+    match short_name(field) {
+        short if short == field => field.to_owned(),
         "estimated_duration" => "--estimate".to_owned(),
-        field => format!("--{}", field.replace('_', "-")),
+        short => format!("--{}", short.replace('_', "-")),
     }
 }
 
@@ -190,15 +190,20 @@ const SHORT_NAMES: [(&str, &str); 13] = [
     ("max_retries", "retries"),
 ];
 
+/// Name of an API field in the short form.
+fn short_name(field: &str) -> &str {
+    SHORT_NAMES.iter().find(|(long, _)| *long == field).map_or(field, |(_, short)| *short)
+}
+
 /// The short-form name of an API field, if the document uses it.
 fn in_short_form<'a>(field: &'a str, document: &Value) -> &'a str {
-    let short = SHORT_NAMES.iter().find(|(long, _)| *long == field).map(|(_, short)| *short);
-    short.filter(|short| document.get(short).is_some()).unwrap_or(field)
+    let short = short_name(field);
+    if document.get(short).is_some() { short } else { field }
 }
 
 #[cfg(test)]
 mod tests {
-    use agentaflow_api::error::{ErrorBody, ErrorCode};
+    use agentaflow_api::error::{ErrorBody, ErrorCode, ErrorDetails};
 
     use super::*;
     use agentaflow_manifest::yaml::Limits;
@@ -220,20 +225,25 @@ mod tests {
     #[test]
     fn a_rejection_uses_the_field_names_of_its_source() {
         let rejection = || {
-            let detail = "`gpu_memory_required` and `estimated_duration_seconds`, `priority`";
-            let body = ErrorBody::new(ErrorCode::Invalid, detail);
+            let details = ErrorDetails {
+                field: Some("gpu_memory_required".to_owned()),
+                problem: Some("exceeds".to_owned()),
+                other_field: Some("estimated_duration_seconds".to_owned()),
+                ..ErrorDetails::default()
+            };
+            let body = ErrorBody { details, ..ErrorBody::new(ErrorCode::Invalid, "x") };
             anyhow::Error::from(ClientError::Refused { status: 422, body: Box::new(body) })
         };
         let content = SubmissionContent::Job(Box::default());
         let mut submission = Submission { content, source: None };
         let text = submission.locate_error(rejection()).to_string();
-        assert_eq!(text, "`--gpu-memory` and `--estimate`, `priority`");
+        assert_eq!(text, "`--gpu-memory` exceeds `--estimate`");
         let document = agentaflow_manifest::yaml::read_text("command: x\n", &Limits::default());
         let document = document.unwrap().remove(0);
         submission.source =
             Some(SourceDocument { file: "x".to_owned(), document, set: Vec::new() });
-        let text = submission.locate_error(rejection()).to_string();
-        assert_eq!(text, "`gpu_memory` and `estimated_duration`, `priority`");
+        let text = format!("{:#}", submission.locate_error(rejection()));
+        assert_eq!(text, "`x`: line 1, column 1: `gpu_memory` exceeds `estimated_duration`");
     }
 
     #[test]

@@ -160,7 +160,7 @@ fn job_text(details: &JobDetails, owner: Option<&User>) -> String {
     let explained = unfinished || job.error_message.is_some();
     if let Some(explanation) = details.explanation.as_ref().filter(|_| explained) {
         text.push('\n');
-        text.push_str(&explain::words(explanation));
+        text.push_str(&explain::render(explanation));
     }
     if !details.events.is_empty() {
         let from = details.events.len().saturating_sub(SHOWN_EVENTS);

@@ -41,7 +41,7 @@ pub(crate) struct WhatIfArgs {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let explanation = block_on(async { args.connect.backend().await?.explain(&args.job).await });
     let explanation = explanation.with_context(|| format!("cannot explain job {}", args.job))?;
-    args.output.print(&explanation, |explanation| Ok(words(explanation)))
+    args.output.print(&explanation, |explanation| Ok(render(explanation)))
 }
 
 pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
@@ -51,7 +51,7 @@ pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
         for one in &submissions {
             let forecast = backend.what_if(one).await?;
             args.output
-                .print(&forecast, |forecast| Ok(named(one, &submissions) + &words(forecast)))?;
+                .print(&forecast, |forecast| Ok(named(one, &submissions) + &render(forecast)))?;
         }
         Ok(())
     })
@@ -65,7 +65,7 @@ pub(super) fn named(submission: &Submission, all: &[Submission]) -> String {
     }
 }
 
-pub(super) fn words(explanation: &Explanation) -> String {
+pub(super) fn render(explanation: &Explanation) -> String {
     let mut text = output::wrapped(&one_line(&explanation.summary), "", "");
     let mut add = |line: &str| text.push_str(&output::wrapped(&one_line(line), "  ", "    "));
     if let Some(detail) = explanation.detail.as_deref() {

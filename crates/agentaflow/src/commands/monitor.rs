@@ -170,7 +170,8 @@ fn opener(choice: &GpuChoice, node: &str) -> Result<Opener> {
         GpuChoice::Auto => Arc::new(detect),
         GpuChoice::None => Arc::new(|| Ok(Box::new(NoGpus))),
         GpuChoice::Simulated(spec) => {
-            let spec = SimulatedSpec { seed: standalone::seed(node), ..spec.clone() };
+            let spec =
+                SimulatedSpec { seed: agentaflow_units::hash64(node.as_bytes()), ..spec.clone() };
             Simulated::new(&spec)?;
             Arc::new(move || Ok(Box::new(Simulated::new(&spec)?)))
         }

@@ -8,6 +8,7 @@ use agentaflow_agent::runtime::docker::{DockerSettings, MountRoot, NetworkMode, 
 use agentaflow_agent::runtime::user::JobUser;
 use agentaflow_engine::Strategy;
 use agentaflow_gpu::{GpuError, GpuSource, NoGpus, Simulated, SimulatedSpec};
+use agentaflow_units::hash64;
 use anyhow::{Context as _, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -41,15 +42,20 @@ impl SimArgs {
             return Ok(Some(Box::new(NoGpus)));
         }
         let model = self.sim_model.clone().unwrap_or_else(|| DEFAULT_MODEL.to_owned());
-        let spec = SimulatedSpec { count, model, memory: self.sim_memory, seed: seed(node) };
+        let spec =
+            SimulatedSpec { count, model, memory: self.sim_memory, seed: hash64(node.as_bytes()) };
         simulated(&spec).map(Some)
     }
 }
 
 /// Simulated GPUs for a machine without GPUs.
 pub(crate) fn simulated_gpus(count: u32, node: &str) -> Result<Box<dyn GpuSource>> {
-    let spec =
-        SimulatedSpec { count, model: DEFAULT_MODEL.to_owned(), memory: None, seed: seed(node) };
+    let spec = SimulatedSpec {
+        count,
+        model: DEFAULT_MODEL.to_owned(),
+        memory: None,
+        seed: hash64(node.as_bytes()),
+    };
     simulated(&spec)
 }
 
@@ -59,15 +65,6 @@ fn simulated(spec: &SimulatedSpec) -> Result<Box<dyn GpuSource>> {
         Err(GpuError::Simulation(problem)) => Err(usage(problem)),
         Err(error) => Err(error.into()),
     }
-}
-
-/// FNV-1a hash of a name.
-pub(crate) fn seed(name: &str) -> u64 {
-    use std::hash::Hasher as _;
-
-    let mut hasher = fnv::FnvHasher::default();
-    hasher.write(name.as_bytes());
-    hasher.finish()
 }
 
 /// Option of a server about its agents.

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             if args.dry_run {
                 let forecast = backend.what_if(one).await?;
                 let text = |forecast: &_| {
-                    Ok(explain::named(one, &submissions) + &explain::words(forecast))
+                    Ok(explain::named(one, &submissions) + &explain::render(forecast))
                 };
                 args.output.print(&forecast, text)?;
                 continue;

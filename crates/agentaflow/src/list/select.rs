@@ -79,7 +79,6 @@ fn parts(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// Parses one condition.
 fn parse_condition(part: &str) -> (&str, Condition) {
     let one = |value: &str| vec![value.trim().to_owned()];
     let listed = |word: &str| {

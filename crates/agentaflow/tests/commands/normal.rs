@@ -16,7 +16,6 @@ const FORMS: [(&str, &str); 4] = [
     ("SIM-xxxxxxxx", "SIM-NNNNNNNN"),
 ];
 
-/// Prefixes of keys.
 const KEYS: [&str; 4] = ["aft_", "afi_", "afr_", "afw_"];
 
 /// Fields of JSON and YAML that depend on time or machine.
@@ -44,7 +43,6 @@ const FIELDS: [&str; 20] = [
 ];
 
 impl Normal {
-    /// Adds a replacement.
     pub(crate) fn hide(&mut self, text: &str, by: &str) {
         self.hidden.push((text.to_owned(), by.to_owned()));
     }
@@ -72,9 +70,18 @@ impl Normal {
     }
 }
 
+/// A forecast shrinks while the commands before it run.
+fn forecast(line: &str) -> String {
+    const BEFORE: &str = "xpected to start in ";
+    match line.split_once(BEFORE) {
+        Some((start, _)) => format!("{start}{BEFORE}…"),
+        None => line.to_owned(),
+    }
+}
+
 fn line(line: &str) -> String {
     let line = machine(&field(line));
-    pennies(&times(&readings(&line)))
+    pennies(&forecast(&times(&readings(&line))))
 }
 
 /// Small costs depend on the machine.
@@ -107,7 +114,6 @@ fn field(line: &str) -> String {
     format!("{name}: #{}", if value.ends_with(',') { "," } else { "" })
 }
 
-/// Replaces machine properties.
 fn machine(line: &str) -> String {
     let bare = line.trim_start();
     let before = &line[..line.len() - bare.len()];

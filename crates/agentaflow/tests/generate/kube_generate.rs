@@ -37,7 +37,7 @@ const LINES: [&str; 24] = [
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn the_api_server_takes_whatever_is_generated() {
+async fn the_api_server_accepts_generated_objects() {
     let share = Share::new().await;
     share.apply_file("deploy/crds").await;
     for line in LINES {

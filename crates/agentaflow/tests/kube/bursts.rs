@@ -91,7 +91,6 @@ impl Scheduler {
         .await;
     }
 
-    /// Waits for leadership.
     pub(crate) async fn leads(&self) {
         self.counts("agentaflow_leader", 1.0).await;
     }

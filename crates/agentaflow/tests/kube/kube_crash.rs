@@ -64,7 +64,6 @@ async fn a_repeatedly_killed_scheduler_places_every_pod_once() {
     assert!(ledger.most() > 12, "so few GPUs in use at once are no test: {}", ledger.most());
 }
 
-/// Random load.
 struct Traffic<'a> {
     share: &'a Share,
     chance: Chance,

@@ -16,7 +16,9 @@ use crate::support::{
 #[ignore = "needs a Kubernetes control plane"]
 async fn changes_during_a_short_outage_are_reconciled() {
     let share = Share::new().await;
-    let (mut scheduler, cable) = behind_cable(&share).await;
+    // On a busy machine the outage outlasts the default renew deadline.
+    let long_lease = ["--lease-duration", "60s", "--renew-deadline", "50s"];
+    let (mut scheduler, cable) = behind_cable_with(&share, &long_lease).await;
     let old = share.node("old", &NodePlan::gpus(2)).await;
     let ledger = Ledger::open(&share).await;
     share.burst("before", 2, |name| share.one_gpu(name)).await;
@@ -118,11 +120,15 @@ async fn objects_are_listed_again_after_an_api_server_restart() {
 
 /// A ready scheduler and its proxy to the API server.
 async fn behind_cable(share: &Share) -> (Scheduler, Proxy) {
+    behind_cable_with(share, &[]).await
+}
+
+async fn behind_cable_with(share: &Share, options: &[&str]) -> (Scheduler, Proxy) {
     share.apply_file("deploy/crds").await;
     let cable = Proxy::start(&share.cluster.kubeconfig).await;
     let kubeconfig = cable.write_kubeconfig(share.file("cable.kubeconfig"));
-    let scheduler =
-        Scheduler::launch(PROGRAM, share, &kubeconfig, "scheduler", &["--identity", "one"]);
+    let options = [&["--identity", "one"], options].concat();
+    let scheduler = Scheduler::launch(PROGRAM, share, &kubeconfig, "scheduler", &options);
     scheduler.leads().await;
     (scheduler, cable)
 }

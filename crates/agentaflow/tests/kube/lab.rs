@@ -26,7 +26,6 @@ pub(crate) struct Lab {
     share: Share,
     /// Port of the filtering proxy.
     seen: u16,
-    /// Injected faults.
     amiss: Arc<Amiss>,
     leader: String,
     /// GPUs of all nodes.

@@ -27,7 +27,6 @@ pub(crate) struct Ledger {
 /// Handling of a pod that does not fit its node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kubelet {
-    /// A violation.
     Absent,
     /// The kubelet rejects the pod; a violation only if the scheduler must have known.
     Refuses,

@@ -17,7 +17,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::Share;
 
-/// Injected faults.
 #[derive(Default)]
 pub(crate) struct Amiss {
     /// Clock skew in seconds.

@@ -131,14 +131,15 @@ fn a_directory_is_searched_for_manifests_only() {
     fs::write(folder.join("readme.md"), REFUSED).unwrap();
     let (code, out, errors) = check(&folder, "-v .", "");
     assert_eq!((code, out.as_str()), (0, "No Kubernetes object to check\n"), "{errors}");
-    assert!(errors.contains("helm template"), "{errors}");
+    for file in ["blob.json", "chart/templates/job.yaml", "empty.yml", "tsconfig.json"] {
+        assert!(errors.contains(file), "{errors}");
+    }
     let (code, _, errors) = check(&folder, ".", "");
     let line = "note: not checked: blob.json, chart/templates/job.yaml, empty.yml and 2 more; use -v for the reasons\n";
     assert_eq!((code, errors.as_str()), (0, line));
     let (code, out, _) = check(&folder, "chart/templates/job.yaml", "");
     assert_eq!(code, 1);
     assert!(out.contains("job.yaml:1:8: error AF000"), "{out}");
-    assert!(out.contains("render it first: helm template"), "{out}");
 }
 
 #[test]
@@ -202,7 +203,7 @@ fn a_named_pipe_without_a_writer_does_not_block() {
     let folder = folder("fifo");
     assert!(Command::new("mkfifo").arg(folder.join("job.yaml")).status().unwrap().success());
     let (code, _, errors) = check(&folder, "job.yaml", "");
-    assert!(code == 1 && errors.contains("neither a file nor a directory"), "{code} {errors}");
+    assert!(code == 1 && errors.contains("`job.yaml`"), "{code} {errors}");
     let (code, _, errors) = check(&folder, ".", "");
     assert_eq!(
         (code, errors.as_str()),
@@ -231,7 +232,7 @@ fn rules_can_be_chosen_left_out_listed_and_explained() {
     let (code, out, _) = check(&folder, "--list", "");
     assert!(code == 0 && out.contains("AF301  warning"), "{out}");
     let (code, _, errors) = check(&folder, "--rule AF999 -", "");
-    assert!(code == 2 && errors.contains("unknown rule"), "{errors}");
+    assert!(code == 2 && errors.contains("AF999"), "{errors}");
 }
 
 #[test]
@@ -258,17 +259,12 @@ fn programs_get_json_and_sarif() {
 #[test]
 fn missing_input_and_missing_files_are_reported() {
     let folder = folder("usage");
-    let (code, _, errors) = check(&folder, "", "");
-    assert!(code == 2 && errors.contains("missing input"), "{errors}");
+    assert_eq!(check(&folder, "", "").0, 2);
     let (code, _, errors) = check(&folder, "nowhere.yaml", "");
-    assert!(
-        code == 3 && errors.contains("cannot read `nowhere.yaml`: no such file or directory"),
-        "{errors}"
-    );
+    assert!(code == 3 && errors.contains("`nowhere.yaml`"), "{errors}");
     assert_eq!(check(&folder, "-n research job.yaml", "").0, 2);
     let (code, _, errors) = check(&folder, "--cluster --kubeconfig nowhere", "");
-    let words = "cannot use the kubeconfig `nowhere`: no such file or directory";
-    assert!(code == 3 && errors.contains(words), "{code}: {errors}");
+    assert!(code == 3 && errors.contains("`nowhere`"), "{code}: {errors}");
 }
 
 #[test]
@@ -285,7 +281,7 @@ fn a_cluster_that_does_not_answer_is_unreachable() {
     for flag in ["--fix", "--diff"] {
         let (code, _, errors) = check(&folder, &format!("--cluster {flag}"), "");
         assert_eq!(code, 2, "{errors}");
-        assert!(errors.starts_with(&format!("error: {flag} requires files")), "{errors}");
+        assert!(errors.contains(flag), "{errors}");
     }
 }
 
@@ -309,8 +305,8 @@ fn machines_of_ones_own_count_as_well() {
     let (code, output, _) = check(&folder, "pod.yaml", "");
     assert_eq!((code, output.contains("AF108")), (0, false), "{output}");
     let (code, output, _) = check(&folder, "pod.yaml --catalogue own.yaml", "");
-    assert_eq!((code, output.contains("but a own-type has")), (1, true), "{output}");
+    assert_eq!((code, output.contains("AF108")), (1, true), "{output}");
     let (code, _, output) = check(&folder, "pod.yaml --machine own-type", "");
     assert_eq!(code, 2, "{output}");
-    assert!(output.contains("unknown machine type `own-type`"), "{output}");
+    assert!(output.contains("`own-type`"), "{output}");
 }

@@ -16,7 +16,6 @@ enum Who {
     User,
 }
 
-/// A documented command.
 struct Printed {
     who: Who,
     text: &'static str,

@@ -27,7 +27,6 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(300);
 /// Timeout of expected events on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// A started program.
 pub(crate) struct Process {
     child: Child,
     log: PathBuf,
@@ -44,7 +43,6 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Output so far.
     pub(crate) fn output(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -460,7 +458,6 @@ fn begin(
     Process::start(command, &home.join(format!("{name}.log")))
 }
 
-/// A shell job.
 pub(crate) fn shell_job(script: &str, more: Value) -> Value {
     let mut job = json!({"runtime": "process", "command": ["/bin/sh", "-c", script]});
     if let (Value::Object(job), Value::Object(more)) = (&mut job, more) {

@@ -31,7 +31,6 @@ pub(crate) trait Stream: io::Read + io::Write {}
 
 impl<T: io::Read + io::Write> Stream for T {}
 
-/// A persistent connection.
 pub(crate) struct Connection {
     stream: BufReader<Box<dyn Stream>>,
     token: Option<String>,

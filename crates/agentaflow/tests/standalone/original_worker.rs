@@ -27,7 +27,6 @@ const STEP: Duration = Duration::from_millis(10);
 /// Workers started by this test program: agent names are unique.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
-/// End of a container.
 pub(crate) struct ContainerEnd {
     pub(crate) exit_code: i32,
     pub(crate) logs: &'static str,

@@ -22,7 +22,6 @@ pub fn not_after(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
     validity.skip()?.time()
 }
 
-/// DER elements.
 #[derive(Clone, Copy)]
 struct Der<'a>(&'a [u8]);
 

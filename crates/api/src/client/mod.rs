@@ -80,11 +80,7 @@ pub enum ClientError {
     },
     /// The server returned an error.
     #[error("{}", body.detail)]
-    Refused {
-        /// The HTTP status.
-        status: u16,
-        body: Box<ErrorBody>,
-    },
+    Refused { status: u16, body: Box<ErrorBody> },
     /// The response is not one of this API.
     #[error("{url} answered with something that is not from an agentaflow server: {cause}")]
     Garbled {

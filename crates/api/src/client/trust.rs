@@ -106,11 +106,7 @@ pub enum CertificateProblem {
     UnknownIssuer,
     /// The public key differs from the pinned one.
     #[error("its fingerprint is {found}, expected {expected}")]
-    OtherKey {
-        /// Pinned fingerprint.
-        expected: Fingerprint,
-        found: Fingerprint,
-    },
+    OtherKey { expected: Fingerprint, found: Fingerprint },
     /// Nothing is trusted; the fingerprint is the one of the server.
     #[error("its fingerprint {found} is not trusted yet")]
     NotPinned { found: Fingerprint },

@@ -35,7 +35,6 @@ pub struct JobQuery {
     pub limit: Option<u64>,
 }
 
-/// Stream of events.
 #[derive(Debug)]
 pub struct Events {
     lines: Lines,

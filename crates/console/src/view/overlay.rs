@@ -38,7 +38,6 @@ pub(crate) fn draw_detail(
     draw_lines(theme, &lines, skip, inner, buffer);
 }
 
-/// The overlay page.
 pub(crate) fn draw(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
     let lines = detail::overlay_lines(model, usize::from(area.width));
     let page = usize::from(area.height.saturating_sub(2));

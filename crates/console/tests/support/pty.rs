@@ -69,7 +69,6 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Visible text.
     pub(crate) fn contents(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }

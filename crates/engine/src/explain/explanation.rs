@@ -254,7 +254,8 @@ impl Scheduler {
     fn fits_now(&mut self, workload: WorkloadIdx, request: &Request, tasks: u32) -> bool {
         let shape = self.cluster.intern(&std::sync::Arc::new(request.clone()), Vec::new());
         let this = self.workloads.get_mut(workload);
-        let before = (this.spec.clone(), this.shape, this.tasks.clone());
+        let (spec_before, shape_before, tasks_before) =
+            (this.spec.clone(), this.shape, this.tasks.clone());
         let spec = std::sync::Arc::make_mut(&mut this.spec);
         spec.request = std::sync::Arc::new(request.clone());
         spec.tasks = tasks;
@@ -270,7 +271,9 @@ impl Scheduler {
             }
         }
         let this = self.workloads.get_mut(workload);
-        (this.spec, this.shape, this.tasks) = before;
+        this.spec = spec_before;
+        this.shape = shape_before;
+        this.tasks = tasks_before;
         fits
     }
 

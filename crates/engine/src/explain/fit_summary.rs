@@ -139,7 +139,6 @@ impl Scheduler {
         }
     }
 
-    /// Shortfall of one node.
     pub(crate) fn node_shortfall(&self, shape: ShapeIdx, node: NodeIdx) -> Option<Shortfall> {
         let shape = self.cluster.shape(shape);
         let room = self.cluster.room(node);

@@ -18,7 +18,6 @@ pub struct NodeRanking {
     pub workload: WorkloadId,
     pub task: u32,
     pub strategy: Strategy,
-    /// Number of fitting nodes.
     pub fitting: usize,
     /// The chosen node first, then the best alternatives, with scores.
     pub nodes: Vec<(NodeId, i64)>,

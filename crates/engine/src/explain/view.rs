@@ -39,7 +39,6 @@ pub struct WorkloadView {
     pub submitted: Time,
     /// Zero when never placed.
     pub placed_at: Time,
-    /// Placed tasks.
     pub tasks: Vec<TaskView>,
     /// Tasks that wait for a replacement.
     pub lost: Vec<LostTaskView>,

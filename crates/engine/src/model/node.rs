@@ -95,7 +95,6 @@ pub enum DeviceSelection {
 #[serde(default, deny_unknown_fields)]
 pub struct Price {
     pub gpu_hour: MicroDollars,
-    /// One CPU core.
     pub cpu_hour: MicroDollars,
     /// One GiB of memory.
     pub gib_hour: MicroDollars,

@@ -33,7 +33,6 @@ pub struct Policy {
     /// Waiting time after which a blocked head without a known start time (no estimates) gets a
     /// reservation.
     pub patience: Span,
-    /// Allow preemption.
     pub preemption: bool,
     /// Minimum run time before preemption, unless the workload sets its own.
     pub min_runtime: Span,
@@ -166,7 +165,6 @@ pub struct Queue {
     pub max_priority: Priority,
 }
 
-/// Amounts of resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {

@@ -38,7 +38,6 @@ pub struct Request {
     pub node_selector: Labels,
     /// Required node affinity: one of these terms must match; empty means any node.
     pub required_nodes: Vec<NodeTerm>,
-    /// Preferred node affinity.
     pub preferred_nodes: Vec<NodePreference>,
     pub tolerations: Vec<Toleration>,
     /// Labels of the task, matched by the affinity and spread selectors of other tasks.
@@ -108,7 +107,6 @@ pub enum TokenAccess {
     OneTask,
 }
 
-/// Preferred node affinity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodePreference {

@@ -251,6 +251,5 @@ pub enum QuotaResource {
     Gpu,
     /// Thousandths of a GPU of this model.
     GpuModel(GpuModel),
-    /// A named resource.
     Named(ResourceName),
 }

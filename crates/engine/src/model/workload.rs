@@ -61,7 +61,6 @@ pub struct Workload {
     /// Minimum run time before preemption; defaults to the policy's.
     #[serde(default)]
     pub min_runtime: Option<Span>,
-    /// Termination grace period.
     #[serde(default)]
     pub grace: Span,
     /// Disruption budgets that a preemption of this workload uses, once per task.

@@ -191,20 +191,20 @@ impl Scheduler {
         // Limits on models give the same nodes different shortfalls in different queues.
         let queue =
             if self.queues.have_limits() { self.workloads.get(workload).queue } else { ROOT };
-        let anybody = GroupKey {
+        let shared_key = GroupKey {
             queue,
             priority: Priority(0),
             may_preempt: true,
             ..self.group_key(workload)
         };
-        if let Some(reason) = pass.reasons.get(&anybody) {
+        if let Some(reason) = pass.reasons.get(&shared_key) {
             return reason.clone();
         }
         // The workload's own reservation is not a shortfall.
         self.suspend_hold(workload);
         let reason = Arc::new(self.wait_reason(workload, obstacle));
         self.resume_hold(workload);
-        pass.reasons.insert(anybody, reason.clone());
+        pass.reasons.insert(shared_key, reason.clone());
         reason
     }
 

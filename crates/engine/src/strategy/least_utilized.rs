@@ -14,7 +14,7 @@ impl Scorer for LeastUtilized {
     }
 
     fn whole(&self, view: &View<'_>, count: u16) -> i64 {
-        -(busiest_of_the_calmest(view, count) << 20) - i64::from(view.room.used_permille)
+        -(highest_utilization_of_idlest(view, count) << 20) - i64::from(view.room.used_permille)
     }
 
     fn share(&self, view: &View<'_>, device: &Device, _mib: i32) -> i64 {
@@ -27,9 +27,9 @@ impl Scorer for LeastUtilized {
         match takes {
             GpuClass::Nothing => -i64::from(room.cpu_permille),
             GpuClass::Whole => {
-                let calmest =
+                let idlest =
                     room.devices.iter().filter(|d| d.is_free()).map(|d| d.utilization).min();
-                -(i64::from(calmest.unwrap_or(0)) << 20) - used
+                -(i64::from(idlest.unwrap_or(0)) << 20) - used
             }
             GpuClass::Share => {
                 let shareable = room.devices.iter().filter(|d| d.is_shareable() && d.milli > 0);
@@ -47,7 +47,7 @@ impl Scorer for LeastUtilized {
 }
 
 /// Utilization of the busiest device that the request would take.
-fn busiest_of_the_calmest(view: &View<'_>, count: u16) -> i64 {
+fn highest_utilization_of_idlest(view: &View<'_>, count: u16) -> i64 {
     let room = view.room;
     if room.devices.iter().all(|device| device.utilization == 0) {
         return 0;

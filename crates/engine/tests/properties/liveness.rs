@@ -20,7 +20,6 @@ const LONGEST: u64 = 6;
 /// Simulated minutes.
 const PLAYED: u64 = 360;
 
-/// Priority of the stream.
 const STREAM: Priority = Priority(5);
 
 /// An endless stream of small workloads.

@@ -20,7 +20,7 @@ use super::schema::{FIXED, conditions, rules};
     category = "agentaflow",
     namespaced,
     status = "GpuNodeStatus",
-    doc = "The GPUs of a node, as the monitor that runs there sees them.",
+    doc = "GPUs of a node, as reported by its monitor.",
     selectable = ".spec.nodeName",
     printcolumn = r#"{"name":"Node", "type":"string", "jsonPath":".spec.nodeName"}"#,
     printcolumn = r#"{"name":"Phase", "type":"string", "jsonPath":".status.phase"}"#,

@@ -22,7 +22,7 @@ use super::schema::{FIXED, conditions, objects, quantities, rules, words};
     category = "agentaflow",
     namespaced,
     status = "GpuWorkloadStatus",
-    doc = "GPU work: what it needs, the pods that do it and what became of it.",
+    doc = "GPU workload: requirements, pod template and status.",
     selectable = ".spec.queue",
     selectable = ".status.phase",
     printcolumn = r#"{"name":"Queue", "type":"string", "jsonPath":".spec.queue"}"#,

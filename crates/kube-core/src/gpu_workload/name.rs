@@ -1,8 +1,6 @@
 //! Pod names and label values, shortened to the limits of Kubernetes.
 
-use std::hash::Hasher as _;
-
-use fnv::FnvHasher;
+use agentaflow_units::hash32;
 
 /// Longest label value and host name; longer pod names are valid but truncated in both.
 const MAX: usize = 63;
@@ -39,7 +37,7 @@ fn host_label(workload: &str, room: usize) -> String {
     if !workload.contains('.') {
         return cut(workload, room);
     }
-    let hash = format!("-{:08x}", fingerprint(workload));
+    let hash = format!("-{:08x}", hash32(workload));
     format!("{}{hash}", cut(&workload.replace('.', "-"), room - hash.len()))
 }
 
@@ -53,21 +51,13 @@ fn cut(name: &str, room: usize) -> String {
     if name.len() <= room {
         return name.to_owned();
     }
-    let hash = format!("-{:08x}", fingerprint(name));
+    let hash = format!("-{:08x}", hash32(name));
     let mut end = room - hash.len();
     while !name.is_char_boundary(end) {
         end -= 1;
     }
     let start = name[..end].trim_end_matches(['-', '.', '_']);
     format!("{start}{hash}")
-}
-
-/// FNV-1a, folded to 32 bits. Stable across releases: names of existing pods depend on it.
-fn fingerprint(text: &str) -> u32 {
-    let mut hasher = FnvHasher::default();
-    hasher.write(text.as_bytes());
-    let hash = hasher.finish();
-    (hash ^ (hash >> 32)) as u32
 }
 
 #[cfg(test)]

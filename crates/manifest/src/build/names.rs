@@ -1,8 +1,6 @@
 //! Valid names of Kubernetes.
 
-use std::hash::Hasher as _;
-
-use fnv::FnvHasher;
+use agentaflow_units::hash32;
 
 use super::{BuildError, refuse};
 
@@ -89,7 +87,7 @@ pub fn job_name(task_id: &str) -> Result<String, BuildError> {
     if !lost && !name.is_empty() && PREFIX.len() + name.len() <= MAX {
         return Ok(format!("{PREFIX}{name}"));
     }
-    let hash = format!("{:08x}", fingerprint(task_id));
+    let hash = format!("{:08x}", hash32(task_id));
     // Only ASCII is left.
     let room = MAX - PREFIX.len() - hash.len() - 1;
     let start = name[..name.len().min(room)].trim_end_matches('-');
@@ -107,14 +105,6 @@ fn is_qualified(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         && ends(text.chars().next())
         && ends(text.chars().next_back())
-}
-
-/// FNV-1a, folded to 32 bits. Stable across releases: the job of a task keeps its name.
-fn fingerprint(text: &str) -> u32 {
-    let mut hasher = FnvHasher::default();
-    hasher.write(text.as_bytes());
-    let hash = hasher.finish();
-    (hash ^ (hash >> 32)) as u32
 }
 
 #[cfg(test)]

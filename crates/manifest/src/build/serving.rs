@@ -51,7 +51,7 @@ pub struct Serving {
     /// Container port [default: 8000]
     #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
     pub port: Option<u16>,
-    /// Path that answers when all is well, or none [default: /health]
+    /// Path of the health check, or none [default: /health]
     #[arg(long, value_name = "PATH")]
     pub health: Option<String>,
     /// Startup time limit, for loading the model [default: 10m; for a model server 20m]

@@ -56,7 +56,6 @@ pub struct MachineRequirements {
     pub spot: bool,
 }
 
-/// Invalid catalogue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogueError {
     /// Invalid YAML, or several documents.
@@ -65,7 +64,6 @@ pub enum CatalogueError {
     /// Missing or unknown field, or value of another type.
     #[error(transparent)]
     Shape(#[from] DecodeError),
-    /// Invalid entry.
     #[error("instance type `{name}`: {why}")]
     Entry {
         name: String,

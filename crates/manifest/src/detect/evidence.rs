@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// Location of evidence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct EvidenceLocation {
     /// None for text that is not from a file.
@@ -35,7 +34,6 @@ impl std::fmt::Display for EvidenceLocation {
     }
 }
 
-/// Kind of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvidenceKind {
@@ -47,7 +45,6 @@ pub enum EvidenceKind {
     Model,
     /// Imported or required package.
     Package,
-    /// File name.
     File,
     /// Statement that no GPU is needed.
     Negation,

@@ -11,7 +11,6 @@ pub enum WorkloadType {
     Training,
     /// Detects objects in images or signals.
     Detection,
-    /// Image segmentation.
     Segmentation,
     /// Pictures, texts or sounds are sorted into classes.
     Classification,

@@ -51,7 +51,6 @@ pub struct Detection {
 }
 
 impl Detection {
-    /// Analyzes a text.
     pub fn of_text(text: &str) -> Self {
         let passage =
             Passage { file: None, cell: None, format: Format::Prose, content: text.into() };

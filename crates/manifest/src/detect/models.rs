@@ -15,7 +15,6 @@ use super::words::{MIDDLE, STRONG, WEAK};
 pub(super) struct NamedModel {
     /// The family, in lower case without spaces.
     pub(super) name: &'static str,
-    /// Number of tokens.
     pub(super) tokens: usize,
     pub(super) weight: f64,
     pub(super) hint: Option<WorkloadType>,

@@ -3,7 +3,6 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// File to analyze.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct File {
     /// Path for display.
@@ -19,7 +18,6 @@ impl File {
     }
 }
 
-/// File format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Prose,

@@ -32,7 +32,6 @@ pub(super) struct Token {
     pub(super) sort: TokenKind,
 }
 
-/// Kind of token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     Word,

@@ -30,7 +30,6 @@ pub const BASE_KEYWORDS: [&str; 14] = [
 pub(super) const STRONG: f64 = 0.8;
 /// Two of these are enough.
 pub(super) const MIDDLE: f64 = 0.4;
-/// Weak evidence.
 pub(super) const WEAK: f64 = 0.2;
 /// No evidence; only determines the workload type.
 pub(super) const HINT: f64 = 0.0;

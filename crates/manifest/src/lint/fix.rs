@@ -12,7 +12,6 @@ const ROUNDS: usize = 8;
 /// Prefix of the rules about names and types of fields.
 const FIELDS: &str = "AF7";
 
-/// Result of fixing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
     /// New text of each input.

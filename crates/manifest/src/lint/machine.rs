@@ -8,7 +8,6 @@ use crate::cloud::Gpu;
 /// Resources of a machine type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Largest GPU count.
     pub gpus: u32,
     /// GPU models without memory size: `a100`. Some machines exist with several.
     pub models: Vec<&'static str>,

@@ -66,7 +66,6 @@ impl std::fmt::Display for Severity {
     }
 }
 
-/// Lint rule.
 #[derive(Debug)]
 pub struct Rule {
     /// `AF001`; never reused for another rule.
@@ -107,7 +106,6 @@ pub struct Input {
 }
 
 impl Input {
-    /// Input from a text.
     pub fn text(name: impl Into<String>, documents: Vec<Document>) -> Self {
         Self { name: name.into(), documents, written: true }
     }
@@ -301,7 +299,6 @@ fn is_placeholder(value: &Value) -> bool {
     value.as_str().is_some_and(|text| opens(text) && !text.contains(char::is_whitespace))
 }
 
-/// Advice for templates.
 const TEMPLATE: &str =
     "it is a Helm template; render it first: helm template NAME CHART | agentaflow lint -";
 

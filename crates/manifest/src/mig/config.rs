@@ -17,7 +17,6 @@ pub struct Sharing {
     modes: Modes,
 }
 
-/// Mechanism of sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharingMode {
     /// Pods take turns; memory is shared without isolation.

@@ -18,7 +18,6 @@ pub use config::{MigParted, Sharing, SharingMode};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Layout(pub BTreeMap<&'static str, u32>);
 
-/// Impossible layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigError {
     /// The GPU has no MIG support, or its geometry is unknown.
@@ -26,22 +25,10 @@ pub enum MigError {
     Gpu(String),
     /// No such profile on this GPU.
     #[error("an {gpu} has no profile `{profile}`: use {known}")]
-    Profile {
-        gpu: &'static str,
-        /// Requested profile.
-        profile: String,
-        /// Existing profiles.
-        known: String,
-    },
+    Profile { gpu: &'static str, profile: String, known: String },
     /// The slices do not fit together.
     #[error("an {gpu} cannot have the layout {asked}; the nearest possible layout is {nearest}")]
-    Layout {
-        gpu: &'static str,
-        /// Requested layout.
-        asked: Layout,
-        /// Nearest possible layout.
-        nearest: Layout,
-    },
+    Layout { gpu: &'static str, asked: Layout, nearest: Layout },
 }
 
 /// Geometry of a GPU by any of its names: `a100`, `a100-80`, `H100-94`, `nvidia-a30`.

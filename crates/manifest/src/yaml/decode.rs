@@ -27,7 +27,6 @@ impl DecodeError {
 }
 
 impl Document {
-    /// Decodes the document.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         serde_path_to_error::deserialize(&self.value).map_err(|error| {
             let steps: Vec<_> = error.path().iter().filter_map(step).collect();

@@ -13,7 +13,6 @@ pub struct YamlError {
     pub problem: Problem,
 }
 
-/// Problem of a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("it is empty")]

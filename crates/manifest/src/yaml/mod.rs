@@ -23,7 +23,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Limits on a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the text itself.
@@ -84,7 +83,6 @@ pub struct AmbiguousScalar {
 /// One document of a text.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// Parsed value.
     pub value: Value,
     /// Syntax tree of the value.
     pub root: Node,

@@ -14,7 +14,6 @@ use super::{
     YamlError, scalar,
 };
 
-/// All documents with content.
 pub(super) fn documents(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError> {
     match parse(text, limits) {
         // JSON may be indented with tabs, which YAML forbids. A tab inside of a JSON string is always written `\t`, so
@@ -62,7 +61,6 @@ struct Cost {
     bytes: usize,
 }
 
-/// Open collection.
 struct Frame {
     position: SourcePosition,
     start: usize,

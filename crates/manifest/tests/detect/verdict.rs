@@ -209,7 +209,7 @@ fn names_of_companies_and_places_are_no_models() {
 }
 
 #[test]
-fn words_that_may_mean_something_else_make_less_sure() {
+fn ambiguous_words_lower_the_confidence() {
     for text in ["Upload your CV as a PDF", "Type inference", "barracuda"] {
         let detection = check(text);
         assert!(

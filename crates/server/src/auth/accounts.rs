@@ -1,7 +1,7 @@
 //! Users: creation, invitation, change and deactivation.
 
 use agentaflow_api::account::{Role, User};
-use agentaflow_api::error::ErrorCode;
+use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::ids::{MicroUsd, UserId};
 use agentaflow_api::units::{Dollars, Secret, Stamp};
 
@@ -182,8 +182,7 @@ fn apply(user: &mut UserRow, patch: UserPatch) {
 }
 
 fn find(directory: &Directory, id: UserId) -> Result<&UserRow, ApiError> {
-    let missing = || ApiError::not_found(format!("user {id} not found"));
-    directory.users.get(&id).ok_or_else(missing)
+    directory.users.get(&id).ok_or_else(|| ApiError::not_found(ResourceKind::User, id))
 }
 
 /// Rejects any name but the invited one: queues and grants refer to users by name.

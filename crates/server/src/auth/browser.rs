@@ -13,7 +13,6 @@ use crate::tls::Certificates;
 /// Names and addresses of the server.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// Listen address.
     pub listen: SocketAddr,
     /// Further names, as `host` or `host:port`.
     pub public_hosts: Vec<String>,

@@ -1,7 +1,7 @@
 //! API keys of users and registration tokens of machines.
 
 use agentaflow_api::account::ApiKey;
-use agentaflow_api::error::ErrorCode;
+use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::ids::{CredentialId, UserId};
 use agentaflow_api::units::{Secret, Stamp};
 
@@ -151,7 +151,7 @@ fn find(
 ) -> Result<&CredentialRow, ApiError> {
     let row = directory.credentials.get(&id).filter(|row| row.kind == kind);
     let row = row.filter(|row| owner.is_none_or(|owner| row.user_id == Some(owner)));
-    row.ok_or_else(|| ApiError::not_found(format!("you have no key with the number {id}")))
+    row.ok_or_else(|| ApiError::not_found(ResourceKind::Key, id))
 }
 
 fn revoke(row: &CredentialRow, now: Stamp) -> Change {

@@ -47,12 +47,12 @@ pub struct Auth {
     /// Hashes and verifies passwords.
     pub passwords: Passwords,
     /// Requests without a valid token, by address.
-    pub strangers: Limiter<u128>,
+    pub unauthenticated: Limiter<u128>,
     /// Sign-ups, refreshes, logouts and login links by address.
     pub sessions: Limiter<u128>,
     /// Logins by address.
     pub logins: Limiter<u128>,
-    /// Passwords by user name and address: a stranger cannot use up the tries of the user.
+    /// Passwords by user name and address: another client cannot exhaust the attempts of the user.
     pub names: Limiter<(String, u128)>,
     /// Requests by account.
     pub accounts: Limiter<UserId>,
@@ -67,7 +67,7 @@ impl Auth {
         Self {
             jwt,
             passwords: Passwords::default(),
-            strangers: Limiter::new(100.0, 1000.0),
+            unauthenticated: Limiter::new(100.0, 1000.0),
             sessions: Limiter::new(1.0 / 3.0, 20.0),
             logins: Limiter::new(2.0, 200.0),
             names: Limiter::new(0.1, 20.0),

@@ -68,7 +68,7 @@ fn run<T>(directory: &mut Directory, write: DirectoryWrite<T>, now: Stamp) -> Re
 }
 
 #[test]
-fn each_kind_of_token_opens_what_it_is_for_and_nothing_else() {
+fn each_kind_of_token_permits_only_its_own_calls() {
     let directory = directory();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
     assert!(
@@ -260,7 +260,7 @@ fn a_rotated_key_has_another_secret_and_the_old_one_is_void() {
 }
 
 #[test]
-fn keys_of_others_are_out_of_reach() {
+fn keys_of_other_users_are_not_visible() {
     let mut directory = directory();
     let foreign = run(
         &mut directory,
@@ -288,7 +288,7 @@ fn a_bucket_lets_a_burst_through_and_then_its_rate() {
 }
 
 #[test]
-fn a_flood_of_addresses_takes_bounded_memory_and_cannot_reset_anybody() {
+fn a_flood_of_addresses_takes_bounded_memory_and_resets_no_limit() {
     let limiter = Limiter::new(0.001, 1.0);
     let now = Instant::now();
     assert!(limiter.take_at(0_u32, now).is_ok());
@@ -386,7 +386,7 @@ fn the_use_of_a_key_is_noted_at_most_once_a_minute() {
 }
 
 #[tokio::test]
-async fn passwords_are_right_or_wrong_and_nobodys_is_wrong() {
+async fn a_password_of_an_unknown_user_is_wrong() {
     let passwords = Passwords::default();
     let secret = Secret::from("correct horse battery");
     let hash = passwords.hash(&secret).await.unwrap();

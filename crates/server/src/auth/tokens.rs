@@ -19,7 +19,6 @@ const SHOWN: usize = 10;
 pub struct Minted {
     /// The secret; returned only once.
     pub secret: Secret,
-    /// Record to store.
     pub row: CredentialRow,
 }
 

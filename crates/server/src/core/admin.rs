@@ -156,7 +156,7 @@ impl State {
         }
         let parent = spec.parent.as_deref().filter(|parent| *parent != ROOT);
         if let Some(parent) = parent.filter(|parent| self.queues.get(parent).is_none()) {
-            return Err(ApiError::invalid("parent", format!("queue `{parent}` not found")));
+            return Err(ApiError::unknown_object("parent", ResourceKind::Queue, parent));
         }
         let members = self.queue_members(&mut spec)?;
         let created_at = old.map_or_else(|| self.now(), |old| old.created_at);
@@ -176,8 +176,7 @@ impl State {
         let mut members = Vec::new();
         for name in &mut spec.users {
             let Some(user) = directory.user_named(name) else {
-                let message = format!("user `{name}` not found; create the user first");
-                return Err(ApiError::invalid("users", message));
+                return Err(ApiError::unknown_object("users", ResourceKind::User, name));
             };
             name.clone_from(&user.username);
             members.push(user.id);
@@ -192,7 +191,7 @@ impl State {
             return Err(ApiError::conflict(ErrorCode::QueueInUse, message));
         }
         if self.queues.get(name).is_none() {
-            return Err(ApiError::not_found(format!("queue `{name}` not found")));
+            return Err(ApiError::not_found(ResourceKind::Queue, name));
         }
         self.engine.try_apply(Event::QueueRemoved(QueueId::from(name))).map_err(|rejected| {
             let message = format!("queue `{name}` cannot be deleted: {rejected}");

@@ -1,6 +1,7 @@
 //! Budgets: jobs that would exceed one stay pending, running jobs that exceed one are warned about, then stopped.
 
 use agentaflow_api::account::Role;
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, MicroUsd, UserId};
 use agentaflow_api::job::{JobStatus, TaskState};
@@ -158,7 +159,7 @@ impl State {
         note: Option<String>,
     ) -> Result<(), ApiError> {
         if !self.directory.read().users.contains_key(&user) {
-            return Err(ApiError::not_found("user not found"));
+            return Err(ApiError::not_found(ResourceKind::User, user));
         }
         if amount.0 == 0 {
             return Err(ApiError::invalid("amount", "the amount must not be 0"));

@@ -62,16 +62,15 @@ impl State {
         expected: Option<&str>,
     ) -> Result<(), ApiError> {
         let name = self.nodes.name(id);
-        let about = |error: ApiError| error.about(ResourceKind::Node, Some(name.clone()));
         let claim = self.nodes.get(id).and_then(|node| node.row().claim.clone());
         let Some(claim) = claim else {
-            let message = format!("node `{name}` has no pending registration");
-            return Err(about(ApiError::not_found(message)));
+            return Err(ApiError::not_found(ResourceKind::Registration, name));
         };
         if expected.is_some_and(|expected| expected != claim.address) {
             let message =
                 format!("the pending registration of node `{name}` is from {}", claim.address);
-            return Err(about(ApiError::conflict(ErrorCode::ApprovalRequired, message)));
+            let conflict = ApiError::conflict(ErrorCode::ApprovalRequired, message);
+            return Err(conflict.about(ResourceKind::Node, Some(name)));
         }
         let message = format!("registration of node `{name}` from {} approved", claim.address);
         let requested_at = Stamp::now();
@@ -87,7 +86,7 @@ impl State {
         peer: IpAddr,
         registrant: Registrant,
     ) -> Result<(), ApiError> {
-        let node = agent.node_id.and_then(|id| i64::try_from(id).ok()).map(NodeId);
+        let node = agent.node_id;
         match registrant {
             Registrant::Key(own) if Some(own) != node => {
                 Err(ApiError::forbidden("this key belongs to another node than `node_id`"))

@@ -152,7 +152,7 @@ impl Inner {
     fn next_transaction(&self, chores: &mut Chores) -> Option<Transaction> {
         let mut state = self.lock();
         if state.journal.is_open() {
-            self.do_chores(&mut state, chores);
+            self.run_maintenance(&mut state, chores);
             state.update_budget_gates();
             if state.engine.is_due() {
                 let began = Instant::now();
@@ -174,7 +174,7 @@ impl Inner {
         Some(Transaction { batch, changes })
     }
 
-    fn do_chores(&self, state: &mut State, chores: &mut Chores) {
+    fn run_maintenance(&self, state: &mut State, chores: &mut Chores) {
         if chores.tick.is_due() {
             state.find_lost_nodes();
             state.stop_overdue_pushes();

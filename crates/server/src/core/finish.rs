@@ -215,7 +215,7 @@ impl State {
         for (key, end) in ended {
             self.end_task(key, end);
         }
-        self.excuse_failure(id, last_heartbeat);
+        self.drop_failure_of_peer(id, last_heartbeat);
         self.after_node_loss(id);
     }
 
@@ -248,7 +248,7 @@ impl State {
     }
 
     /// Drops the failure of a gang's task after the last heartbeat of a lost node: the task failed for lack of its peer.
-    fn excuse_failure(&mut self, id: JobId, last_heartbeat: Option<Stamp>) {
+    fn drop_failure_of_peer(&mut self, id: JobId, last_heartbeat: Option<Stamp>) {
         self.jobs.update(id, |state| {
             let own = state.end_reason.is_some_and(EndReason::is_own_exit);
             if own && state.tasks.len() > 1 && state.failed_at > last_heartbeat {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use agentaflow_api::error::ErrorCode;
+use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::Event;
 use agentaflow_api::ids::{AgentId, CredentialId, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::link::Framed;
@@ -65,6 +65,15 @@ pub enum NodeRef {
     /// `gpu-…`
     Name(String),
     Number(NodeId),
+}
+
+impl NodeRef {
+    pub(crate) fn not_found(&self) -> ApiError {
+        match self {
+            Self::Name(name) => ApiError::not_found(ResourceKind::Node, name),
+            Self::Number(id) => ApiError::not_found(ResourceKind::Node, id),
+        }
+    }
 }
 
 /// A key that makes a repeated submission safe, with the hash of its body.

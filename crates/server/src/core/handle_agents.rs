@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use agentaflow_api::agent::{Agent, AgentRegistration, AgentUpdate};
-use agentaflow_api::error::ErrorCode;
+use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{AgentId, JobId, NodeId};
 use agentaflow_api::job::{Job, JobStatus, JobStatusUpdate};
@@ -15,7 +15,7 @@ use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, TaskKey};
 
 use super::claims::is_address_of;
 use super::handle::{Core, Registrant, StreamItem, Worker};
-use super::node::{Contact, JobAnswer, PushReach, no_such_agent};
+use super::node::{Contact, JobAnswer, PushReach};
 use super::push_agents::{PushNode, PushWork};
 use super::task_updates::illegal_transition;
 use crate::api_error::ApiError;
@@ -52,7 +52,10 @@ impl Core {
 
     /// Agent by name or number.
     pub fn agent(&self, agent: &str) -> Result<Agent, ApiError> {
-        self.inner.published.agent(agent).ok_or_else(no_such_agent)
+        self.inner
+            .published
+            .agent(agent)
+            .ok_or_else(|| ApiError::not_found(ResourceKind::Agent, agent))
     }
 
     pub async fn update_agent(&self, agent: &str, update: AgentUpdate) -> Result<Agent, ApiError> {

@@ -1,5 +1,6 @@
 //! Calls about jobs.
 
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobCreate, JobStatus};
@@ -59,7 +60,7 @@ impl Core {
 
     pub(super) async fn stored_job(&self, id: JobId) -> Result<JobRow, ApiError> {
         let row = self.inner.store.job(id).await.map_err(|error| unreadable(&error))?;
-        row.ok_or_else(|| ApiError::not_found(format!("job {id} not found")))
+        row.ok_or_else(|| ApiError::not_found(ResourceKind::Job, id))
     }
 
     /// A row from memory, or the stored one of a job that has ended.

@@ -63,7 +63,7 @@ impl State {
 
     /// Declares overdue nodes lost, and closes silent ones for new work.
     pub(super) fn find_lost_nodes(&mut self) {
-        for id in self.nodes_that(LiveNode::is_overdue) {
+        for id in self.nodes_where(LiveNode::is_overdue) {
             if self.nodes.get(id).is_some_and(LiveNode::is_push) {
                 self.declare_push_node_lost(id);
             } else {
@@ -74,10 +74,10 @@ impl State {
         let abandoned = |node: &LiveNode| {
             node.is_push() && node.is_lost() && node.has_no_process() && node.has_tasks()
         };
-        for id in self.nodes_that(abandoned) {
+        for id in self.nodes_where(abandoned) {
             self.end_jobs_of_lost_worker(id);
         }
-        for id in self.nodes_that(LiveNode::is_open_but_silent) {
+        for id in self.nodes_where(LiveNode::is_open_but_silent) {
             self.report_node(id);
         }
     }
@@ -107,7 +107,7 @@ impl State {
         (assigned.state == TaskState::Scheduled).then(|| job.task_key(task.task))
     }
 
-    fn nodes_that(&self, test: impl Fn(&LiveNode) -> bool) -> Vec<NodeId> {
+    fn nodes_where(&self, test: impl Fn(&LiveNode) -> bool) -> Vec<NodeId> {
         self.nodes.iter().filter(|node| test(node)).map(LiveNode::id).collect()
     }
 

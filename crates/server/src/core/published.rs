@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
 
 use agentaflow_api::agent::Agent;
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::ids::{AgentId, NodeId, UserId};
 use agentaflow_api::node::{GpuInstance, Node};
 use agentaflow_api::queue::Queue;
@@ -209,7 +210,7 @@ impl Published {
 
     pub(crate) fn find_node(&self, node: &NodeRef) -> Result<Arc<NodeView>, ApiError> {
         let id = self.find_node_id(node)?;
-        self.node_view(id).ok_or_else(no_such_node)
+        self.node_view(id).ok_or_else(|| ApiError::not_found(ResourceKind::Node, id))
     }
 
     pub(crate) fn find_node_id(&self, node: &NodeRef) -> Result<NodeId, ApiError> {
@@ -218,7 +219,7 @@ impl Published {
             NodeRef::Number(id) => nodes.by_id.contains_key(id).then_some(*id),
             NodeRef::Name(name) => nodes.by_name.get(name).copied(),
         };
-        id.ok_or_else(no_such_node)
+        id.ok_or_else(|| node.not_found())
     }
 
     /// GPUs of a node with their last readings.
@@ -231,10 +232,6 @@ impl Published {
         let account = read(&self.accounts).get(&user).cloned();
         account.map_or_else(AccountSummary::default, |account| account.summary(now))
     }
-}
-
-fn no_such_node() -> ApiError {
-    ApiError::not_found("node not found; list nodes with GET /gpu-workers/nodes")
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

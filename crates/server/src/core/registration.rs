@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use agentaflow_api::agent::AgentRegistration;
-use agentaflow_api::error::ErrorCode;
+use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_api::node::{NodeRegistration, NodeSpec, PriceSource};
@@ -142,11 +142,10 @@ impl State {
         &mut self,
         registration: AgentRegistration,
     ) -> Result<Registered<AgentId>, ApiError> {
-        let node = registration.node_id.and_then(|id| i64::try_from(id).ok()).map(NodeId);
-        let Some(node) = node.filter(|node| self.nodes.get(*node).is_some()) else {
-            let message = "node not found; register the node first";
-            return Err(ApiError::invalid("node_id", message));
-        };
+        let node = registration.node_id.unwrap_or_default();
+        if self.nodes.get(node).is_none() {
+            return Err(ApiError::unknown_object("node_id", ResourceKind::Node, node));
+        }
         self.check_agent_identity(&registration.agent_id, node)?;
         let key = auth::mint(CredentialKind::Agent, &registration.agent_id)?;
         let old = self.nodes.agent_named(&registration.agent_id);
@@ -173,7 +172,7 @@ impl State {
         self.journal.write(Change::Agent(Box::new(row.clone())));
         self.nodes.put_agent(row);
         self.connect_node(node, Contact::StreamClosed);
-        self.nodes.update(node, LiveNode::doubt_tasks);
+        self.nodes.update(node, LiveNode::mark_tasks_unconfirmed);
         let message = format!("the agent of node `{}` registered", self.nodes.name(node));
         self.node_event(node, EventKind::AgentRegistered, message);
         Ok(Registered { id, key })

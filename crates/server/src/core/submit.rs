@@ -152,10 +152,10 @@ impl State {
             let message = "queue `root` is not open to you; omit `queue` to use your own";
             return Err(ApiError::forbidden(message));
         }
-        let queue = self.queues.get(name).ok_or_else(|| {
-            ApiError::invalid("queue", format!("Queue `{name}` not found; see GET /queues"))
-                .about(ResourceKind::Queue, Some(name.to_owned()))
-        })?;
+        let queue = self
+            .queues
+            .get(name)
+            .ok_or_else(|| ApiError::unknown_object("queue", ResourceKind::Queue, name))?;
         if !queue.is_open_to(&by.user) && !admin {
             return Err(ApiError::forbidden(format!("queue `{name}` is not open to you")));
         }

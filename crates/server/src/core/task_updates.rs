@@ -25,7 +25,6 @@ const CLOCK_SLACK_MS: u64 = 2_000;
 const MAX_DETAIL: usize = 500;
 const MAX_ERROR: usize = 4000;
 
-/// End of a task.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TaskEnd {
     pub(super) ran_ms: u64,
@@ -321,7 +320,7 @@ impl Outcome {
             return failure(EndReason::OutOfMemory, None, "");
         }
         // The last output of a program tells more than its exit code.
-        let cause = find_cause(&ended.last_words);
+        let cause = find_cause(&ended.log_tail);
         match (ended.exit_code, ended.signal) {
             (_, Some(_)) => failure(EndReason::Signalled, cause, ""),
             (Some(0), None) => Self::Success,

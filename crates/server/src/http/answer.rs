@@ -75,7 +75,6 @@ pub(crate) fn page(html: String) -> Response {
     (headers, html).into_response()
 }
 
-/// CSV response.
 pub(crate) fn csv(name: &str, rows: &[Vec<String>]) -> Response {
     let mut text = String::new();
     for row in rows {

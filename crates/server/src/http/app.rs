@@ -27,7 +27,6 @@ pub struct Peer(pub IpAddr);
 #[derive(Debug)]
 pub struct Parts {
     pub core: Core,
-    /// Output of jobs.
     pub logs: Arc<LogStore>,
     pub auth: Auth,
     pub settings: Arc<Settings>,

@@ -157,8 +157,8 @@ pub(crate) fn holder(app: &App, token: &str, now: Stamp) -> Result<Principal, To
 }
 
 /// Counts a call without a valid token by address; returns the error to send.
-pub(crate) fn stranger(app: &App, address: IpAddr, refusal: ApiError) -> ApiError {
-    match app.auth.strangers.take(address_key(address)) {
+pub(crate) fn limit_unauthenticated(app: &App, address: IpAddr, refusal: ApiError) -> ApiError {
+    match app.auth.unauthenticated.take(address_key(address)) {
         Ok(()) => refusal,
         Err(seconds) => {
             ApiError::too_many("Too many requests without a valid token from this address", seconds)
@@ -202,7 +202,7 @@ pub(crate) fn browser_cookie<'a>(
 fn identify(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiError> {
     let address = peer(&parts.extensions);
     find(parts, app, needed).map_err(|refusal| match refusal.status {
-        401 => stranger(app, address, refusal),
+        401 => limit_unauthenticated(app, address, refusal),
         _ => refusal,
     })
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use agentaflow_api::error::ResourceKind;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -30,13 +31,15 @@ pub(crate) async fn page(State(app): State<App>, headers: HeaderMap) -> Result<R
     if !accepts(&headers, header::ACCEPT, "text/html") {
         return Err(nowhere().await);
     }
-    let dashboard = app.settings.dashboard.ok_or_else(|| ApiError::not_found(NOT_BUILT))?;
+    let dashboard =
+        app.settings.dashboard.ok_or_else(|| ApiError::absent(ResourceKind::Path, NOT_BUILT))?;
     shell(dashboard, &headers)
 }
 
 /// Content of `index.html`.
 pub(crate) fn shell(dashboard: Dashboard, headers: &HeaderMap) -> Result<Response, ApiError> {
-    send(dashboard, "index.html", EACH_TIME, headers).ok_or_else(|| ApiError::not_found(NOT_BUILT))
+    send(dashboard, "index.html", EACH_TIME, headers)
+        .ok_or_else(|| ApiError::absent(ResourceKind::Path, NOT_BUILT))
 }
 
 /// A file of the dashboard.

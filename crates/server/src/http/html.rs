@@ -13,7 +13,6 @@ summary{cursor:pointer}summary code{font-weight:600}.way{color:var(--mark);displ
 .soft{opacity:.7}.note{border-left:4px solid #d97706;padding:.4rem .8rem;background:var(--soft)}\
 a{color:var(--mark)}";
 
-/// Complete HTML document.
 pub(crate) fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_users_write_never_becomes_markup() {
+    fn text_of_users_is_escaped() {
         assert_eq!(escaped("<b a='1'>\"&"), "&lt;b a=&#39;1&#39;&gt;&quot;&amp;");
         assert_eq!(prose("see `<x>` now"), "see <code>&lt;x&gt;</code> now");
     }

@@ -30,7 +30,6 @@ pub(crate) const TEXT: usize = 4096;
 pub(crate) const PLACE: usize = 2048;
 /// Bytes of an image reference.
 pub(crate) const IMAGE: usize = 512;
-/// Environment variables.
 pub(crate) const ENV: usize = 512;
 /// Bytes of the value of a variable: the kernel rejects programs with more than 128 KiB in one.
 pub(crate) const ENV_VALUE: usize = 96 << 10;

@@ -1,6 +1,6 @@
 //! The HTTP layer: routes, authentication and validation.
 //!
-//! A request passes through `who.rs` (authentication), `read.rs` (parsing) and `check/` (validation) before it reaches
+//! A request passes through `caller.rs` (authentication), `read.rs` (parsing) and `check/` (validation) before it reaches
 //! the core. Handlers are thin.
 
 mod answer;
@@ -76,7 +76,7 @@ fn described() -> utoipa::openapi::OpenApi {
 }
 
 fn described_router() -> OpenApiRouter<App> {
-    OpenApiRouter::default().merge(worker_routes()).merge(people_routes()).merge(other_routes())
+    OpenApiRouter::default().merge(worker_routes()).merge(user_routes()).merge(other_routes())
 }
 
 fn worker_routes() -> OpenApiRouter<App> {
@@ -106,7 +106,7 @@ fn worker_routes() -> OpenApiRouter<App> {
         .routes(routes!(events::of_job))
 }
 
-fn people_routes() -> OpenApiRouter<App> {
+fn user_routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
         .routes(routes!(auth::register))
         .routes(routes!(auth::login))

@@ -3,6 +3,7 @@
 
 use utoipa::IntoParams;
 
+use agentaflow_api::ids::{EventSeq, JobId, LedgerEntryId, UserId};
 use agentaflow_api::units::Stamp;
 
 /// Page of a list.
@@ -38,9 +39,9 @@ pub(crate) struct JobList {
     /// Only with this text in the name; case does not matter.
     name: Option<String>,
     /// Only of this user (admins and viewers).
-    user_id: Option<i64>,
+    user_id: Option<UserId>,
     /// Only with a smaller number: the cursor for the next page, newest first.
-    before: Option<i64>,
+    before: Option<JobId>,
     /// Number of rows to skip; default 0.
     skip: Option<u64>,
     /// Maximum number of rows; default 100, at most 1000.
@@ -76,7 +77,7 @@ pub(crate) struct LogPart {
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventList {
     /// Only with a higher number: the cursor, oldest first.
-    after: Option<i64>,
+    after: Option<EventSeq>,
     /// Maximum number of rows; default 100, at most 1000.
     limit: Option<u64>,
 }
@@ -86,7 +87,7 @@ pub(crate) struct EventList {
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventsPast {
     /// Only with a higher number.
-    after: Option<i64>,
+    after: Option<EventSeq>,
     /// Maximum number of rows, of which the newest are returned; default 100, at most 1000.
     limit: Option<u64>,
 }
@@ -96,9 +97,9 @@ pub(crate) struct EventsPast {
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventStream {
     /// Start after this number, like the header `Last-Event-ID`. Default: new events only.
-    after: Option<i64>,
+    after: Option<EventSeq>,
     /// Only of this job.
-    job_id: Option<i64>,
+    job_id: Option<JobId>,
 }
 
 /// Filter of usage.
@@ -112,7 +113,7 @@ pub(crate) struct UsageQuery {
     /// Before this day or time.
     to: Option<Stamp>,
     /// Only of this user (admins and viewers).
-    user_id: Option<i64>,
+    user_id: Option<UserId>,
     /// `csv` for a table; default `json`.
     format: Option<String>,
 }
@@ -126,11 +127,11 @@ pub(crate) struct LedgerQuery {
     /// Before this day or time.
     to: Option<Stamp>,
     /// Only of this job.
-    job_id: Option<i64>,
+    job_id: Option<JobId>,
     /// Only of this user (admins and viewers).
-    user_id: Option<i64>,
+    user_id: Option<UserId>,
     /// Only with a smaller number: the cursor for the next page, newest first.
-    before: Option<i64>,
+    before: Option<LedgerEntryId>,
     /// Number of rows to skip; default 0.
     skip: Option<u64>,
     /// Maximum number of rows; default 100, at most 1000.

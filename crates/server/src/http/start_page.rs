@@ -11,7 +11,7 @@ use crate::settings::Settings;
 use crate::store::UserRow;
 
 /// Page without a login. `named` is true if the request used a host name of this server.
-pub(crate) fn for_strangers(settings: &Settings, named: bool) -> String {
+pub(crate) fn for_visitors(settings: &Settings, named: bool) -> String {
     let mut body = head(settings);
     if !named {
         body.push_str(

@@ -250,7 +250,6 @@ impl TaskLog {
     }
 }
 
-/// Starts of attempts.
 fn read_tries(path: &Path) -> io::Result<Vec<Try>> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

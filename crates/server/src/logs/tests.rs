@@ -117,7 +117,7 @@ async fn the_last_lines_are_found_from_the_end() {
 }
 
 #[tokio::test]
-async fn followers_wake_when_something_is_written_and_others_do_not() {
+async fn only_followers_of_a_written_log_wake() {
     let (_dir, logs) = store();
     let (mut one, two) = (logs.subscribe(JobId(1)), logs.subscribe(JobId(2)));
     logs.append(key(1, 1, 0), 0, b"x").await.unwrap();

@@ -44,7 +44,7 @@ impl TrustedProxies {
         let listed = |name, read: fn(&str) -> Vec<Option<IpAddr>>| {
             let values = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?"));
             let hops: Vec<_> = values.flat_map(read).collect();
-            (!hops.is_empty()).then(|| self.first_stranger(peer, &hops))
+            (!hops.is_empty()).then(|| self.first_untrusted_hop(peer, &hops))
         };
         match (listed(X_FORWARDED_FOR, x_forwarded_for), listed(FORWARDED, forwarded)) {
             (Some(one), None) | (None, Some(one)) => one,
@@ -56,7 +56,7 @@ impl TrustedProxies {
 
     /// Last address of the list that is not a trusted proxy. An unreadable address ends the search: addresses before it
     /// may be invented.
-    fn first_stranger(&self, peer: IpAddr, hops: &[Option<IpAddr>]) -> IpAddr {
+    fn first_untrusted_hop(&self, peer: IpAddr, hops: &[Option<IpAddr>]) -> IpAddr {
         let mut nearest = peer;
         for hop in hops.iter().rev() {
             let Some(address) = hop else { return nearest };

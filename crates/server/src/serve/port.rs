@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_busy_port_is_named_with_who_has_it_and_what_to_do() {
+    async fn an_error_for_a_busy_port_names_its_process() {
         let first = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let taken = first.local_addr().unwrap();
         let words = bind(taken).await.unwrap_err().to_string();

@@ -41,7 +41,6 @@ pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StoreError> {
     }
 }
 
-/// Error of the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// Another server uses this database.
@@ -57,11 +56,7 @@ pub enum StoreError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     #[error("the database failed while it was asked to {what}")]
-    Failed {
-        /// Operation that failed.
-        what: &'static str,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Failed { what: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 /// A write. A list of writes is one transaction.
@@ -99,7 +94,6 @@ pub enum Change {
         at: Stamp,
         last: EventSeq,
     },
-    /// Value by name.
     Meta(&'static str, String),
 }
 
@@ -204,7 +198,6 @@ pub struct LedgerFilter {
 /// Key by which usage is summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageBy {
-    /// User name.
     User,
     Queue,
     /// `gpu-…` name.
@@ -214,7 +207,6 @@ pub enum UsageBy {
     Job,
 }
 
-/// A database.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Writes all changes in one durable transaction, in order. A duplicate id or name, or the state of an unknown job,

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_are_synchronous_whatever_the_address_says() {
+    fn commits_are_synchronous_for_every_address() {
         let address = "postgres://ann@localhost/jobs?options=-c%20synchronous_commit%3Doff";
         let options = options(address).unwrap();
         let all = options.get_options().unwrap();

@@ -203,7 +203,6 @@ pub(super) fn ledger_row(row: &impl Cells) -> Result<LedgerEntry, Cause> {
 /// Kinds of ledger entries that count as usage.
 const USAGE_KINDS: &str = "kind IN ('usage', 'correction')";
 
-/// Sums of usage.
 pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql {
     let key = match by {
         UsageBy::User => "COALESCE(users.username, 'user ' || ledger.user_id)",
@@ -218,7 +217,7 @@ pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql
         }
         _ => "CAST(NULL AS TEXT)",
     };
-    let [gpu, cpu, memory] = ["gpu_milli", "cpu_milli", "memory"].map(limbs);
+    let [gpu, cpu, memory] = ["gpu_milli", "cpu_milli", "memory"].map(partial_sums);
     let mut sql = Sql::new(
         dialect,
         &format!(
@@ -235,7 +234,7 @@ pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql
 }
 
 /// Exact sum of amount × milliseconds: four partial sums of 16-bit parts, each of which stays within 64 bits.
-fn limbs(amount: &str) -> String {
+fn partial_sums(amount: &str) -> String {
     let part = |of_amount: &str, of_time: &str| {
         format!("CAST(SUM(({amount} {of_amount}) * (duration_ms {of_time})) AS BIGINT)")
     };

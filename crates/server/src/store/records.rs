@@ -205,7 +205,6 @@ pub struct JobRow {
     pub state: JobState,
 }
 
-/// State of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobState {

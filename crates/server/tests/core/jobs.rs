@@ -199,11 +199,8 @@ async fn illegal_transitions_are_refused_and_a_repeated_end_is_accepted() {
     assert_eq!(key.job, waits);
     let blocked = rig.submit(spec(1)).await;
     let say = |id: JobId, status: JobStatus| {
-        let update = JobStatusUpdate {
-            job_id: Some(id.0 as u64),
-            status: Some(status),
-            ..Default::default()
-        };
+        let update =
+            JobStatusUpdate { job_id: Some(id), status: Some(status), ..Default::default() };
         rig.core.job_status(id, update, From::Node(worker.node), crate::rig::HERE)
     };
     assert_eq!(say(blocked, JobStatus::Running).await.unwrap_err().status, 409);

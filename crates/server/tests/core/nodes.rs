@@ -317,7 +317,7 @@ async fn a_second_agent_of_a_node_is_refused_while_the_first_has_jobs() {
     worker.report(key, running()).await;
     let agent = |name: &str, node: NodeId| agentaflow_api::agent::AgentRegistration {
         agent_id: name.into(),
-        node_id: Some(node.0 as u64),
+        node_id: Some(node),
         ..Default::default()
     };
     let refused = rig

@@ -162,7 +162,7 @@ impl Rig {
         config.insert("heartbeat_interval_ms".into(), (INTERVAL.as_millis() as u64).into());
         let agent = AgentRegistration {
             agent_id: format!("agent-{name}"),
-            node_id: Some(node.id.0 as u64),
+            node_id: Some(node.id),
             config,
             ..AgentRegistration::default()
         };

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::site::{Site, send};
 
 #[tokio::test]
-async fn what_is_not_a_json_object_is_refused_in_words() {
+async fn a_body_that_is_not_a_json_object_is_rejected() {
     let site = Site::new().await;
     let deep = format!("{{\"input_data\": {}1{}}}", "[".repeat(5000), "]".repeat(5000));
     let cases: Vec<(&[u8], u16)> = vec![
@@ -57,8 +57,7 @@ async fn a_key_that_appears_twice_is_refused() {
         r#"{"docker_image": "a", "env": {"A": "1", "A": "2"}}"#,
     ] {
         let request = site.request("POST", "/gpu-workers/jobs").bearer_auth(site.admin());
-        let detail = send(request.body(body)).await.refused(400)["detail"].clone();
-        assert!(detail.as_str().unwrap().contains("appears twice"), "{detail}");
+        assert_eq!(send(request.body(body)).await.refused(400)["code"], "malformed", "{body}");
     }
 }
 

@@ -117,7 +117,7 @@ async fn agents_register_and_only_they_and_admins_change_them() {
 }
 
 #[tokio::test]
-async fn an_unknown_path_leads_to_the_docs_and_a_wrong_method_says_which_are_right() {
+async fn an_unknown_path_has_code_not_found_and_a_wrong_method_lists_the_right_ones() {
     let site = Site::new().await;
     let lost = site.get(site.admin(), "/gpu-worker/jobs").await.refused(404);
     assert_eq!(
@@ -146,7 +146,7 @@ async fn lists_come_in_pages_and_say_how_many_there_are() {
 }
 
 #[tokio::test]
-async fn the_server_tells_what_it_is_and_offers() {
+async fn the_server_reports_its_version_and_features() {
     let site =
         Site::with(|settings| settings.notice = Some("GPUs are <simulated>".to_owned())).await;
     for path in ["/healthz", "/readyz", "/version", "/openapi.json", "/docs", "/"] {
@@ -182,7 +182,7 @@ async fn queues_are_made_changed_and_removed_by_admins() {
 }
 
 #[tokio::test]
-async fn a_mistyped_limit_is_refused_and_what_was_shown_can_be_sent_back() {
+async fn a_mistyped_limit_is_rejected_and_a_shown_queue_is_accepted() {
     let site = Site::new().await;
     let wrong = json!({"name": "o", "limit": {"gpuz": 1}});
     let refused = site.post(site.admin(), "/queues", wrong).await.refused(422);
@@ -202,6 +202,23 @@ async fn the_strategy_is_shown_and_set() {
     site.call(site.admin(), "PUT", "/strategy", json!({"strategy": "best_fit"})).await.expect(200);
     let site = site.again().await;
     assert_eq!(site.get(site.admin(), "/strategy").await.expect(200)["strategy"], "best_fit");
+}
+
+#[tokio::test]
+async fn a_missing_object_is_named_in_the_details() {
+    let site = Site::new().await;
+    for (path, kind, name) in [
+        ("/gpu-workers/jobs/99", "job", "99"),
+        ("/gpu-workers/nodes/gpu-9", "node", "gpu-9"),
+        ("/gpu-workers/nodes/99", "node", "99"),
+        ("/gpu-workers/agents/a-9", "agent", "a-9"),
+        ("/queues/research", "queue", "research"),
+        ("/users/99", "user", "99"),
+    ] {
+        let body = site.get(site.admin(), path).await.refused(404);
+        let expected = json!({"kind": kind, "name": name});
+        assert_eq!((&body["code"], &body["details"]["resource"]), (&json!("not_found"), &expected));
+    }
 }
 
 #[tokio::test]

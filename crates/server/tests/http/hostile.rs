@@ -79,7 +79,6 @@ struct Call {
     path: String,
     /// Fields of the body.
     fields: Vec<String>,
-    /// A valid body.
     example: Map<String, Value>,
 }
 

@@ -191,7 +191,7 @@ async fn a_job_goes_to_an_agent_over_the_stream_and_its_output_comes_back() {
 }
 
 #[tokio::test]
-async fn an_agent_cannot_write_into_the_output_of_others() {
+async fn an_agent_cannot_write_output_of_other_agents() {
     let site = Site::new().await;
     let worker = worker(&site).await;
     let job = site.post(site.admin(), "/gpu-workers/jobs", container()).await.expect(201);

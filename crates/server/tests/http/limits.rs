@@ -40,7 +40,7 @@ async fn a_list_of_large_jobs_comes_in_pages_and_nothing_is_left_out() {
 }
 
 #[tokio::test]
-async fn large_lists_that_nobody_reads_do_not_pile_up() {
+async fn unread_large_responses_do_not_accumulate() {
     let site = Site::new().await;
     let large = "x".repeat(900 << 10);
     for _ in 0..16 {
@@ -71,7 +71,7 @@ async fn large_lists_that_nobody_reads_do_not_pile_up() {
 }
 
 #[tokio::test]
-async fn strangers_may_send_little() {
+async fn unauthenticated_bodies_are_small() {
     let site = Site::new().await;
     let text = |size: usize| "x".repeat(size);
     for path in ["/auth/login", "/auth/register", "/auth/refresh", "/auth/logout"] {
@@ -104,7 +104,7 @@ async fn logging_out_is_slowed_down_like_logging_in() {
 }
 
 #[tokio::test]
-async fn questions_of_what_would_happen_are_limited_by_account() {
+async fn what_if_requests_are_limited_by_account() {
     let site = Site::with(|settings| settings.rate = (10_000, 10_000)).await;
     let ada = site.user("ada", "user").await;
     let ask = |token: String| {
@@ -123,7 +123,7 @@ async fn questions_of_what_would_happen_are_limited_by_account() {
 }
 
 #[tokio::test]
-async fn what_nests_too_deep_is_refused_by_its_field_and_the_deepest_that_may_comes_back() {
+async fn a_too_deep_value_is_rejected_and_the_deepest_valid_one_is_stored() {
     let site = Site::new().await;
     let nested = |levels: usize| {
         let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
@@ -176,7 +176,7 @@ async fn login(site: &Site, name: &str, from: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_stranger_locks_out_neither_a_user_nor_everybody_behind_a_proxy() {
+async fn a_client_locks_out_neither_a_user_nor_the_clients_of_its_proxy() {
     let site = behind_a_proxy().await;
     site.user("ada", "user").await;
     site.user("bob", "user").await;
@@ -194,7 +194,7 @@ async fn a_stranger_locks_out_neither_a_user_nor_everybody_behind_a_proxy() {
 }
 
 #[tokio::test]
-async fn a_stranger_without_a_trusted_proxy_cannot_choose_its_address() {
+async fn a_client_without_a_trusted_proxy_cannot_choose_its_address() {
     let site = Site::new().await;
     site.user("ada", "user").await;
     let mut guessed = Vec::new();

@@ -164,7 +164,7 @@ async fn users_change_their_mail_and_password_and_nothing_else_about_themselves(
 }
 
 #[tokio::test]
-async fn a_user_who_is_switched_off_is_out_at_once() {
+async fn a_deactivated_user_loses_access_at_once() {
     let site = Site::new().await;
     let access = site.user("ada", "user").await;
     let key = site.post(&access, "/auth/api-keys", json!({"name": "k"})).await.expect(201);
@@ -179,7 +179,7 @@ async fn a_user_who_is_switched_off_is_out_at_once() {
 }
 
 #[tokio::test]
-async fn an_account_that_is_too_fast_is_told_when_to_come_back_and_others_go_on() {
+async fn a_rate_limited_account_gets_a_delay_and_other_accounts_continue() {
     let site = Site::with(|settings| settings.rate = (1, 5)).await;
     let access = site.user("ada", "user").await;
     let mut statuses = Vec::new();

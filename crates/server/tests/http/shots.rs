@@ -44,7 +44,6 @@ pub(crate) struct Shot {
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-/// Random requests.
 pub(crate) fn shot() -> impl Strategy<Value = Shot> {
     let segment = prop_oneof![
         Just("1".to_owned()),

@@ -70,7 +70,7 @@ async fn check(place: &Place, address: &str) {
 }
 
 #[tokio::test]
-async fn sqlite_keeps_what_was_committed_when_the_server_is_killed() {
+async fn sqlite_keeps_commits_when_the_server_is_killed() {
     let place = Place::sqlite();
     let Place::Sqlite(dir) = &place else { panic!("not SQLite") };
     check(&place, dir.path().to_str().unwrap()).await;
@@ -78,7 +78,7 @@ async fn sqlite_keeps_what_was_committed_when_the_server_is_killed() {
 
 #[tokio::test]
 #[ignore = "needs a PostgreSQL server; `cargo xtask test` starts one"]
-async fn postgres_keeps_what_was_committed_when_the_server_is_killed() {
+async fn postgres_keeps_commits_when_the_server_is_killed() {
     let place = Place::postgres().await;
     let Place::Postgres(url) = &place else { panic!("not PostgreSQL") };
     check(&place, url).await;

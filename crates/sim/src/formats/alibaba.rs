@@ -146,7 +146,6 @@ pub(super) fn millis(seconds: f64) -> u64 {
     (seconds * 1000.0).round() as u64
 }
 
-/// Rejects duplicate names.
 #[derive(Default)]
 pub(super) struct UniqueNames(BTreeMap<String, u64>);
 

@@ -47,11 +47,9 @@ pub enum Format {
 /// A cluster of equal nodes, for traces without a node list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UniformCluster {
-    /// Number of nodes.
     pub nodes: u32,
     /// GPUs per node.
     pub gpus_per_node: u32,
-    /// GPU model.
     pub model: String,
 }
 

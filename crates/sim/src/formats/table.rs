@@ -11,7 +11,6 @@ use crate::SimError;
 pub(super) struct Layout {
     /// Name of the format in errors.
     pub(super) format: &'static str,
-    /// Kind of the rows.
     pub(super) rows: &'static str,
     /// Example header for errors.
     pub(super) header: &'static str,

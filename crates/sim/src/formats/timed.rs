@@ -14,9 +14,7 @@ const MAX_GPUS: u64 = 100_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceJob {
     pub name: String,
-    /// Submission time.
     pub at: Time,
-    /// Run time.
     pub duration: Span,
     pub gpus: u32,
 }

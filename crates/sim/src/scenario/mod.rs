@@ -65,7 +65,6 @@ pub struct Settings {
     /// Waiting time after which a head without a known start time gets a reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<Length>,
-    /// Allow preemption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<bool>,
     /// Minimum run time before preemption.
@@ -73,7 +72,6 @@ pub struct Settings {
     pub min_runtime: Option<Length>,
 }
 
-/// Equal nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nodes {
@@ -85,7 +83,6 @@ pub struct Nodes {
     /// GPUs per node.
     #[serde(default)]
     pub gpus: u32,
-    /// GPU model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Memory per GPU; defaults to 80 GiB.
@@ -124,7 +121,6 @@ pub struct QueueSpec {
     /// Quota that the queue can reclaim at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guaranteed: Option<Amounts>,
-    /// Maximum usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Amounts>,
     /// Allow usage beyond the guarantee; defaults to true.
@@ -139,7 +135,6 @@ pub struct Amounts {
     pub gpus: Option<GpuCount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cores>,
-    /// Host memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use agentaflow_units::hash64;
 use bollard::errors::Error as DockerError;
 use bollard::query_parameters::ListContainersOptions;
 use bollard::{API_DEFAULT_VERSION, Docker as DockerClient};
@@ -94,15 +95,9 @@ fn has_one_pid(status: &str) -> bool {
 
 /// Label value derived from the state directory (FNV-1a), so that a restarted agent finds its containers.
 pub(super) fn agent_label(state_dir: &Path) -> String {
-    use std::hash::Hasher as _;
     use std::os::unix::ffi::OsStrExt;
-
-    use fnv::FnvHasher;
     let full = state_dir.canonicalize().unwrap_or_else(|_| state_dir.to_owned());
-    let mut hasher = FnvHasher::default();
-    hasher.write(full.as_os_str().as_bytes());
-    let hash = hasher.finish();
-    format!("{hash:016x}")
+    format!("{:016x}", hash64(full.as_os_str().as_bytes()))
 }
 
 pub(super) fn by_labels(labels: Vec<String>) -> ListContainersOptions {

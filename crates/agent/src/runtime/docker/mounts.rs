@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_below_the_root_is_rejected_whatever_its_target() {
+    fn a_link_below_the_root_is_rejected_for_any_target() {
         let root = tempfile::tempdir().unwrap();
         let data = root.path().join("data");
         fs::create_dir(&data).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_whose_name_starts_with_the_name_of_the_root_is_rejected() {
+    fn a_directory_that_shares_a_prefix_with_the_root_is_rejected() {
         let parent = tempfile::tempdir().unwrap();
         for name in ["data", "database"] {
             fs::create_dir(parent.path().join(name)).unwrap();

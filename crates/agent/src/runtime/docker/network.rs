@@ -1,7 +1,6 @@
 //! Networks of containers: one per job and attempt. Tasks of a gang on one host share it; other jobs cannot reach it.
 
 use std::collections::HashMap;
-use std::hash::Hasher as _;
 use std::net::Ipv4Addr;
 
 use bollard::errors::Error as DockerError;
@@ -10,9 +9,9 @@ use bollard::models::{
     NetworkingConfig, PortBinding,
 };
 use bollard::query_parameters::ListNetworksOptions;
-use fnv::FnvHasher;
 
 use agentaflow_api::link::{Assignment, Gang, TaskKey};
+use agentaflow_units::hash64;
 
 use super::connect::by_labels;
 use super::settings::NetworkMode;
@@ -33,7 +32,6 @@ const ATTEMPTS: usize = 8;
 pub(super) const CLOSED: &str = "aafc";
 const OPEN: &str = "aafo";
 
-/// Network of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ContainerNetwork {
     Host,
@@ -96,7 +94,7 @@ impl Docker {
         if all.iter().any(|network| network.name.as_deref() == Some(&*name)) {
             return Ok(ContainerNetwork::Job(name));
         }
-        let free = self.settings.subnets.free(&used(&all), hash(&name));
+        let free = self.settings.subnets.free(&used(&all), hash64(name.as_bytes()));
         let mut last = None;
         for subnet in free.into_iter().take(ATTEMPTS) {
             match self.client.create_network(self.request(&name, subnet)).await {
@@ -111,7 +109,7 @@ impl Docker {
 
     fn request(&self, name: &str, subnet: String) -> NetworkCreateRequest {
         let prefix = if self.settings.allow_host_access { OPEN } else { CLOSED };
-        let bridge = format!("{prefix}{:011x}", hash(name) & 0xfff_ffff_ffff);
+        let bridge = format!("{prefix}{:011x}", hash64(name.as_bytes()) & 0xfff_ffff_ffff);
         let config = IpamConfig { subnet: Some(subnet), ..IpamConfig::default() };
         NetworkCreateRequest {
             name: name.to_owned(),
@@ -167,12 +165,6 @@ impl Docker {
 fn used(networks: &[Network]) -> Vec<String> {
     let configs = networks.iter().filter_map(|network| network.ipam.as_ref()?.config.as_ref());
     configs.flatten().filter_map(|config| config.subnet.clone()).collect()
-}
-
-fn hash(name: &str) -> u64 {
-    let mut hasher = FnvHasher::default();
-    hasher.write(name.as_bytes());
-    hasher.finish()
 }
 
 /// First and last address of an IPv4 subnet such as `10.0.0.0/8`.

@@ -25,9 +25,7 @@ pub(super) async fn complete(source: &OutputSource<'_>) -> Result<(), String> {
 
 pub(super) struct OutputSource<'a> {
     pub(super) client: &'a DockerClient,
-    /// Container id.
     pub(super) id: &'a str,
-    /// Task folder.
     pub(super) folder: &'a Path,
     /// Maximum size of `output.log` in bytes.
     pub(super) limit: u64,

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::link::RegistryAuth;
+use agentaflow_units::format_mib;
 
 use super::super::{Launch, Progress, StartError};
 use super::fault::{self, Secrets};
@@ -213,17 +214,9 @@ impl Layers {
     fn message(&self) -> Option<String> {
         let sum = |pick: fn(&(u64, u64)) -> u64| self.0.values().map(pick).sum::<u64>();
         let (done, all) = (sum(|layer| layer.0), sum(|layer| layer.1));
-        (all > 0).then(|| format!("Pulling: {} of {}", size(done), size(all)))
+        (all > 0)
+            .then(|| format!("Pulling: {} of {}", format_mib(done >> 20), format_mib(all >> 20)))
     }
-}
-
-/// `120 MiB`, `2.1 GiB`.
-fn size(bytes: u64) -> String {
-    const GIB: u64 = 1 << 30;
-    if bytes < GIB {
-        return format!("{} MiB", bytes >> 20);
-    }
-    format!("{:.1} GiB", bytes as f64 / GIB as f64)
 }
 
 #[cfg(test)]

@@ -61,7 +61,6 @@ pub enum PullPolicy {
     Never,
 }
 
-/// Network of containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkMode {
     /// One network per job.
@@ -75,7 +74,6 @@ pub enum NetworkMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subnets {
     first: u32,
-    /// Number of networks.
     count: u32,
 }
 

@@ -20,13 +20,11 @@ const NOT_FOUND: u8 = 3;
 
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// Names and contents.
     pub(super) texts: Vec<(String, String)>,
     /// Operands that are not text.
     pub(super) unreadable: Vec<Unreadable>,
     /// Operands, which must contain an object.
     pub(super) named: HashSet<String>,
-    /// Skipped files.
     pub(super) notes: Vec<Skipped>,
 }
 

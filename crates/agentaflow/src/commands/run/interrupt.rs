@@ -20,7 +20,6 @@ const CANCEL_WINDOW: Duration = Duration::from_secs(3);
 /// Signals within this time count as one: `timeout` signals the program and its process group.
 const COALESCE_WINDOW: Duration = Duration::from_secs(5);
 
-/// Effect of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalEffect {
     /// The job keeps running.

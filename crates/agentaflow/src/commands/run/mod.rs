@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let backend = args.connect.backend().await?;
         if args.dry_run {
             let forecast = backend.what_if(&submission).await?;
-            output::print(&explain::words(&forecast))?;
+            output::print(&explain::render(&forecast))?;
             return Ok(ExitCode::SUCCESS);
         }
         // From here on signals are handled: a submitted job must not be lost.

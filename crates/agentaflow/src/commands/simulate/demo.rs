@@ -9,7 +9,7 @@ use agentaflow_sim::{Load, Outcome, html, pending_example};
 use super::subject::{Prepared, Subject, short_model};
 use super::{notes, show, spark};
 use crate::output::{self, bold};
-use agentaflow_explain as words;
+use agentaflow_explain as explain;
 
 /// With the strategy names this fits 80 columns.
 const SPARK_WIDTH: usize = 60;
@@ -56,24 +56,23 @@ fn explained(load: &Load, outcomes: &[Outcome]) -> Option<String> {
     let workload = &example.job.workload;
     let heading = format!(
         "{strategy}, after {}: `{}` ({}) is pending",
-        words::span(example.at.since(Time(0))),
+        explain::span(example.at.since(Time(0))),
         workload.id,
         requested(workload),
     );
     let mut text = format!("\n{}\n", bold(&heading));
-    for line in words::explanation(&example.explanation, example.at) {
+    for line in explain::explanation(&example.explanation, example.at) {
         text.push_str(&output::wrapped(&line, "  ", "    "));
     }
     Some(text)
 }
 
-/// Requested resources.
 fn requested(workload: &Workload) -> String {
     let gpu = match workload.request.gpu {
         GpuRequest::None => "no GPU".to_owned(),
-        GpuRequest::Whole(count) => words::count(count, "GPU"),
+        GpuRequest::Whole(count) => explain::count(count, "GPU"),
         GpuRequest::Fraction(share) => {
-            format!("{} of a GPU", words::thousandths(share.get().into()))
+            format!("{} of a GPU", explain::thousandths(share.get().into()))
         }
         GpuRequest::Memory(memory) => format!("{memory} of a GPU"),
         GpuRequest::Mig { profile, count } => format!("{count} × {}", profile.as_str()),

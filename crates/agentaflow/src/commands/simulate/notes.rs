@@ -5,7 +5,7 @@ use agentaflow_engine::Time;
 use agentaflow_sim::{CutOff, Outcome, html};
 
 use crate::output;
-use agentaflow_explain as words;
+use agentaflow_explain as explain;
 
 /// Reasons shown; `-o json` has all.
 const MAX_REASONS: usize = 3;
@@ -39,7 +39,7 @@ fn dropped(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for dropped in outcomes.iter().flat_map(|outcome| &outcome.dropped_because) {
         // After the replay no time is in the future.
-        let reason = words::reason(&dropped.reason, Time(u64::MAX));
+        let reason = explain::reason(&dropped.reason, Time(u64::MAX));
         if reasons.len() == MAX_REASONS || reasons.contains(&reason) {
             continue;
         }

@@ -51,7 +51,6 @@ impl Subject {
         }
     }
 
-    /// Number of workloads.
     pub(super) fn arrivals(&self) -> usize {
         match &self.prepared {
             Prepared::Replay(load) => load.jobs.len(),

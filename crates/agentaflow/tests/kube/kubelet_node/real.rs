@@ -55,7 +55,6 @@ impl RealNode {
     }
 }
 
-/// Pod-resources socket.
 pub(super) fn pod_resources() -> PathBuf {
     folder().join("kubelet/pod-resources/kubelet.sock")
 }

@@ -35,7 +35,6 @@ const LONG_OUTAGE: Duration = Duration::from_mins(1);
 /// Name of the node of the original worker.
 const ORIGINAL: &str = "original";
 
-/// Pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {

@@ -23,7 +23,6 @@ pub struct NodeTerm {
 #[serde(deny_unknown_fields)]
 pub struct NameExpr {
     pub op: NameOp,
-    /// Node names.
     pub values: Vec<Arc<str>>,
 }
 

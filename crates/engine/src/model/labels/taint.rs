@@ -37,7 +37,6 @@ pub struct Taint {
 pub enum TolerationOp {
     #[default]
     Equal,
-    /// Any value.
     Exists,
     /// The taint's value is an integer less than the toleration's.
     Lt,

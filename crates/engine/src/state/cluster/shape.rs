@@ -86,7 +86,6 @@ pub(crate) struct Shape {
     pub(crate) models: Vec<ModelVerdict>,
     /// A node name, selector or node affinity applies.
     pub(crate) has_node_terms: bool,
-    /// Number of workloads.
     pub(crate) users: u32,
     /// Distinguishes shapes that reuse an index.
     pub(crate) stamp: u64,

@@ -31,7 +31,6 @@ pub struct Snapshot {
     pub nodes: Vec<NodeSnapshot>,
     /// Oldest first.
     pub workloads: Vec<WorkloadSnapshot>,
-    /// Disruption budgets.
     pub budgets: BTreeMap<BudgetId, u32>,
     pub cursor: Option<RoundRobinCursor>,
     pub holds: Vec<HoldSnapshot>,
@@ -128,7 +127,6 @@ pub struct TaskSnapshot {
     pub devices_known: bool,
 }
 
-/// A lost task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LostTaskSnapshot {
     pub task: u32,
@@ -150,7 +148,6 @@ pub struct HoldSnapshot {
     pub claims: Vec<(NodeId, Vec<GpuAllocation>)>,
 }
 
-/// The expected demand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DemandSnapshot {

@@ -68,7 +68,6 @@ impl DemandClass {
 pub(crate) struct NodeShape {
     /// The model of the nodes' GPUs.
     pub(crate) model: ModelId,
-    /// GPUs of one node.
     pub(crate) gpus: u16,
     /// CPU of one node, in thousandths of a core.
     pub(crate) cpu: i64,

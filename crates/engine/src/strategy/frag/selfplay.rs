@@ -29,7 +29,7 @@ const MOST_ARRIVALS: u32 = 1 << 16;
 
 /// The best measure after learning: the first simulations choose the CPU scarcity, the rest refine the
 /// winner.
-pub(super) fn teach(
+pub(super) fn learn(
     plain: &Value,
     classes: &[DemandClass],
     inventory: &[NodeShape],

@@ -204,7 +204,7 @@ fn without_demand_every_node_is_as_good() {
 }
 
 #[test]
-fn demand_for_a_scarce_model_keeps_others_off_it() {
+fn demand_for_a_scarce_model_keeps_other_workloads_off_it() {
     let classes = [class(1_000, DEVICE, 1, &[2], 1), class(1_000, DEVICE, 1, &[], 9)];
     let value = Value::new(&classes, &inventory(), &ValueOptions::churning());
     let on = |model| NodeView { model, cpu: 64_000, left: &[1000, 1000] };

@@ -19,7 +19,6 @@ pub(crate) struct ValueOptions {
     pub(crate) learning: Option<Learning>,
 }
 
-/// Parameters of self-play.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Learning {
     /// Weight of the expected final idle GPU.
@@ -76,9 +75,9 @@ impl Value {
         inventory: &[NodeShape],
         options: &ValueOptions,
     ) -> Self {
-        let value = Self::untaught(classes, inventory, options);
+        let value = Self::without_learning(classes, inventory, options);
         match &options.learning {
-            Some(learning) => selfplay::teach(&value, classes, inventory, learning),
+            Some(learning) => selfplay::learn(&value, classes, inventory, learning),
             None => value,
         }
     }
@@ -114,7 +113,11 @@ impl Value {
         self.waste = idle.iter().map(|idle| (idle * weight * ONE) as i64).collect();
     }
 
-    fn untaught(classes: &[DemandClass], inventory: &[NodeShape], options: &ValueOptions) -> Self {
+    fn without_learning(
+        classes: &[DemandClass],
+        inventory: &[NodeShape],
+        options: &ValueOptions,
+    ) -> Self {
         let size = |class: &DemandClass| {
             let each = if options.by_size { class.total_milli() as f64 } else { 1.0 };
             if class.wants_gpu() { class.count as f64 * each } else { 0.0 }

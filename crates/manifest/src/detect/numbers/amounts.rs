@@ -28,7 +28,7 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
         read_length(text, index, next.unwrap_or(index), facts);
     }
     if facts.gpus.is_none()
-        && let Some(count) = told_to_launcher(text, index)
+        && let Some(count) = launcher_argument(text, index)
     {
         facts.take_gpus(count);
     }
@@ -133,7 +133,8 @@ fn take_batch(text: &Text<'_>, index: usize, samples: f64, facts: &mut Facts) {
         facts.ignore(format!("a batch of {samples} is not believed: it is from 1 to 1,000,000"));
         return;
     }
-    (facts.batch, facts.batch_per_gpu) = (Some(samples), each);
+    facts.batch = Some(samples);
+    facts.batch_per_gpu = each;
 }
 
 /// `micro-batch`, `per_device_train_batch_size`, `batch size 4 per GPU`.
@@ -169,7 +170,7 @@ fn read_length(text: &Text<'_>, index: usize, next: usize, facts: &mut Facts) {
 
 /// `tensor_parallel_size=8`, `tensor parallel 8`, `8-way tensor parallelism`, `--tp 8`, `--nproc_per_node=8`, and
 /// `devices=4` of a trainer. Multiplied by the pipeline stages, if given.
-fn told_to_launcher(text: &Text<'_>, index: usize) -> Option<f64> {
+fn launcher_argument(text: &Text<'_>, index: usize) -> Option<f64> {
     let then = |at: Option<usize>| at.and_then(|at| text.after(at));
     let word = |at: Option<usize>| at.map_or("", |at| text.word(at));
     let (next, last) = (then(Some(index)), then(then(Some(index))));

@@ -18,7 +18,8 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     if let (Some(model), None) = (model, facts.gpu) {
         let memory = memory_at(text, index + 1).or_else(|| memory_before(text, index));
         let exact = memory.and_then(|mib| model.with_memory(mib));
-        (facts.gpu, facts.gpu_is_exact) = (Some(exact.unwrap_or(model)), exact.is_some());
+        facts.gpu = Some(exact.unwrap_or(model));
+        facts.gpu_is_exact = exact.is_some();
     }
     if (is_gpu || model.is_some()) && facts.gpus.is_none() {
         let count = counted

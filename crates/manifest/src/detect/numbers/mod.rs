@@ -29,7 +29,6 @@ pub(super) struct Facts {
     pub(super) batch: Option<f64>,
     /// The batch size is per GPU.
     pub(super) batch_per_gpu: bool,
-    /// Concurrent requests.
     pub(super) concurrent: Option<f64>,
     pub(super) sequence: Option<f64>,
     pub(super) optimiser: Option<Optimiser>,
@@ -47,7 +46,6 @@ pub(super) struct Facts {
     pub(super) ignored: Vec<String>,
 }
 
-/// A number of parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Parameters {
     pub(super) count: f64,
@@ -92,7 +90,8 @@ impl Facts {
         self.model = self.model.or(other.model);
         self.precision = self.precision.or(other.precision);
         if self.batch.is_none() {
-            (self.batch, self.batch_per_gpu) = (other.batch, other.batch_per_gpu);
+            self.batch = other.batch;
+            self.batch_per_gpu = other.batch_per_gpu;
         }
         self.concurrent = self.concurrent.or(other.concurrent);
         self.sequence = self.sequence.or(other.sequence);
@@ -102,7 +101,8 @@ impl Facts {
         self.judges = self.judges.max(other.judges);
         self.gpus = self.gpus.or(other.gpus);
         if self.gpu.is_none() {
-            (self.gpu, self.gpu_is_exact) = (other.gpu, other.gpu_is_exact);
+            self.gpu = other.gpu;
+            self.gpu_is_exact = other.gpu_is_exact;
         }
         self.gpu_memory_mib = self.gpu_memory_mib.or(other.gpu_memory_mib);
         other.ignored.into_iter().for_each(|sentence| self.ignore(sentence));

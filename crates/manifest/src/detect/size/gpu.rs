@@ -139,7 +139,6 @@ impl GpuType {
     }
 }
 
-/// Chosen GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) gpu: GpuType,

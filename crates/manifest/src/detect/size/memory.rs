@@ -31,7 +31,6 @@ pub(in crate::detect) enum Precision {
     Gguf(u8),
 }
 
-/// Optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::detect) enum Optimiser {
     Adam,
@@ -323,5 +322,5 @@ pub(super) fn billions(count: f64) -> String {
 /// Number without superfluous digits.
 fn short(number: f64) -> String {
     let text = format!("{number:.4}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    agentaflow_units::trim_zeros(&text).to_owned()
 }

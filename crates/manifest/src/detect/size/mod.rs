@@ -192,7 +192,9 @@ fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
     let each = wanted
         .map(|mib| if mib <= gpu_type.memory_mib() { mib } else { mib.div_ceil(u64::from(count)) });
     sizing.gpu_memory_mib = each.unwrap_or(u64::MAX).min(gpu_type.memory_mib());
-    (sizing.gpu_type, sizing.gpu_count, sizing.rule) = (gpu_type, gpu_count, SizingRule::Asked);
+    sizing.gpu_type = gpu_type;
+    sizing.gpu_count = gpu_count;
+    sizing.rule = SizingRule::Asked;
     if facts.gpu.is_some() {
         sizing.others = Alternatives::None;
     }

@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_by_the_machine_costs_the_machine() {
+    fn a_gpu_sold_by_the_machine_costs_the_machine() {
         assert_eq!(cost(GpuType::T4, 1), 530_000);
         assert_eq!(cost(GpuType::H200, 1), cost(GpuType::H200, 8));
         assert_eq!(cost(GpuType::A100Large, 16), 2 * cost(GpuType::A100Large, 8));

@@ -26,8 +26,9 @@ fn launcher_gpus(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.gpu_pods() {
         for container in pod.containers() {
             let gpus = container.gpus();
-            let told = told(&pod, &container).filter(|(_, count)| gpus > 0 && *count > gpus);
-            let Some((option, count)) = told else { continue };
+            let largest =
+                largest_gpu_option(&pod, &container).filter(|(_, count)| gpus > 0 && *count > gpus);
+            let Some((option, count)) = largest else { continue };
             let has = if gpus == 1 { "GPU" } else { "GPUs" };
             let message = format!(
                 "`{option}` is {count}, but container `{}` has {gpus} {has}",
@@ -39,7 +40,7 @@ fn launcher_gpus(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Launcher option with the largest GPU count, and the count.
-fn told(pod: &Pod<'_>, container: &Container<'_>) -> Option<(&'static str, u64)> {
+fn largest_gpu_option(pod: &Pod<'_>, container: &Container<'_>) -> Option<(&'static str, u64)> {
     let line = container.command_line();
     let words: Vec<_> = line.split_whitespace().collect();
     let of = |option: &'static str| {

@@ -205,7 +205,6 @@ fn same_model(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findi
     }
 }
 
-/// Resource of a machine.
 struct MachineResource {
     resource: &'static str,
     left: fn(&Machine) -> Amount,

@@ -47,7 +47,6 @@ struct LiveJob {
     bytes: usize,
 }
 
-/// Jobs of one user.
 #[derive(Debug, Default)]
 struct UserJobs {
     ids: BTreeSet<JobId>,
@@ -63,7 +62,6 @@ pub(crate) struct LiveJobs {
     pub(crate) bytes: usize,
 }
 
-/// Jobs of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueJobs {
     pub(crate) pending: u32,

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_engine::Price;
 
@@ -123,9 +124,7 @@ impl NodeTable {
             NodeRef::Number(id) => self.nodes.contains_key(id).then_some(*id),
             NodeRef::Name(name) => self.by_name.get(name).copied(),
         };
-        found.ok_or_else(|| {
-            ApiError::not_found("node not found; list nodes with GET /gpu-workers/nodes")
-        })
+        found.ok_or_else(|| node.not_found())
     }
 
     /// `node_name` for messages; the number of a node that is gone.
@@ -184,13 +183,15 @@ impl NodeTable {
     /// Agent by name or number.
     pub(crate) fn find_agent(&self, agent: &str) -> Result<&AgentRow, ApiError> {
         let numbered = || self.agents.get(&agent.parse().ok()?);
-        self.agent_named(agent).or_else(numbered).ok_or_else(no_such_agent)
+        self.agent_named(agent)
+            .or_else(numbered)
+            .ok_or_else(|| ApiError::not_found(ResourceKind::Agent, agent))
     }
 
     /// Node that an agent works for.
     pub(crate) fn node_of(&self, agent: AgentId) -> Result<NodeId, ApiError> {
-        let agent = self.agents.get(&agent);
-        agent.map(|agent| agent.node_id).ok_or_else(|| ApiError::not_found("agent not found"))
+        let row = self.agents.get(&agent);
+        row.map(|row| row.node_id).ok_or_else(|| ApiError::not_found(ResourceKind::Agent, agent))
     }
 
     pub(crate) fn agents_of(&self, node: NodeId) -> impl Iterator<Item = &AgentRow> {
@@ -263,10 +264,6 @@ impl NodeTable {
     pub(crate) fn take_stale(&mut self) -> BTreeSet<NodeId> {
         std::mem::take(&mut self.stale)
     }
-}
-
-pub(crate) fn no_such_agent() -> ApiError {
-    ApiError::not_found("agent not found; list agents with GET /gpu-workers/agents")
 }
 
 /// Heartbeat interval that an agent names.

@@ -128,7 +128,7 @@ impl LiveNode {
     }
 
     /// The agent registered again: it may have restarted, and then it knows none of its tasks.
-    pub(crate) fn doubt_tasks(&mut self) {
+    pub(crate) fn mark_tasks_unconfirmed(&mut self) {
         let last_sign = self.last_sign();
         for task in self.tasks.keys() {
             let doubt = Doubt { registered_again: true, denials: 0, last_sign };
@@ -206,7 +206,7 @@ mod tests {
         for _ in 0..3 {
             assert!(node.record_job_answer(TASK, JobAnswer::NoSuchPage).is_none());
         }
-        node.doubt_tasks();
+        node.mark_tasks_unconfirmed();
         assert!(node.record_job_answer(TASK, JobAnswer::NoSuchPage).is_some());
     }
 }

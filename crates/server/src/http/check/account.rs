@@ -3,7 +3,7 @@
 use agentaflow_api::account::{ApiKeyCreate, Register, UserCreate, UserUpdate};
 use agentaflow_api::units::{Dollars, Secret};
 
-use super::{Checked, at_most, few, lines, name, plain, refuse};
+use super::{Checked, at_most, few, lines, name, plain, refuse, refuse_both};
 use crate::auth::PASSWORD_LENGTH;
 use crate::http::limits;
 
@@ -26,7 +26,6 @@ pub fn check_user_update(update: &UserUpdate) -> Checked {
     money("spending_limit", update.spending_limit, true)
 }
 
-/// Validates a sign-up.
 pub fn check_register(register: &Register) -> Checked {
     register.username.as_ref().map_or(Ok(()), |name| username(name))?;
     email(register.email.as_ref())?;
@@ -37,38 +36,33 @@ pub fn check_register(register: &Register) -> Checked {
 pub fn check_key(key: &ApiKeyCreate) -> Checked {
     plain("name", &key.name, 100)?;
     if key.name.trim().is_empty() {
-        return refuse("name", "`name` is missing: what the key is for");
+        return refuse("name", "is missing: describe the use of the key");
     }
     at_most("expires_in_days", key.expires_in_days, limits::DAYS)?;
     if key.expires_in_days == Some(0) {
-        return refuse(
-            "expires_in_days",
-            "`expires_in_days` must be 1 or more; leave it out for no end",
-        );
+        return refuse("expires_in_days", "must be 1 or more; omit it for a key without an end");
     }
     if key.expires_in_seconds.is_some() && key.expires_in_days.is_some() {
-        let text = "`expires_in_seconds` and `expires_in_days` exclude each other";
-        return refuse("expires_in_seconds", text);
+        return refuse_both("expires_in_seconds", "cannot be combined with", "expires_in_days");
     }
     let most = u64::from(limits::DAYS) * 24 * 3600;
     if key.expires_in_seconds.is_some_and(|seconds| seconds == 0 || seconds > most) {
-        let text = format!("`expires_in_seconds` must be 1 to {most}; leave it out for no end");
+        let text = format!("must be 1 to {most}; omit it for a key without an end");
         return refuse("expires_in_seconds", text);
     }
     if key.uses == Some(0) {
-        return refuse("uses", "`uses` must be 1 or more; leave it out for no limit");
+        return refuse("uses", "must be 1 or more; omit it for no limit");
     }
     Ok(())
 }
 
-/// Validates a password.
 pub fn password(field: &str, password: &Secret) -> Checked {
     lines(field, password.expose(), 4 * PASSWORD_LENGTH.end())?;
     let (least, most) = (PASSWORD_LENGTH.start(), PASSWORD_LENGTH.end());
     if PASSWORD_LENGTH.contains(&password.expose().chars().count()) {
         return Ok(());
     }
-    refuse(field, format!("a password has {least} to {most} characters"))
+    refuse(field, format!("must have {least} to {most} characters"))
 }
 
 fn username(text: &str) -> Checked {
@@ -81,7 +75,7 @@ fn email(text: Option<&String>) -> Checked {
     let fits = text.split_once('@').is_some_and(|(user, host)| {
         !user.is_empty() && !host.is_empty() && !host.contains('@') && !text.contains(' ')
     });
-    if fits { Ok(()) } else { refuse("email", "`email` must look like `name@example.com`") }
+    if fits { Ok(()) } else { refuse("email", "must look like `name@example.com`") }
 }
 
 fn grants(grants: &[String]) -> Checked {
@@ -89,7 +83,7 @@ fn grants(grants: &[String]) -> Checked {
     match grants.iter().find(|grant| *grant != "process") {
         Some(_) => refuse(
             "grants",
-            "the only grant there is is `process`: jobs that run as plain processes",
+            "must contain no grant but `process`: permission to run jobs as plain processes",
         ),
         None => Ok(()),
     }
@@ -104,5 +98,5 @@ fn money(field: &str, amount: Option<Dollars>, negative: bool) -> Checked {
     if amount.is_none_or(fits) {
         return Ok(());
     }
-    refuse(field, format!("`{field}` must be 0 or more, in dollars"))
+    refuse(field, "must be 0 or more, in dollars")
 }

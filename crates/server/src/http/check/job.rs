@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use agentaflow_api::job::{JobCreate, JobSpec, Runtime, Volume};
 use agentaflow_api::job_runtime::FieldNeed;
 
-use super::{Checked, anything, at_most, few, lines, name, object, plain, plain_option, refuse};
+use super::{
+    Checked, anything, at_most, few, lines, name, object, plain, plain_option, refuse, refuse_both,
+};
 use crate::api_error::ApiError;
 use crate::http::limits;
 
 /// Environment variables that the server sets.
 const OWN: [&str; 4] = ["JOB_ID", "JOB_DATA", "JOB_DATA_FILE", "AGENTAFLOW_OUTPUT"];
 
-/// Validates a submission.
 pub fn check_job(job: &JobCreate) -> Checked {
     let spec = &job.spec;
     // Names every field, so that a new field does not compile before it has a check.
@@ -65,10 +66,7 @@ pub fn check_job(job: &JobCreate) -> Checked {
     if let Some(password) = &job.docker_password {
         lines("docker_password", password.expose(), limits::TEXT)?;
         if spec.docker_username.is_none() {
-            return refuse(
-                "docker_username",
-                "`docker_password` needs a `docker_username` to go with it",
-            );
+            return refuse_both("docker_username", "is required by", "docker_password");
         }
     }
     command(spec)?;
@@ -86,13 +84,13 @@ fn texts(spec: &JobSpec) -> Checked {
         name("queue", queue, limits::NAME)?;
     }
     if spec.gpu_type.as_ref().is_some_and(|model| model.trim().is_empty()) {
-        return refuse("gpu_type", "`gpu_type` is empty; leave it out for any model");
+        return refuse("gpu_type", "is empty; omit it for any model");
     }
     object("job_config", &spec.job_config)?;
     anything("input_data", &spec.input_data)?;
     spec.endpoint_id.as_ref().map_or(Ok(()), |id| {
         if id.is_object() || id.is_array() {
-            return refuse("endpoint_id", "`endpoint_id` must be a number or a name");
+            return refuse("endpoint_id", "must be a number or a name");
         }
         anything("endpoint_id", id)
     })
@@ -111,16 +109,13 @@ fn amounts(spec: &JobSpec) -> Checked {
     at_most("max_retries", spec.max_retries, limits::RETRIES)?;
     at_most("stop_grace_seconds", spec.stop_grace_seconds, limits::GRACE)?;
     if spec.cpu_cores_required.is_some_and(|cores| cores.0 > limits::CPU_MILLI) {
-        return refuse("cpu_cores_required", "`cpu_cores_required` is more than any machine has");
+        return refuse("cpu_cores_required", "is more than any machine has");
     }
     if spec.replicas == Some(0) {
-        return refuse("replicas", "`replicas` must be 1 or more");
+        return refuse("replicas", "must be 1 or more");
     }
     if spec.timeout_seconds == Some(0) {
-        return refuse(
-            "timeout_seconds",
-            "`timeout_seconds` must be 1 or more; leave it out for no limit",
-        );
+        return refuse("timeout_seconds", "must be 1 or more; omit it for no limit");
     }
     Ok(())
 }
@@ -131,23 +126,21 @@ fn gpus(spec: &JobSpec) -> Checked {
         if !(0.001..=0.999).contains(&share) {
             return refuse(
                 "gpu_fraction",
-                "`gpu_fraction` must be at least 0.001 and below 1, like 0.25; use `gpu_count` for whole GPUs",
+                "must be at least 0.001 and below 1, like 0.25; request whole GPUs by their number",
             );
         }
         if spec.gpu_count.is_some_and(|count| count > 1) {
-            return refuse(
+            return refuse_both(
                 "gpu_fraction",
-                "`gpu_fraction` is a share of one GPU and cannot go with a `gpu_count` above 1",
+                "is a share of one GPU and requires 1 as",
+                "gpu_count",
             );
         }
         if spec.mig_profile.is_some() {
-            return refuse("gpu_fraction", "ask for a `gpu_fraction` or a `mig_profile`, not both");
+            return refuse_both("gpu_fraction", "cannot be combined with", "mig_profile");
         }
         if spec.exclusive == Some(true) {
-            return refuse(
-                "exclusive",
-                "a job with a `gpu_fraction` shares its GPU; leave `exclusive` out, or ask for a whole GPU",
-            );
+            return refuse_both("exclusive", "cannot be combined with", "gpu_fraction");
         }
     }
     if let Some(profile) = &spec.mig_profile {
@@ -161,10 +154,7 @@ fn gpus(spec: &JobSpec) -> Checked {
         ("exclusive", spec.exclusive == Some(true)),
     ];
     match wants.iter().find(|(_, wanted)| none && *wanted) {
-        Some((field, _)) => refuse(
-            field,
-            format!("`gpu_count` is 0, so there is no GPU for `{field}`; leave one of them out"),
-        ),
+        Some((field, _)) => refuse_both(field, "requires 1 or more as", "gpu_count"),
         None => Ok(()),
     }
 }
@@ -182,7 +172,7 @@ fn mig(profile: &str) -> Checked {
     if parts.is_some() {
         return Ok(());
     }
-    refuse("mig_profile", "`mig_profile` must look like `1g.5gb` or `3g.40gb`")
+    refuse("mig_profile", "must look like `1g.5gb` or `3g.40gb`")
 }
 
 fn image(spec: &JobSpec) -> Checked {
@@ -190,10 +180,7 @@ fn image(spec: &JobSpec) -> Checked {
         reference("docker_image", image, "/:@")?;
         let path = image.split('@').next().unwrap_or_default();
         if image.matches('@').count() > 1 || path.is_empty() || image.contains("//") {
-            return refuse(
-                "docker_image",
-                "`docker_image` is not an image name; write it like `pytorch/pytorch`",
-            );
+            return refuse("docker_image", "is not an image name such as `pytorch/pytorch`");
         }
     }
     if let Some(tag) = &spec.docker_tag {
@@ -217,20 +204,14 @@ fn reference(field: &str, text: &str, marks: &str) -> Checked {
     }
     let example =
         if field == "docker_image" { "pytorch/pytorch" } else { "registry.example.com:5000" };
-    refuse(
-        field,
-        format!("`{field}` has characters that do not belong there; write it like `{example}`"),
-    )
+    refuse(field, format!("contains invalid characters; use a form such as `{example}`"))
 }
 
 fn command(spec: &JobSpec) -> Checked {
     if let Some(words) = &spec.command {
         few("command", words.len(), limits::WORDS)?;
         if words.first().is_none_or(String::is_empty) {
-            return refuse(
-                "command",
-                "`command` is empty; leave it out to run what the image runs",
-            );
+            return refuse("command", "is empty; omit it for the command of the image");
         }
         let long: usize = words.iter().map(String::len).sum();
         at_most("command", Some(long), limits::ENV_ALL)?;
@@ -261,7 +242,7 @@ fn environment(job: &JobCreate) -> Checked {
     at_most("env", Some(all), limits::ENV_ALL)?;
     match secret.keys().find(|name| open.contains_key(*name)) {
         Some(both) => {
-            refuse("secret_env", format!("`{both}` stands in `env` and in `secret_env`; keep one"))
+            refuse_both("secret_env", &format!("repeats the variable `{both}` of"), "env")
         }
         None => Ok(()),
     }
@@ -273,16 +254,11 @@ fn variable_name(field: &str, variable: &str) -> Checked {
     if !begins || !fits || variable.len() > limits::NAME {
         return refuse(
             field,
-            format!(
-                "a name in `{field}` is not a variable's name: letters, digits and `_`, not beginning with a digit"
-            ),
+            "has an invalid variable name: use letters, digits and `_`, and do not begin with a digit",
         );
     }
     if OWN.contains(&variable) {
-        return refuse(
-            field,
-            format!("`{variable}` is set by the server itself and cannot be set in `{field}`"),
-        );
+        return refuse(field, format!("must not contain `{variable}`, which the server sets"));
     }
     Ok(())
 }
@@ -295,12 +271,12 @@ fn volumes(volumes: &[Volume]) -> Checked {
         if volume.target.trim_matches('/').is_empty() {
             return refuse(
                 &format!("volumes[{at}].target"),
-                "a volume cannot take the place of the container's root",
+                "must not be the root of the container",
             );
         }
         let again = volumes[..at].iter().any(|other| same_path(&other.target, &volume.target));
         if again {
-            return refuse(&format!("volumes[{at}].target"), "two volumes have the same `target`");
+            return refuse(&format!("volumes[{at}].target"), "is the target of an earlier volume");
         }
     }
     Ok(())
@@ -319,14 +295,14 @@ fn same_path(one: &str, other: &str) -> bool {
 fn absolute(field: &str, path: &str) -> Checked {
     plain(field, path, limits::PLACE)?;
     if !path.starts_with('/') {
-        return refuse(field, format!("`{field}` must be an absolute path, like `/data`"));
+        return refuse(field, "must be an absolute path, like `/data`");
     }
     if path.split('/').any(|part| part == "..") {
-        return refuse(field, format!("`{field}` must not contain `..`"));
+        return refuse(field, "must not contain `..`");
     }
     // Docker's own syntax for mounts splits at colons.
     if path.contains(':') {
-        return refuse(field, format!("`{field}` must not contain `:`"));
+        return refuse(field, "must not contain `:`");
     }
     Ok(())
 }
@@ -339,19 +315,16 @@ fn together(job: &JobCreate) -> Checked {
             Some(_) => Ok(()),
             None => refuse(
                 "docker_image",
-                "`docker_image` is missing: the image to run, like `pytorch/pytorch`; or set `runtime` to `process` and give a `command`",
+                "is missing: name an image such as `pytorch/pytorch`, or choose the runtime `process` and a command",
             ),
         };
     }
     // `docker_password` needs no entry: it never comes without `docker_username`.
     if let Some(FieldNeed { field, .. }) = spec.field_needs().find(|need| need.container_only) {
-        return refuse(
-            field,
-            format!("`{field}` is for containers and has no meaning with `runtime: process`"),
-        );
+        return refuse(field, "requires a container; the job has the runtime `process`");
     }
     if spec.command.is_none() {
-        return refuse("command", "`command` is missing: a process needs something to run");
+        return refuse("command", "is missing: the runtime `process` requires it");
     }
     Ok(())
 }

@@ -30,8 +30,7 @@ type Checked = Result<(), ApiError>;
 pub(crate) fn plain(field: &str, text: &str, most: usize) -> Checked {
     sized(field, text, most)?;
     if text.chars().any(char::is_control) {
-        let detail = format!("`{field}` must not contain control characters or line breaks");
-        return Err(ApiError::invalid(field, detail));
+        return refuse(field, "must not contain control characters or line breaks");
     }
     Ok(())
 }
@@ -45,16 +44,14 @@ fn plain_option(field: &str, text: Option<&String>, most: usize) -> Checked {
 fn lines(field: &str, text: &str, most: usize) -> Checked {
     sized(field, text, most)?;
     if text.contains('\0') {
-        let detail = format!("`{field}` must not contain the character NUL");
-        return Err(ApiError::invalid(field, detail));
+        return refuse(field, "must not contain the character NUL");
     }
     Ok(())
 }
 
 fn sized(field: &str, text: &str, most: usize) -> Checked {
     if text.len() > most {
-        let detail = format!("`{field}` is longer than {most} bytes");
-        return Err(ApiError::invalid(field, detail));
+        return refuse(field, format!("is longer than {most} bytes"));
     }
     Ok(())
 }
@@ -67,14 +64,13 @@ fn name(field: &str, text: &str, most: usize) -> Checked {
     if begins && text.chars().all(fits) {
         return Ok(());
     }
-    let detail = if text.is_empty() {
-        format!("`{field}` is missing")
-    } else {
-        format!(
-            "`{field}` must begin with a letter or digit and hold only letters, digits, `-`, `_` and `.`"
-        )
-    };
-    Err(ApiError::invalid(field, detail))
+    if text.is_empty() {
+        return refuse(field, "is missing");
+    }
+    refuse(
+        field,
+        "must begin with a letter or digit and contain only letters, digits, `-`, `_` and `.`",
+    )
 }
 
 fn at_most<T: PartialOrd + std::fmt::Display + Copy>(
@@ -83,24 +79,28 @@ fn at_most<T: PartialOrd + std::fmt::Display + Copy>(
     most: T,
 ) -> Checked {
     match value {
-        Some(value) if value > most => Err(ApiError::invalid(
-            field,
-            format!("`{field}` is {value}; at most {most} is allowed"),
-        )),
+        Some(value) if value > most => {
+            refuse(field, format!("is {value}; at most {most} is allowed"))
+        }
         _ => Ok(()),
     }
 }
 
 fn few(field: &str, count: usize, most: usize) -> Checked {
     if count > most {
-        let detail = format!("`{field}` has {count} entries; at most {most} are allowed");
-        return Err(ApiError::invalid(field, detail));
+        return refuse(field, format!("has {count} entries; at most {most} are allowed"));
     }
     Ok(())
 }
 
-fn refuse(field: &str, detail: impl Into<String>) -> Checked {
-    Err(ApiError::invalid(field, detail))
+/// Rejects the value of a field; `problem` is a predicate such as `must be 1 or more`.
+fn refuse(field: &str, problem: impl Into<String>) -> Checked {
+    Err(ApiError::violation(field, problem))
+}
+
+/// Rejects the values of two fields that contradict each other; `problem` precedes the second field.
+fn refuse_both(field: &str, problem: &str, other: &str) -> Checked {
+    Err(ApiError::contradiction(field, problem, other))
 }
 
 /// Validates free-form JSON: no NUL, which PostgreSQL cannot store.

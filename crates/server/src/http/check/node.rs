@@ -15,7 +15,7 @@ use crate::http::limits;
 pub fn check_node(node: &NodeRegistration) -> Checked {
     plain("node_name", &node.node_name, limits::NAME)?;
     if node.node_name.trim().is_empty() {
-        return refuse("node_name", "`node_name` is missing: the name of the machine");
+        return refuse("node_name", "is missing: the name of the machine");
     }
     let texts = [
         ("hostname", &node.hostname),
@@ -57,7 +57,7 @@ fn node_id(id: Option<&String>) -> Checked {
     }
     refuse(
         "node_id",
-        "`node_id` must be `gpu-` and twelve hexadecimal digits, as the server gave it; leave it out for a new node",
+        "must be `gpu-` and twelve hexadecimal digits, as assigned by the server; omit it for a new node",
     )
 }
 
@@ -81,10 +81,7 @@ fn web(field: &str, endpoint: Option<&String>) -> Checked {
     if fits {
         return Ok(());
     }
-    refuse(
-        field,
-        format!("`{field}` must be an address like `http://10.0.0.7:8080`, without a user name"),
-    )
+    refuse(field, "must be an address like `http://10.0.0.7:8080`, without a user name")
 }
 
 fn free_form(node: &NodeRegistration) -> Checked {
@@ -130,7 +127,7 @@ fn gpus(gpus: &[GpuInstance]) -> Checked {
         let twice =
             gpu.gpu_uuid.is_some() && gpus[..at].iter().any(|other| other.gpu_uuid == gpu.gpu_uuid);
         if twice {
-            return refuse(&here("gpu_uuid"), "two GPUs have the same `gpu_uuid`");
+            return refuse(&here("gpu_uuid"), "is the UUID of an earlier GPU");
         }
     }
     Ok(())
@@ -145,7 +142,7 @@ fn readings(gpu: &GpuInstance, here: &impl Fn(&str) -> String) -> Checked {
     for (field, value, range) in values {
         if value.is_some_and(|value| !range.contains(&value)) {
             let (low, high) = (range.start(), range.end());
-            return refuse(&here(field), format!("`{}` must be {low} to {high}", here(field)));
+            return refuse(&here(field), format!("must be {low} to {high}"));
         }
     }
     few(&here("throttled"), gpu.throttled.len(), 64)?;
@@ -163,14 +160,14 @@ fn slices(gpu: &GpuInstance, here: &impl Fn(&str) -> String) -> Checked {
 
 fn cores(field: &str, cores: Option<Cores>) -> Checked {
     if cores.is_some_and(|cores| cores.0 > limits::CPU_MILLI) {
-        return refuse(field, format!("`{field}` is more than any machine has"));
+        return refuse(field, "is more than any machine has");
     }
     Ok(())
 }
 
 fn price(field: &str, price: Option<Dollars>) -> Checked {
     if price.is_some_and(|price| !(0..=limits::PRICE).contains(&price.0)) {
-        return refuse(field, format!("`{field}` must be 0 or more, in dollars"));
+        return refuse(field, "must be 0 or more, in dollars");
     }
     Ok(())
 }
@@ -180,7 +177,7 @@ pub fn check_heartbeat(beat: &Heartbeat) -> Checked {
     match &beat.node_id {
         None | Some(Value::Null | Value::Number(_)) => {}
         Some(Value::String(text)) => plain("node_id", text, limits::NAME)?,
-        Some(_) => return refuse("node_id", "`node_id` must be a `gpu-…` name or a number"),
+        Some(_) => return refuse("node_id", "must be a `gpu-…` name or a number"),
     }
     at_most("gpu_memory_available", beat.gpu_memory_available, limits::SIZE)?;
     at_most("memory_available", beat.memory_available, limits::SIZE)?;
@@ -198,7 +195,7 @@ pub fn check_node_update(update: &NodeUpdate) -> Checked {
     {
         return refuse(
             "status",
-            "`status` can be set to `maintenance` (no new work) or `active`; the rest is what the node says itself",
+            "must be `maintenance` (no new jobs) or `active`; the node reports every other status",
         );
     }
     at_most("max_concurrent_jobs", update.max_concurrent_jobs, 100_000)?;
@@ -221,16 +218,13 @@ pub fn check_agent(agent: &AgentRegistration) -> Checked {
     name("agent_id", &agent.agent_id, limits::NAME)?;
     // Agents are looked up by name or number, so a name must not be a number.
     if agent.agent_id.bytes().all(|b| b.is_ascii_digit()) {
-        return refuse("agent_id", "`agent_id` must not be a bare number");
+        return refuse("agent_id", "must not be a number");
     }
     plain_option("agent_version", agent.agent_version.as_ref(), limits::NAME)?;
     web("api_endpoint", agent.api_endpoint.as_ref())?;
     web("websocket_endpoint", agent.websocket_endpoint.as_ref())?;
     if agent.node_id.is_none() {
-        return refuse(
-            "node_id",
-            "`node_id` is missing: the number (`id`) of the node that the agent works for",
-        );
+        return refuse("node_id", "is missing: the number (`id`) of the agent's node");
     }
     few("config", agent.config.len(), limits::ENTRIES)?;
     few("capabilities", agent.capabilities.len(), limits::ENTRIES)?;

@@ -2,21 +2,20 @@
 
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 
-use super::{Checked, at_most, few, name, plain, refuse};
+use super::{Checked, at_most, few, name, plain, refuse, refuse_both};
 use crate::http::limits;
 
-/// Validates a queue.
 pub fn check_queue(queue: &QueueSpec) -> Checked {
     name("name", &queue.name, limits::NAME)?;
     if let Some(parent) = &queue.parent {
         name("parent", parent, limits::NAME)?;
         if *parent == queue.name {
-            return refuse("parent", "a queue cannot be part of itself");
+            return refuse("parent", "must be another queue");
         }
     }
     at_most("weight", queue.weight, 1_000_000)?;
     if queue.weight == Some(0) {
-        return refuse("weight", "`weight` must be 1 or more");
+        return refuse("weight", "must be 1 or more");
     }
     at_most("max_priority", queue.max_priority, 10)?;
     quota("guaranteed", &queue.guaranteed)?;
@@ -34,11 +33,10 @@ fn guarantee_within_limit(guaranteed: &QuotaSpec, limit: &QuotaSpec) -> Checked 
         limit: Option<T>,
     ) -> Checked {
         match (guaranteed, limit) {
-            (Some(guaranteed), Some(limit)) if guaranteed > limit => refuse(
+            (Some(guaranteed), Some(limit)) if guaranteed > limit => refuse_both(
                 &format!("guaranteed.{part}"),
-                format!(
-                    "`guaranteed.{part}` is {guaranteed}, above `limit.{part}` of {limit}; lower it or raise the limit"
-                ),
+                &format!("is {guaranteed}, above the value {limit} of"),
+                &format!("limit.{part}"),
             ),
             _ => Ok(()),
         }
@@ -58,7 +56,7 @@ fn quota(field: &str, quota: &QuotaSpec) -> Checked {
     for (part, milli) in [("cpu_cores", cpu), ("gpus", gpus)] {
         if milli.is_some_and(|milli| milli > limits::CPU_MILLI) {
             let place = format!("{field}.{part}");
-            return refuse(&place, format!("`{place}` is more than any cluster has"));
+            return refuse(&place, "is more than any cluster has");
         }
     }
     at_most(&format!("{field}.memory"), quota.memory, limits::SIZE)?;
@@ -67,7 +65,7 @@ fn quota(field: &str, quota: &QuotaSpec) -> Checked {
     quota.gpu_types.iter().try_for_each(|(model, amount)| {
         plain(&models, model, limits::NAME)?;
         if model.trim().is_empty() {
-            return refuse(&models, "a GPU model's name is empty");
+            return refuse(&models, "has an empty name of a GPU model");
         }
         at_most(&models, Some(amount.0), limits::CPU_MILLI)
     })

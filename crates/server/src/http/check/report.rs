@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_database_cannot_keep_is_mended() {
+    fn a_report_is_sanitized_for_the_database() {
         let end = mended(&json!({"update": "ended", "ran_ms": u64::MAX, "log_bytes": u64::MAX,
             "output_data": {"a\u{0}": ["b\u{0}"]}, "usage": {"memory": 1_u64 << 53}}));
         assert_eq!(end["output_data"], json!({"a\u{fffd}": ["b\u{fffd}"]}));

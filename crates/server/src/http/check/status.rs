@@ -19,26 +19,20 @@ const OUTPUT_TAIL: usize = 64 << 10;
 
 /// Validates a status that a worker reports.
 pub fn check_status_update(job: JobId, update: &JobStatusUpdate) -> Checked {
-    if update.job_id.is_some_and(|id| id as i64 != job.0) {
-        return refuse("job_id", "`job_id` in the body is another job than the one in the path");
+    if update.job_id.is_some_and(|id| id != job) {
+        return refuse("job_id", "differs from the job in the path");
     }
     let Some(status) = update.status else {
-        return refuse(
-            "status",
-            "`status` is missing: `running`, `completed`, `failed` or `cancelled`",
-        );
+        return refuse("status", "is missing: use `running`, `completed`, `failed` or `cancelled`");
     };
     if matches!(status, JobStatus::Pending | JobStatus::Scheduled) {
-        return refuse(
-            "status",
-            "a worker can report `running`, `completed`, `failed` or `cancelled`",
-        );
+        return refuse("status", "must be `running`, `completed`, `failed` or `cancelled`");
     }
     if update
         .duration_seconds
         .is_some_and(|seconds| !(0.0..=limits::SECONDS as f64).contains(&seconds))
     {
-        return refuse("duration_seconds", "`duration_seconds` must be a number of 0 or more");
+        return refuse("duration_seconds", "must be a number of 0 or more");
     }
     if let Some(usage) = &update.resource_usage {
         at_most("resource_usage.gpu_memory", usage.gpu_memory, limits::SIZE)?;

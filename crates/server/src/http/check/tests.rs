@@ -44,7 +44,7 @@ fn process(fields: &Value) -> Value {
 }
 
 #[test]
-fn a_blank_name_is_no_name() {
+fn a_blank_name_counts_as_absent() {
     for name in ["", "  "] {
         let job = read_job(with(&json!({"job_name": name})).to_string().as_bytes()).unwrap();
         assert_eq!(job.spec.job_name, None);
@@ -52,7 +52,7 @@ fn a_blank_name_is_no_name() {
 }
 
 #[test]
-fn jobs_of_the_documents_and_of_daily_life_are_taken() {
+fn documented_and_common_jobs_are_accepted() {
     for fields in [
         json!({}),
         json!({"job_name": "AI Training Job", "gpu_memory_required": 8192.0, "cpu_cores_required": 4}),
@@ -80,7 +80,7 @@ fn jobs_of_the_documents_and_of_daily_life_are_taken() {
 }
 
 #[test]
-fn jobs_that_cannot_be_meant_are_refused_by_field() {
+fn invalid_jobs_are_rejected_with_their_field() {
     let long = "x".repeat(3000);
     let many: Map<_, _> = (0..600).map(|at| (format!("V{at}"), json!(""))).collect();
     for (field, fields) in [
@@ -175,7 +175,7 @@ fn jobs_that_cannot_be_meant_are_refused_by_field() {
 }
 
 #[test]
-fn process_jobs_take_nothing_that_only_containers_have() {
+fn process_jobs_reject_container_fields() {
     for (field, fields) in [
         ("docker_image", json!({"docker_image": "x"})),
         ("docker_registry", json!({"docker_registry": "x"})),
@@ -192,7 +192,7 @@ fn process_jobs_take_nothing_that_only_containers_have() {
 }
 
 #[test]
-fn a_wrong_value_is_never_repeated_because_it_may_be_a_secret() {
+fn a_rejected_value_is_not_repeated() {
     for body in [
         json!({"secret_env": "TOKEN=hunter2"}),
         json!({"secret_env": {"TOKEN": ["hunter2"]}}),
@@ -207,7 +207,7 @@ fn a_wrong_value_is_never_repeated_because_it_may_be_a_secret() {
 }
 
 #[test]
-fn nodes_that_cannot_be_are_refused_by_field() {
+fn invalid_nodes_are_rejected_with_their_field() {
     let check = |fields: &Value| {
         let mut node = json!({"node_name": "gpu-server-1"});
         node.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -256,7 +256,7 @@ fn nodes_that_cannot_be_are_refused_by_field() {
 }
 
 #[test]
-fn signs_of_life_and_changes_of_nodes_are_checked() {
+fn heartbeats_and_node_updates_are_validated() {
     let beat =
         |body: Value| verdict(shape::<Heartbeat>(body).and_then(|beat| check_heartbeat(&beat)));
     assert_eq!(beat(json!({})), "ok");
@@ -280,7 +280,7 @@ fn signs_of_life_and_changes_of_nodes_are_checked() {
 }
 
 #[test]
-fn agents_are_checked() {
+fn agents_are_validated() {
     let agent = |body: Value| {
         verdict(shape::<AgentRegistration>(body).and_then(|agent| check_agent(&agent)))
     };
@@ -297,7 +297,7 @@ fn agents_are_checked() {
 }
 
 #[test]
-fn news_of_jobs_is_checked() {
+fn status_updates_are_validated() {
     let news = |body: Value| {
         verdict(
             shape::<JobStatusUpdate>(body)
@@ -314,7 +314,7 @@ fn news_of_jobs_is_checked() {
 }
 
 #[test]
-fn users_passwords_and_keys_are_checked() {
+fn users_passwords_and_keys_are_validated() {
     let user = |body: Value| verdict(shape::<UserCreate>(body).and_then(|user| check_user(&user)));
     assert_eq!(user(json!({"username": "ada"})), "ok");
     assert_eq!(
@@ -347,7 +347,7 @@ fn users_passwords_and_keys_are_checked() {
 }
 
 #[test]
-fn queues_are_checked() {
+fn queues_are_validated() {
     let queue =
         |body: Value| verdict(shape::<QueueSpec>(body).and_then(|queue| check_queue(&queue)));
     assert_eq!(
@@ -365,7 +365,7 @@ fn queues_are_checked() {
 }
 
 #[test]
-fn an_idempotency_key_is_visible_ascii_of_a_sane_length() {
+fn an_idempotency_key_is_visible_ascii_of_bounded_length() {
     assert_eq!(idempotency_key(b"3f8a-1").unwrap(), "3f8a-1");
     for wrong in [&b""[..], b"a b", b"a\n", "\u{e9}".as_bytes(), &[b'x'; 256]] {
         assert_eq!(idempotency_key(wrong).unwrap_err().status, 400);

@@ -182,7 +182,7 @@ pub(crate) async fn update_me(
         || update.prepaid.is_some();
     if foreign {
         return Err(ApiError::forbidden(
-            "only `email` and `password` can be changed here; the rest is an admin's, with PUT /users/{id}",
+            "Only `email` and `password` can be changed here; an admin changes other fields with PUT /users/{id}",
         ));
     }
     let password_hash = match &update.password {

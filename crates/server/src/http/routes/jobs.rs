@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 use agentaflow_api::account::Role;
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime};
@@ -177,7 +178,7 @@ pub(crate) async fn what_if(
 /// Limits the forecasts of an account, because the core is blocked while the engine plans.
 fn check_plan_rate(app: &App, caller: &Caller) -> Result<(), ApiError> {
     app.auth.plans.take(caller.user.id).map_err(|seconds| {
-        ApiError::too_many("too many questions of what would happen; slow down a little", seconds)
+        ApiError::too_many("Too many what-if requests of this account; try again later", seconds)
     })
 }
 
@@ -185,7 +186,7 @@ fn check_plan_rate(app: &App, caller: &Caller) -> Result<(), ApiError> {
 pub(crate) async fn visible_job(app: &App, caller: &Caller, id: JobId) -> Result<JobRow, ApiError> {
     let row = app.core.store().job(id).await?;
     let row = row.filter(|row| sees_all(caller) || row.user_id == caller.user.id);
-    row.ok_or_else(|| ApiError::not_found(format!("you have no job with the number {id}")))
+    row.ok_or_else(|| ApiError::not_found(ResourceKind::Job, id))
 }
 
 /// Parses and validates a job. Its two parts are parsed one by one, so that the error can name the field.
@@ -248,7 +249,7 @@ fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), ApiError> {
     }
     Err(ApiError::forbidden(format!(
         "jobs that run as plain processes of a node need the grant `process`, which an admin gives with \
-         `agentaflow user set {} --grant process` or PUT /users/{{id}}; or name a `docker_image` to run in a container",
+         `agentaflow user set {} --grant process` or PUT /users/{{id}}; or name an image to run in a container",
         caller.user.username
     )))
 }

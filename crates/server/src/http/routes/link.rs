@@ -28,7 +28,7 @@ use crate::http::limits;
 use crate::http::params::{PollPosition, StreamPosition};
 use crate::http::read::{QueryParams, Segments, body};
 use crate::http::routes::agents::own_agent;
-use crate::http::routes::logs::last_words;
+use crate::http::routes::logs::log_tail;
 use crate::logs::LogError;
 
 /// Interval of pings on a silent stream.
@@ -105,18 +105,18 @@ pub(crate) async fn report(
     reports.iter_mut().for_each(sanitize_report);
     let log_have = write_logs(&app, agent, logs).await?;
     for report in &mut reports {
-        add_last_words(&app, agent, report).await;
+        add_log_tail(&app, agent, report).await;
     }
     let reply = app.core.report(agent, ReportBatch { logs: Vec::new(), reports }).await?;
     Ok(Answer(ReportReply { log_have, ..reply }))
 }
 
 /// Adds the last output of a failed task to its update; the output is stored by now.
-async fn add_last_words(app: &App, agent: AgentId, report: &mut Report) {
+async fn add_log_tail(app: &App, agent: AgentId, report: &mut Report) {
     let Report { key, update: TaskUpdate::Ended(ended) } = report else { return };
     let failed = ended.stopped.is_none() && ended.exit_code.is_some_and(|code| code != 0);
     if failed && app.core.owns(agent, *key) {
-        ended.last_words = last_words(app, key.job, key.task).await;
+        ended.log_tail = log_tail(app, key.job, key.task).await;
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::event::Event;
 use agentaflow_api::ids::JobId;
 
@@ -40,7 +41,7 @@ const TAIL_LINES: u64 = 50;
 const LAST_BYTES: usize = 32 << 10;
 
 /// Last output of a task.
-pub(crate) async fn last_words(app: &App, job: JobId, task: u32) -> String {
+pub(crate) async fn log_tail(app: &App, job: JobId, task: u32) -> String {
     let from = app.logs.tail(job, task, TAIL_LINES).await.unwrap_or(0);
     let output = app.logs.read(job, task, from, LAST_BYTES).await.unwrap_or_default().bytes;
     String::from_utf8_lossy(&output).into_owned()
@@ -63,10 +64,9 @@ pub(crate) async fn logs(
     let task = query.whole("task")?.unwrap_or(0);
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
     let tasks = u64::from(row.spec.replicas.unwrap_or(1).max(1));
-    let task = u32::try_from(task).ok().filter(|task| u64::from(*task) < tasks);
-    let counted =
-        if tasks == 1 { "one task, which is 0" } else { &format!("{tasks} tasks, counted from 0") };
-    let task = task.ok_or_else(|| ApiError::not_found(format!("the job has {counted}")))?;
+    let index = u32::try_from(task).ok().filter(|task| u64::from(*task) < tasks);
+    let task =
+        index.ok_or_else(|| ApiError::not_found(ResourceKind::Task, task).limit(tasks - 1))?;
     let from_tail = match tail {
         Some(lines) => app.logs.tail(row.id, task, lines).await.map_err(|error| failed(&error))?,
         None => 0,

@@ -21,8 +21,8 @@ use crate::core::{NodeRef, Registrant, Worker};
 use crate::http::answer::Listed;
 use crate::http::app::App;
 use crate::http::caller::{
-    Admin, ClientAddress, User, WorkerAuth, bearer, holder, needs, peer, record_use, stranger,
-    wrong_kind,
+    Admin, ClientAddress, User, WorkerAuth, bearer, holder, limit_unauthenticated, needs, peer,
+    record_use, wrong_kind,
 };
 use crate::http::check::{check_heartbeat, check_node, check_node_update};
 use crate::http::limits;
@@ -259,7 +259,8 @@ pub(crate) fn registrant(
     address: IpAddr,
 ) -> Result<Registrant, ApiError> {
     let now = Stamp::now();
-    let refused = |problem| stranger(app, address, needs(Credential::Registration, problem));
+    let refused =
+        |problem| limit_unauthenticated(app, address, needs(Credential::Registration, problem));
     let token = match in_body {
         Some(token) => token,
         None => bearer(headers)?.ok_or_else(|| refused(TokenProblem::Missing))?,

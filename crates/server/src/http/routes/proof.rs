@@ -5,6 +5,7 @@ use axum::extract::{Request, State};
 
 use agentaflow_api::agent::{ServerProof, ServerProofRequest};
 use agentaflow_api::client;
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::units::Stamp;
 
 use crate::api_error::ApiError;
@@ -25,7 +26,7 @@ pub(crate) async fn server_proof(
     request: Request,
 ) -> Result<Answer<ServerProof>, ApiError> {
     let address = peer(request.extensions());
-    app.auth.strangers.take(address_key(address)).map_err(|seconds| {
+    app.auth.unauthenticated.take(address_key(address)).map_err(|seconds| {
         ApiError::too_many("too many requests from this address; try again later", seconds)
     })?;
     let asked: ServerProofRequest = object(&body(request, limits::LOGIN).await?)?;
@@ -33,7 +34,10 @@ pub(crate) async fn server_proof(
         return Err(ApiError::invalid("nonce", "`nonce` must have 16 to 128 characters"));
     }
     let Some(certificates) = &app.site.certificates else {
-        return Err(ApiError::not_found("this server has no certificate: it runs without TLS"));
+        return Err(ApiError::absent(
+            ResourceKind::Certificate,
+            "this server has no certificate: it runs without TLS",
+        ));
     };
     let fingerprint = certificates.fingerprint();
     let now = Stamp::now();

@@ -4,6 +4,7 @@ use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
 
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::queue::{Queue, QueueSpec};
 
 use crate::api_error::ApiError;
@@ -50,10 +51,7 @@ pub(crate) async fn show(
     path: Segments,
 ) -> Result<Answer<Queue>, ApiError> {
     let name = path.name("name")?;
-    app.core
-        .queue(name)
-        .map(Answer)
-        .ok_or_else(|| ApiError::not_found(format!("queue `{name}` not found")))
+    app.core.queue(name).map(Answer).ok_or_else(|| ApiError::not_found(ResourceKind::Queue, name))
 }
 
 /// Creates or replaces a queue.

@@ -179,7 +179,7 @@ pub(crate) async fn start(
     let Some(user) = user else {
         // Without a login, the page reveals nothing beyond the address, under any host name.
         let named = check_host(&app.site, host).is_ok();
-        return Ok(page(start_page::for_strangers(&app.settings, named)));
+        return Ok(page(start_page::for_visitors(&app.settings, named)));
     };
     let caller = crate::core::Caller { user: Arc::new(*user), by_cookie: true };
     let own = (!sees_all(&caller)).then_some(caller.user.id);
@@ -191,7 +191,7 @@ pub(crate) async fn start(
 
 /// Response for an unknown path.
 pub(crate) async fn nowhere() -> ApiError {
-    ApiError::not_found("Path not found; GET /docs lists all paths").about(ResourceKind::Path, None)
+    ApiError::absent(ResourceKind::Path, "Path not found; GET /docs lists all paths")
 }
 
 /// Response for a wrong method; the router adds the permitted methods.

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 
 use agentaflow_api::account::{User as Shown, UserCreate, UserUpdate};
 use agentaflow_api::billing::Credit;
+use agentaflow_api::error::ResourceKind;
 use agentaflow_api::ids::{MicroUsd, UserId};
 
 use crate::api_error::ApiError;
@@ -157,12 +158,12 @@ pub(crate) fn shown(app: &App, row: &UserRow) -> Shown {
 
 fn find(app: &App, id: UserId) -> Result<UserRow, ApiError> {
     let row = app.core.directory(|directory| directory.users.get(&id).cloned());
-    row.ok_or_else(|| ApiError::not_found(format!("user {id} not found")))
+    row.ok_or_else(|| ApiError::not_found(ResourceKind::User, id))
 }
 
 fn known_queue(app: &App, name: &str) -> Result<(), ApiError> {
     if name == "root" || app.core.queue(name).is_some() {
         return Ok(());
     }
-    Err(ApiError::invalid("default_queue", format!("queue `{name}` not found")))
+    Err(ApiError::unknown_object("default_queue", ResourceKind::Queue, name))
 }
