@@ -111,7 +111,7 @@ pub async fn run(
         tokio::spawn(async move { lease.keep(&leadership, &done).await })
     };
     let server = server.during(&leadership);
-    priority_classes::ensure(&server).await;
+    tokio::spawn(priority_classes::ensure(server.clone()));
     let leader = Leader::new(options, client, server.clone(), leadership, health);
     let lost = leader.lead(queries, &stop).await;
     done.cancel();
