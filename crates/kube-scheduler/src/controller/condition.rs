@@ -23,7 +23,7 @@ pub(super) const INVALID_SPEC: &str = "InvalidSpec";
 pub(super) const INVALID_TEMPLATE: &str = "InvalidTemplate";
 pub(super) const POD_REJECTED: &str = "PodRejected";
 /// The API server refused pods of several gangs, and another gang creates its pods first.
-pub(super) const WAITING_FOR_QUOTA: &str = "WaitingForQuota";
+pub(crate) const WAITING_FOR_QUOTA: &str = "WaitingForQuota";
 const BACK_OFF: &str = "BackOff";
 /// Reason of a gang with missing pods; its message has their number.
 const GATED: &str = "Gated";

@@ -219,8 +219,8 @@ pub struct Refusal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// Status 403: a quota, a limit range or a policy. The API server gives no further type.
-    Forbidden,
+    /// The namespace has used up a `ResourceQuota`.
+    QuotaExceeded,
     Other,
 }
 

@@ -16,7 +16,6 @@ use super::pod_entry::{
 };
 use super::volume_ledger::{takes_volumes, without_volumes};
 use super::work_queue::WorkItem;
-use crate::controller::EventType;
 
 /// A bound pod with the request that it would have if it were pending.
 struct BoundPod {
@@ -153,7 +152,7 @@ impl ClusterState {
             })
     }
 
-    /// The rest of a split gang finds no room: its running pods are deleted, so that all start together.
+    /// The rest of a split gang finds no room: its running pods are stopped, so that all start together.
     pub(super) fn restart_split_gang(&mut self, key: &Key) {
         let Some(id) = self.pods.get(key).and_then(|entry| entry.detached_from.clone()) else {
             return;
@@ -163,12 +162,8 @@ impl ClusterState {
         gang.stopping = true;
         let placed = self.gangs.detached(&id).filter(|key| self.pods.is_placed(key));
         let running: Vec<Key> = self.gangs.members(&id).chain(placed).cloned().collect();
-        for pod in running {
-            let why = "The rest of its gang finds no room; a gang starts whole or not at all";
-            let event = self.pods.event(&pod, EventType::Warning, "GangBroken", why.to_owned());
-            self.actions.extend(event);
-            self.delete_pod(&pod);
-        }
+        let why = "The rest of its gang finds no room; a gang starts whole or not at all";
+        self.stop_pods(&id, &running, "GangBroken", why);
         self.work.push_pods(self.gangs.detached(&id).cloned());
     }
 

@@ -12,6 +12,7 @@ use super::losses::Departure;
 use super::membership::{Membership, is_in_pod_group};
 use super::parked::Parked;
 use super::pod_entry::{BindingState, PodState};
+use super::unit_table::Unit;
 use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
 use crate::controller::EventType;
@@ -232,6 +233,9 @@ impl ClusterState {
         }
         gang.tearing_down = false;
         gang.placed = false;
+        if self.units.get(id).is_some_and(Unit::is_suspending) {
+            self.withdraw_pending(id);
+        }
         self.requeue_gang_waiters(id);
     }
 
@@ -380,7 +384,10 @@ impl ClusterState {
             return;
         }
         if breaks {
-            self.delete_bound_members(id);
+            self.stop_bound_members(
+                id,
+                &format!("Pod {} was deleted before all started", key.name),
+            );
         }
         self.work.push(WorkItem::SyncGang(id.clone()));
         if !tearing_down && !placed {
@@ -389,7 +396,7 @@ impl ClusterState {
         }
     }
 
-    /// A binding failed for good: bound members of the gang are deleted, and the gang is placed again.
+    /// A binding failed for good: bound members of the gang are stopped, and the gang is placed again.
     pub(super) fn fail_binding(
         &mut self,
         key: &Key,
@@ -399,7 +406,8 @@ impl ClusterState {
         why: &str,
     ) {
         let message = format!("Cannot bind to node {node}: {why}");
-        self.actions.extend(self.pods.event(key, EventType::Warning, "FailedBinding", message));
+        let event = self.pods.event(key, EventType::Warning, "FailedBinding", message.clone());
+        self.actions.extend(event);
         if self.is_replacement(id, task) {
             // The rest of the gang runs on; the engine places the pod again.
             self.set_binding(key, BindingState::Pending);
@@ -420,13 +428,21 @@ impl ClusterState {
             Event::PlacementRefused { workload, task }
         });
         if breaks {
-            self.delete_bound_members(id);
+            self.stop_bound_members(id, &format!("Pod {}: {message}", key.name));
         }
         self.work.push(WorkItem::SyncGang(id.clone()));
         self.work.push(WorkItem::ReconcilePod(key.clone()));
     }
 
-    fn delete_bound_members(&mut self, id: &WorkloadId) {
+    /// Stops the bound members of a torn down gang. A unit is suspended instead, and backs off: its controller would count
+    /// deleted pods as failed.
+    fn stop_bound_members(&mut self, id: &WorkloadId, why: &str) {
+        if self.units.root(id).is_some() {
+            self.units.back_off(id, self.engine.now());
+            self.record_workload_event(id, EventType::Warning, "GangBroken", why.to_owned());
+            self.suspend_unit(id, why);
+            return;
+        }
         let bound = self.gangs.members(id).filter(|key| self.pods.is_bound(key));
         for key in bound.cloned().collect::<Vec<_>>() {
             self.delete_pod(&key);

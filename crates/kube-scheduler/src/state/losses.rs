@@ -224,7 +224,7 @@ impl ClusterState {
         Some(PendingReason { code: WAITING_FOR_REPLACEMENT.to_owned(), message })
     }
 
-    /// No replacement came in time: the rest of the gang is deleted, so that its owner creates all pods again.
+    /// No replacement came in time: the rest of the gang is stopped, and all its pods start again together.
     pub(super) fn restart_gang(&mut self, id: &WorkloadId) {
         let Some(gang) = self.gangs.get_mut(id) else { return };
         gang.stopping = true;
@@ -233,17 +233,13 @@ impl ClusterState {
         let why =
             format!("No replacement of {} started in time: the gang restarts", names.join(", "));
         self.record_workload_event(id, EventType::Warning, "GangRestarted", why.clone());
-        let members: Vec<Key> = self.gangs.members(id).cloned().collect();
-        let beside: Vec<Key> = self.gangs.detached(id).cloned().collect();
-        for key in members.iter().chain(&beside) {
-            if self.pods.is_placed(key) {
-                let event = self.pods.event(key, EventType::Warning, "GangRestarted", why.clone());
-                self.actions.extend(event);
-                self.delete_pod(key);
-            } else if self.pods.is_pending(key) {
-                self.pods.wait_for_gang(id, key);
-                self.park_pod(key, Parked::GangStopping);
-            }
+        let pods: Vec<Key> =
+            self.gangs.members(id).chain(self.gangs.detached(id)).cloned().collect();
+        self.stop_pods(id, &pods, "GangRestarted", &why);
+        for key in pods.iter().filter(|key| self.pods.is_pending(key)).cloned().collect::<Vec<_>>()
+        {
+            self.pods.wait_for_gang(id, &key);
+            self.park_pod(&key, Parked::GangStopping);
         }
     }
 

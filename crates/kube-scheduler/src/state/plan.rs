@@ -193,9 +193,12 @@ impl ClusterState {
             self.activity.preemptions.push(*right);
             let why = explain::preempted_by(&explain::quoted(preemptor), *right);
             self.record_workload_event(victim, EventType::Warning, "Preempted", why.clone());
-            let suspended = self.suspend_victim(victim, &why);
             if has_pods {
-                self.evict_members(victim, &why, !suspended);
+                self.stop_pending_members(victim);
+                let members: Vec<Key> = self.gangs.members(victim).cloned().collect();
+                self.stop_pods(victim, &members, "Preempted", &why);
+            } else {
+                self.suspend_unit(victim, &why);
             }
         }
         let names: Vec<String> =
@@ -211,21 +214,42 @@ impl ClusterState {
         self.nominate(preemptor);
     }
 
-    /// Stops the pods of a victim; without `evict`, the suspension of their job deletes them.
-    pub(super) fn evict_members(&mut self, victim: &WorkloadId, why: &str, evict: bool) {
-        for key in self.gangs.members(victim) {
-            let Some(entry) = self.pods.get(key) else { continue };
-            let PodState::Member { binding, task, .. } = &entry.state else { continue };
-            if *binding == BindingState::Pending {
-                self.engine.send(Event::TaskStopped { workload: victim.clone(), task: *task });
-            } else if !entry.pod.as_deref().is_some_and(is_terminating) {
-                let (pod, why) = (entry.reference(key), why.to_owned());
-                if evict {
-                    self.actions.push(Action::Evict { pod, why: why.clone() });
-                }
-                self.actions.push(entry.event(key, EventType::Warning, "Preempted", why));
-            }
+    /// Members of a victim without a node hold nothing.
+    fn stop_pending_members(&mut self, victim: &WorkloadId) {
+        let Some(gang) = self.gangs.get(victim) else { return };
+        for (task, _) in gang.members.iter().filter(|(_, key)| self.pods.is_pending(key)) {
+            self.engine.send(Event::TaskStopped { workload: victim.clone(), task: *task });
         }
+    }
+
+    /// Stops the placed pods of a gang: by the suspension of their job if the gang is a unit, whose controller would count
+    /// a deleted pod as failed; else by eviction.
+    pub(super) fn stop_pods(
+        &mut self,
+        gang: &WorkloadId,
+        pods: &[Key],
+        reason: &'static str,
+        why: &str,
+    ) {
+        let stopped = pods.iter().filter(|key| self.is_stoppable(key));
+        let event = |key| self.pods.event(key, EventType::Warning, reason, why.to_owned());
+        self.actions.extend(stopped.filter_map(event).collect::<Vec<_>>());
+        if !self.suspend_unit(gang, why) {
+            self.evict_pods(pods, why);
+        }
+    }
+
+    pub(super) fn evict_pods(&mut self, pods: &[Key], why: &str) {
+        let stopped = pods.iter().filter(|key| self.is_stoppable(key));
+        let pods = stopped.filter_map(|key| Some(self.pods.get(key)?.reference(key)));
+        let evict = |pod| Action::Evict { pod, why: why.to_owned() };
+        self.actions.extend(pods.map(evict).collect::<Vec<_>>());
+    }
+
+    /// A pod with a node that is not terminating.
+    fn is_stoppable(&self, key: &Key) -> bool {
+        let pod = self.pods.get(key).and_then(|entry| entry.pod.as_deref());
+        self.pods.is_placed(key) && !pod.is_some_and(is_terminating)
     }
 
     /// Nominates the pods of a preemptor for the nodes that are being freed.

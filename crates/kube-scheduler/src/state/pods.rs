@@ -12,6 +12,7 @@ use super::pod_entry::{
     BindingState, PendingBinding, PodEntry, PodState, allocated_devices, is_finished,
     is_irrelevant_update, is_resized, is_terminating, node_of, workload_owner,
 };
+use super::unit_table::Unit;
 use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
 use crate::controller::EventType;
@@ -187,7 +188,8 @@ impl ClusterState {
         if self.evictions.is_refused(key) {
             self.work.push(WorkItem::KeepUnevictable(key.clone()));
         }
-        if self.gangs.get(workload).is_some_and(|gang| gang.tearing_down) {
+        let is_torn_down = self.gangs.get(workload).is_some_and(|gang| gang.tearing_down);
+        if is_torn_down && !self.units.get(workload).is_some_and(Unit::is_suspending) {
             self.delete_pod(key);
         }
         self.requeue_workload_of(key);

@@ -9,7 +9,9 @@ use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{JobObject, Pod};
 use agentaflow_kube_core::unit::{self, UnitKind, UnitSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +43,8 @@ pub(super) struct Unit {
     pub(super) spec: UnitSpec,
     /// Pods were placed since the job was resumed.
     pub(super) started: bool,
+    /// Not all pods of the job existed when it was last submitted.
+    pub(super) lacks_pods: bool,
     /// Reason to suspend the job; none once it is suspended.
     pub(super) suspending: Option<String>,
     /// Written value of the suspend field that the watch has not reported, and the time of the next attempt.
@@ -74,6 +78,11 @@ pub(super) struct UnitTable {
     /// Pods by the uid of an owner that the watch has not reported.
     waiting: BTreeMap<String, BTreeSet<Key>>,
     timers: BTreeSet<(Time, WorkloadId)>,
+    /// Jobs whose pods did not come when they were resumed, by namespace. While there is one, jobs of the namespace start
+    /// one at a time: two jobs that each got a part of a quota would wait for each other.
+    short_of_pods: BTreeMap<Arc<str>, BTreeSet<WorkloadId>>,
+    /// Jobs that wait for their turn, by namespace.
+    turn_waiters: BTreeMap<Arc<str>, BTreeSet<WorkloadId>>,
 }
 
 impl UnitTable {
@@ -142,6 +151,7 @@ impl UnitTable {
     pub(super) fn remove(&mut self, id: &WorkloadId) -> Option<Unit> {
         let unit = self.units.remove(id)?;
         self.by_uid.remove(&unit.uid);
+        self.forget_missing_pods(id, &unit.key.namespace);
         if let Some(owner) = owner_of(&unit.object)
             && let Some(children) = self.children.get_mut(&owner.uid)
         {
@@ -191,7 +201,7 @@ impl UnitTable {
         (size > 1).then(|| (format!("{id}/{index}").into(), size))
     }
 
-    fn root_of(&self, mut id: WorkloadId) -> WorkloadId {
+    pub(super) fn root_of(&self, mut id: WorkloadId) -> WorkloadId {
         for _ in 0..MAX_LEVELS {
             let owner = self.units.get(&id).and_then(|unit| self.watched_owner(unit));
             let Some(above) = owner.and_then(|owner| self.by_uid.get(&*owner.uid)) else { break };
@@ -277,11 +287,85 @@ impl UnitTable {
     /// Delays the next start of a job; each failure doubles the delay.
     pub(super) fn back_off(&mut self, id: &WorkloadId, now: Time) {
         let Some(unit) = self.units.get_mut(id) else { return };
-        let delay = Span(START_RETRIES.delay(unit.failures).as_millis() as u64);
+        let delay = spread(START_RETRIES.delay(unit.failures), &unit.uid, unit.failures);
         unit.failures += 1;
         let until = now.after(delay);
         unit.retry_at = Some(until);
         self.timers.insert((until, id.clone()));
+    }
+
+    /// Delays the next start of a job whose pods did not come.
+    pub(super) fn record_missing_pods(&mut self, id: &WorkloadId, now: Time) {
+        self.back_off(id, now);
+        if let Some(unit) = self.units.get(id) {
+            self.short_of_pods.entry(unit.key.namespace.clone()).or_default().insert(id.clone());
+        }
+    }
+
+    fn forget_missing_pods(&mut self, id: &WorkloadId, namespace: &str) {
+        for jobs in [&mut self.short_of_pods, &mut self.turn_waiters] {
+            if let Some(ids) = jobs.get_mut(namespace) {
+                ids.remove(id);
+                if ids.is_empty() {
+                    jobs.remove(namespace);
+                }
+            }
+        }
+    }
+
+    /// Whether a suspended job may be resumed now; else the job that has the turn to get its pods.
+    pub(super) fn turn(&mut self, id: &WorkloadId) -> Result<(), Key> {
+        let Some(unit) = self.units.get(id).filter(|unit| unit.spec.suspended) else {
+            return Ok(());
+        };
+        let namespace = unit.key.namespace.clone();
+        if !self.short_of_pods.contains_key(&namespace) {
+            return Ok(());
+        }
+        let Some(holder) = self.turn_holder(&namespace).filter(|holder| holder.key != unit.key)
+        else {
+            return Ok(());
+        };
+        let holder = holder.key.clone();
+        self.turn_waiters.entry(namespace).or_default().insert(id.clone());
+        Err(holder)
+    }
+
+    /// A job of the namespace that is resumed and lacks pods.
+    fn turn_holder(&self, namespace: &str) -> Option<&Unit> {
+        let from = WorkloadId::from(format!("{namespace}/"));
+        let units = self.units.range(from..).map(|(_, unit)| unit);
+        units.take_while(|unit| *unit.key.namespace == *namespace).find(|unit| unit.awaits_pods())
+    }
+
+    /// The jobs that wait for their turn in the namespace of a job, if no job has it.
+    pub(super) fn take_turn_waiters(&mut self, id: &WorkloadId) -> BTreeSet<WorkloadId> {
+        let namespace = namespace_of(id);
+        if !self.turn_waiters.contains_key(namespace) || self.turn_holder(namespace).is_some() {
+            return BTreeSet::new();
+        }
+        self.turn_waiters.remove(namespace).unwrap_or_default()
+    }
+
+    /// Ends the backoffs of jobs whose pods did not come, in the namespace of a job; returns these jobs.
+    pub(super) fn end_backoffs(&mut self, id: &WorkloadId, now: Time) -> Vec<WorkloadId> {
+        let mut ended = Vec::new();
+        for id in self.short_of_pods.get(namespace_of(id)).into_iter().flatten() {
+            let unit = self.units.get_mut(id);
+            if let Some(unit) = unit.filter(|unit| unit.retry_at.is_some_and(|at| at > now)) {
+                unit.retry_at = None;
+                ended.push(id.clone());
+            }
+        }
+        ended
+    }
+
+    /// All pods of a job are bound: its next start is the first again.
+    pub(super) fn record_running(&mut self, id: &WorkloadId) {
+        let Some(unit) = self.units.get_mut(id) else { return };
+        unit.failures = 0;
+        let namespace = unit.key.namespace.clone();
+        self.forget_missing_pods(id, &namespace);
     }
 
     /// Jobs with a timer that is over.
@@ -313,6 +397,7 @@ impl Unit {
             object,
             spec,
             started: false,
+            lacks_pods: true,
             suspending: None,
             write: None,
             deadline: None,
@@ -354,8 +439,18 @@ impl Unit {
     pub(super) fn record_start(&mut self) {
         self.started = !self.spec.suspended;
         self.deadline = None;
-        self.failures = 0;
         self.retry_at = None;
+    }
+
+    /// Resumed, or about to be, and not all its pods exist.
+    fn awaits_pods(&self) -> bool {
+        let starts = self.is_resuming() || (self.deadline.is_some() && self.lacks_pods);
+        starts && !self.started && self.is_active()
+    }
+
+    /// Suspended, or about to be: its controller stops its pods.
+    pub(super) fn is_suspending(&self) -> bool {
+        self.suspending.is_some() || (self.spec.suspended && !self.is_resuming())
     }
 
     pub(super) fn created(&self) -> Option<Time> {
@@ -390,6 +485,19 @@ impl Unit {
             ObjectRef { kind: self.kind.kind, key: self.key.clone(), uid: self.uid.clone() };
         Action::RecordEvent(EventRecord { object, event_type, reason, message })
     }
+}
+
+/// A delay and up to half of it more. Jobs that failed together do not try again together.
+fn spread(delay: Duration, uid: &str, failures: u32) -> Span {
+    let mut hasher = FxHasher::default();
+    (uid, failures).hash(&mut hasher);
+    let millis = delay.as_millis() as u64;
+    Span(millis + hasher.finish() % (millis / 2 + 1))
+}
+
+/// The namespace in the id of a job.
+fn namespace_of(id: &WorkloadId) -> &str {
+    id.as_str().split('/').next().unwrap_or_default()
 }
 
 /// Engine id of a job.

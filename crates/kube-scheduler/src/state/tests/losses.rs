@@ -64,7 +64,7 @@ fn a_gang_restarts_whole_when_no_replacement_comes_in_time() {
     lose(&mut harness, "run-0");
     harness.pass(301_000);
     harness.settle();
-    assert!(harness.take_actions().contains(&"delete run-1".to_owned()));
+    assert!(harness.take_actions().contains(&"evict run-1".to_owned()));
     harness.kubelets();
     harness.settle();
     assert!(harness.node_of("wait-0").is_some() && harness.node_of("wait-1").is_some());
@@ -88,7 +88,7 @@ fn settings_and_annotations_set_the_time() {
     lose(&mut harness, "run-0");
     harness.pass(11_000);
     harness.settle();
-    assert!(harness.take_actions().contains(&"delete run-1".to_owned()));
+    assert!(harness.take_actions().contains(&"evict run-1".to_owned()));
 
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
@@ -101,7 +101,7 @@ fn settings_and_annotations_set_the_time() {
     lose(&mut harness, "a");
     harness.pass(1_800_000);
     harness.settle();
-    assert!(!harness.take_actions().contains(&"delete b".to_owned()));
+    assert!(!harness.take_actions().contains(&"evict b".to_owned()));
     assert_eq!(harness.reason("g").as_deref(), Some(WAITS));
 }
 
