@@ -167,12 +167,23 @@ async fn a_job_with_more_pods_than_its_backoff_limit_restarts_whole() {
 async fn of_two_jobs_with_quota_for_one_each_runs_in_turn() {
     let share = Share::new().await;
     share.nodes(2, &NodePlan::gpus(12)).await;
-    share.apply_object(quota(6)).await;
-    quota_in_force(&share).await;
+    share.apply_object(no_pods()).await;
+    quota_in_force(&share, "0").await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     for name in ["one", "two"] {
         share.apply_object(job(&share, name, 6, 5)).await;
     }
+    for name in ["one", "two"] {
+        resumed(&share, name).await;
+    }
+    for name in ["one", "two"] {
+        wait_within(Duration::from_secs(100), "the job is suspended again", async || {
+            if job_is_suspended(&share, name).await { Ok(()) } else { Err("resumed") }
+        })
+        .await;
+    }
+    share.apply_object(quota(6)).await;
+    quota_in_force(&share, "6").await;
     let all_run = async |name: &str| {
         let pods = share.pods(&format!("batch.kubernetes.io/job-name={name}")).await;
         let running = |pod: &Pod| {
@@ -180,7 +191,7 @@ async fn of_two_jobs_with_quota_for_one_each_runs_in_turn() {
         };
         pods.iter().filter(|pod| running(pod)).count() == 6
     };
-    let limit = Duration::from_secs(240);
+    let limit = Duration::from_secs(150);
     let first = wait_within(limit, "all pods of one job run", async || {
         for name in ["one", "two"] {
             if all_run(name).await {
@@ -217,11 +228,12 @@ async fn resumed(share: &Share, name: &str) {
     .await;
 }
 
-async fn quota_in_force(share: &Share) {
+async fn quota_in_force(share: &Share, pods: &str) {
     let path = format!("/api/v1/namespaces/{}/resourcequotas/pods", share.namespace);
     wait_for("the quota has a status", async || {
         let quota = share.request("GET", &path, None).await.json();
-        quota["status"]["hard"]["pods"].as_str().map(|_| ()).ok_or("none")
+        let hard = &quota["status"]["hard"]["pods"];
+        if hard == pods { Ok(()) } else { Err(hard.to_string()) }
     })
     .await;
 }
@@ -232,7 +244,7 @@ async fn a_scheduler_killed_between_admission_and_pods_keeps_the_places() {
     let share = Share::new().await;
     share.nodes(2, &NodePlan::gpus(4)).await;
     share.apply_object(no_pods()).await;
-    quota_in_force(&share).await;
+    quota_in_force(&share, "0").await;
     let mut scheduler = Scheduler::start(PROGRAM, &share, &["--identity", "one"]).await;
     share.apply_object(job(&share, "first", 4, 5)).await;
     resumed(&share, "first").await;
@@ -253,7 +265,7 @@ async fn a_job_whose_pods_a_quota_refuses_is_suspended_again() {
     let share = Share::new().await;
     share.nodes(1, &NodePlan::gpus(4)).await;
     share.apply_object(no_pods()).await;
-    quota_in_force(&share).await;
+    quota_in_force(&share, "0").await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     share.apply_object(job(&share, "refused", 2, 5)).await;
     resumed(&share, "refused").await;

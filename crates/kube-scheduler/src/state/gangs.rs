@@ -1,6 +1,6 @@
 //! Gangs: gathering their pods, submission to the engine, and teardown. A gang starts whole or not at all.
 
-use agentaflow_engine::{Event, Request, WaitReason, WorkloadId};
+use agentaflow_engine::{Event, Request, Span, WaitReason, WorkloadId};
 use agentaflow_kube_core::slim::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::sync::Arc;
@@ -17,8 +17,12 @@ use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
 use crate::controller::EventType;
 
-/// Members of a gang whose conditions follow the number of created pods.
+/// Members up to which the conditions of a gang follow each new pod.
 const MAX_RECOUNTED: usize = 64;
+/// Shortest time between two writes of the count to all members of a larger gang, and the time per member: a gang causes at
+/// most a hundred writes a second.
+const RECOUNT_INTERVAL: u64 = 1000;
+const RECOUNT_PER_MEMBER: u64 = 10;
 
 impl ClusterState {
     /// Makes a pod without a node a member of a gang, or parks it.
@@ -254,16 +258,9 @@ impl ClusterState {
 
     fn gate_gang(&mut self, id: &WorkloadId, have: usize, need: u32) {
         let now = self.engine.now();
-        let Some(gang) = self.gangs.get_mut(id) else { return };
         let gate = incomplete(have, need);
-        if let Some(reason) = &mut gang.reason {
-            let current = ReportedReason::new(&WaitReason::Gated(gate.clone()), now);
-            // Members that have the old count get the new one; a large gang arrives too fast for that.
-            if *reason != current && gang.members.len() <= MAX_RECOUNTED {
-                gang.unexplained = gang.members.values().cloned().collect();
-            }
-            *reason = current;
-        }
+        self.recount(id, ReportedReason::new(&WaitReason::Gated(gate.clone()), now));
+        let Some(gang) = self.gangs.get_mut(id) else { return };
         gang.gated = true;
         if gang.submitted {
             self.engine.send(Event::GateChanged { workload: id.clone(), gate: Some(gate) });
@@ -275,6 +272,36 @@ impl ClusterState {
         let mut workload = gang.traits.workload(id.clone(), need, request);
         workload.gate = Some(gate);
         self.submit(id, workload);
+    }
+
+    /// Replaces the count in the reason of an incomplete gang. Members that have the old count get the new one, those of a large
+    /// gang after a while.
+    fn recount(&mut self, id: &WorkloadId, current: ReportedReason) {
+        let now = self.engine.now();
+        let Some(gang) = self.gangs.get_mut(id) else { return };
+        let Some(reason) = &mut gang.reason else { return };
+        gang.count_is_stale |= *reason != current;
+        *reason = current;
+        if !gang.count_is_stale {
+            return;
+        }
+        let members = gang.members.len();
+        if members > MAX_RECOUNTED && now < gang.recount_at {
+            let due = gang.recount_at;
+            self.gangs.recount_later(id, due);
+            return;
+        }
+        let interval = RECOUNT_INTERVAL.max(RECOUNT_PER_MEMBER * members as u64);
+        gang.recount_at = now.after(Span(interval));
+        gang.count_is_stale = false;
+        gang.unexplained = gang.members.values().cloned().collect();
+    }
+
+    /// Enqueues gangs whose members have an old count.
+    pub(super) fn requeue_recounts(&mut self) {
+        for id in self.gangs.take_recounts(self.engine.now()) {
+            self.work.push(WorkItem::SyncGang(id));
+        }
     }
 
     /// Submits a complete gang.

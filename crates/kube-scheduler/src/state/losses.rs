@@ -85,7 +85,7 @@ impl ClusterState {
         let Some(gang) = self.gangs.get_mut(id) else { return false };
         if !is_replacement {
             let Some(request) = request else { return false };
-            gang.lost.insert(task, LostMember { pod: key.clone(), request });
+            gang.lost.insert(task, LostMember { pod: Some(key.clone()), request });
         }
         self.engine.send(Event::TaskLost { workload: id.clone(), task });
         self.work.push(WorkItem::SyncGang(id.clone()));
@@ -197,17 +197,17 @@ impl ClusterState {
     fn loss_message(&self, id: &WorkloadId, task: u32) -> Option<String> {
         let gang = self.gangs.get(id)?;
         let (lost, view) = (gang.lost.get(&task)?, self.loss(id, task)?);
-        let (pod, until) = (&lost.pod.name, timestamp(view.until));
+        let (pod, until) = (lost.name(), timestamp(view.until));
         Some(match (&view.node, view.replacement) {
             (Some(node), Replacement::Missing) => format!(
-                "Waiting for replacement of pod {pod}: place on node {node} reserved until {until}"
+                "Waiting for replacement of {pod}: place on node {node} reserved until {until}"
             ),
             (None, Replacement::Missing) => format!(
-                "Waiting for replacement of pod {pod}: no node has room; the gang restarts at {until}"
+                "Waiting for replacement of {pod}: no node has room; the gang restarts at {until}"
             ),
-            (Some(node), _) => format!("Starting the replacement of pod {pod} on node {node}"),
+            (Some(node), _) => format!("Starting the replacement of {pod} on node {node}"),
             (None, _) => format!(
-                "No node has room for the replacement of pod {pod}; the gang restarts at {until}"
+                "No node has room for the replacement of {pod}; the gang restarts at {until}"
             ),
         })
     }
@@ -229,7 +229,7 @@ impl ClusterState {
         let Some(gang) = self.gangs.get_mut(id) else { return };
         gang.stopping = true;
         let lost = std::mem::take(&mut gang.lost);
-        let names: Vec<&str> = lost.values().map(|lost| &*lost.pod.name).collect();
+        let names: Vec<String> = lost.values().map(LostMember::name).collect();
         let why =
             format!("No replacement of {} started in time: the gang restarts", names.join(", "));
         self.record_workload_event(id, EventType::Warning, "GangRestarted", why.clone());
@@ -246,7 +246,8 @@ impl ClusterState {
     /// The gang that lost this pod.
     pub(super) fn gang_without(&self, pod: &Key) -> Option<WorkloadId> {
         let mut gangs = self.gangs.iter();
-        let found = gangs.find(|(_, gang)| gang.lost.values().any(|lost| lost.pod == *pod));
+        let found =
+            gangs.find(|(_, gang)| gang.lost.values().any(|lost| lost.pod.as_ref() == Some(pod)));
         found.map(|(id, _)| id.clone())
     }
 

@@ -26,8 +26,8 @@ impl ClusterState {
         }
         let ours = self.settings.schedules(&pod);
         let finished = is_finished(&pod);
-        if !ours {
-            self.foreign_demand.observe(&key, &pod);
+        if !ours && self.foreign_demand.observe(&key, &pod) {
+            self.send_foreign_demand(&key);
         }
         if !ours && !self.pods.contains(&key) && (finished || node_of(&pod).is_none()) {
             return;
@@ -64,7 +64,9 @@ impl ClusterState {
 
     pub(super) fn pod_deleted(&mut self, pod: &Pod) {
         let key = key_of(&pod.metadata);
-        self.foreign_demand.remove(&key);
+        if self.foreign_demand.remove(&key) {
+            self.send_foreign_demand(&key);
+        }
         self.remove_pod(&key);
     }
 

@@ -20,6 +20,7 @@ use super::key_of;
 use super::membership::controller;
 use super::parked::Parked;
 use super::pod_entry::engine_time;
+use super::start_turns::{StartTurns, namespace_of};
 use crate::controller::EventType;
 
 /// Time for the pods of a resumed job to exist and start; a job with many pods gets more.
@@ -78,11 +79,7 @@ pub(super) struct UnitTable {
     /// Pods by the uid of an owner that the watch has not reported.
     waiting: BTreeMap<String, BTreeSet<Key>>,
     timers: BTreeSet<(Time, WorkloadId)>,
-    /// Jobs whose pods did not come when they were resumed, by namespace. While there is one, jobs of the namespace start
-    /// one at a time: two jobs that each got a part of a quota would wait for each other.
-    short_of_pods: BTreeMap<Arc<str>, BTreeSet<WorkloadId>>,
-    /// Jobs that wait for their turn, by namespace.
-    turn_waiters: BTreeMap<Arc<str>, BTreeSet<WorkloadId>>,
+    turns: StartTurns,
 }
 
 impl UnitTable {
@@ -151,7 +148,7 @@ impl UnitTable {
     pub(super) fn remove(&mut self, id: &WorkloadId) -> Option<Unit> {
         let unit = self.units.remove(id)?;
         self.by_uid.remove(&unit.uid);
-        self.forget_missing_pods(id, &unit.key.namespace);
+        self.turns.forget(id);
         if let Some(owner) = owner_of(&unit.object)
             && let Some(children) = self.children.get_mut(&owner.uid)
         {
@@ -297,60 +294,44 @@ impl UnitTable {
     /// Delays the next start of a job whose pods did not come.
     pub(super) fn record_missing_pods(&mut self, id: &WorkloadId, now: Time) {
         self.back_off(id, now);
-        if let Some(unit) = self.units.get(id) {
-            self.short_of_pods.entry(unit.key.namespace.clone()).or_default().insert(id.clone());
-        }
-    }
-
-    fn forget_missing_pods(&mut self, id: &WorkloadId, namespace: &str) {
-        for jobs in [&mut self.short_of_pods, &mut self.turn_waiters] {
-            if let Some(ids) = jobs.get_mut(namespace) {
-                ids.remove(id);
-                if ids.is_empty() {
-                    jobs.remove(namespace);
-                }
-            }
-        }
+        self.turns.record_missing_pods(id);
     }
 
     /// Whether a suspended job may be resumed now; else the job that has the turn to get its pods.
     pub(super) fn turn(&mut self, id: &WorkloadId) -> Result<(), Key> {
-        let Some(unit) = self.units.get(id).filter(|unit| unit.spec.suspended) else {
-            return Ok(());
-        };
-        let namespace = unit.key.namespace.clone();
-        if !self.short_of_pods.contains_key(&namespace) {
+        let suspended = self.units.get(id).is_some_and(|unit| unit.spec.suspended);
+        if !suspended || !self.turns.are_taken(namespace_of(id)) {
             return Ok(());
         }
-        let Some(holder) = self.turn_holder(&namespace).filter(|holder| holder.key != unit.key)
-        else {
-            return Ok(());
-        };
-        let holder = holder.key.clone();
-        self.turn_waiters.entry(namespace).or_default().insert(id.clone());
-        Err(holder)
+        let holder = self.turn_holder(id).map(|holder| holder.key.clone());
+        holder.map_or(Ok(()), |holder| {
+            self.turns.wait(id);
+            Err(holder)
+        })
     }
 
-    /// A job of the namespace that is resumed and lacks pods.
-    fn turn_holder(&self, namespace: &str) -> Option<&Unit> {
-        let from = WorkloadId::from(format!("{namespace}/"));
-        let units = self.units.range(from..).map(|(_, unit)| unit);
-        units.take_while(|unit| *unit.key.namespace == *namespace).find(|unit| unit.awaits_pods())
-    }
-
-    /// The jobs that wait for their turn in the namespace of a job, if no job has it.
-    pub(super) fn take_turn_waiters(&mut self, id: &WorkloadId) -> BTreeSet<WorkloadId> {
+    /// Another job of the namespace that is resumed and lacks pods.
+    fn turn_holder(&self, id: &WorkloadId) -> Option<&Unit> {
         let namespace = namespace_of(id);
-        if !self.turn_waiters.contains_key(namespace) || self.turn_holder(namespace).is_some() {
+        let from = WorkloadId::from(format!("{namespace}/"));
+        let units = self.units.range(from..);
+        let mut units = units.take_while(|(_, unit)| *unit.key.namespace == *namespace);
+        units.find(|(other, unit)| *other != id && unit.awaits_pods()).map(|(_, unit)| unit)
+    }
+
+    /// The jobs that wait for their turn in the namespace of a job that does not have it any more.
+    pub(super) fn take_turn_waiters(&mut self, id: &WorkloadId) -> BTreeSet<WorkloadId> {
+        let has_turn = self.units.get(id).is_some_and(Unit::awaits_pods);
+        if has_turn || !self.turns.has_waiters(id) || self.turn_holder(id).is_some() {
             return BTreeSet::new();
         }
-        self.turn_waiters.remove(namespace).unwrap_or_default()
+        self.turns.take_waiters(id)
     }
 
     /// Ends the backoffs of jobs whose pods did not come, in the namespace of a job; returns these jobs.
     pub(super) fn end_backoffs(&mut self, id: &WorkloadId, now: Time) -> Vec<WorkloadId> {
         let mut ended = Vec::new();
-        for id in self.short_of_pods.get(namespace_of(id)).into_iter().flatten() {
+        for id in self.turns.short_of_pods(id) {
             let unit = self.units.get_mut(id);
             if let Some(unit) = unit.filter(|unit| unit.retry_at.is_some_and(|at| at > now)) {
                 unit.retry_at = None;
@@ -364,8 +345,7 @@ impl UnitTable {
     pub(super) fn record_running(&mut self, id: &WorkloadId) {
         let Some(unit) = self.units.get_mut(id) else { return };
         unit.failures = 0;
-        let namespace = unit.key.namespace.clone();
-        self.forget_missing_pods(id, &namespace);
+        self.turns.forget(id);
     }
 
     /// Jobs with a timer that is over.
@@ -419,7 +399,8 @@ impl Unit {
                 self.suspending = None;
             }
         }
-        (self.object, self.spec) = (object, spec);
+        self.object = object;
+        self.spec = spec;
     }
 
     fn is_resuming(&self) -> bool {
@@ -493,11 +474,6 @@ fn spread(delay: Duration, uid: &str, failures: u32) -> Span {
     (uid, failures).hash(&mut hasher);
     let millis = delay.as_millis() as u64;
     Span(millis + hasher.finish() % (millis / 2 + 1))
-}
-
-/// The namespace in the id of a job.
-fn namespace_of(id: &WorkloadId) -> &str {
-    id.as_str().split('/').next().unwrap_or_default()
 }
 
 /// Engine id of a job.

@@ -39,7 +39,7 @@ impl ClusterState {
         self.work.push_pods(waiting);
         // Traits and requests may have changed.
         let pending = self.gangs.members(&root).filter(|key| self.pods.is_pending(key));
-        self.work.push_pods(pending.cloned().collect::<Vec<_>>());
+        self.work.push_pods(pending.cloned());
         if was_active && !is_active(&self.units) {
             self.retry_units(&id);
         }
@@ -65,13 +65,13 @@ impl ClusterState {
         }
         self.retry_units(&id);
         let pending = self.gangs.members(&id).filter(|key| self.pods.is_pending(key));
-        self.work.push_pods(pending.cloned().collect::<Vec<_>>());
+        self.work.push_pods(pending.cloned());
     }
 
     /// Enqueues every unit: namespaces, volumes or queues changed.
     pub(super) fn requeue_units(&mut self) {
-        for id in self.units.roots().cloned().collect::<Vec<_>>() {
-            self.work.push(WorkItem::SyncGang(id));
+        for id in self.units.roots() {
+            self.work.push(WorkItem::SyncGang(id.clone()));
         }
     }
 
@@ -231,6 +231,12 @@ impl ClusterState {
                 self.end_hold(id);
             }
         }
+    }
+
+    /// Requests of all pods of a unit; none if the workload is not a unit.
+    pub(super) fn unit_requests(&self, id: &WorkloadId) -> Vec<Arc<Request>> {
+        let pods = self.lookup().unit_pods(id).ok().flatten();
+        pods.and_then(|pods| self.template_requests(id, &pods).ok()).unwrap_or_default()
     }
 
     /// Requests by task; pods that are finished or placed apart need none.
@@ -444,7 +450,7 @@ impl ClusterState {
 }
 
 /// True if a pod may take a place found for its template. The API server adds labels and tolerations to pods.
-fn fits_place_of(pod: &Request, template: &Request) -> bool {
+pub(super) fn fits_place_of(pod: &Request, template: &Request) -> bool {
     let mut bare = pod.clone();
     bare.labels.clone_from(&template.labels);
     let tolerates = template.tolerations.iter().all(|one| bare.tolerations.contains(one));

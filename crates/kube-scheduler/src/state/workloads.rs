@@ -206,7 +206,7 @@ impl ClusterState {
         };
         view.reason = parked.or_else(|| self.loss_reason(&id)).or_else(|| {
             let reason = gang.reason.as_ref()?;
-            let (code, message) = (reason.code.as_str().to_owned(), reason.message.to_string());
+            let (code, message) = (reason.code().to_owned(), reason.message.to_string());
             Some(PendingReason { code, message })
         });
         for (task, member) in &gang.members {

@@ -236,3 +236,36 @@ fn a_new_leader_reserves_the_place_again() {
     harness.settle_for_long();
     assert_eq!(harness.node_of("next"), None);
 }
+
+#[test]
+fn a_new_leader_reserves_the_place_of_a_pod_of_a_group() {
+    let mut harness = busy();
+    lose(&mut harness, "run-0");
+    harness.crash();
+    harness.settle();
+    assert_eq!([harness.node_of("wait-0"), harness.node_of("wait-1")], [None; 2]);
+    assert_eq!(harness.reason("run").as_deref(), Some(WAITS));
+    harness.put(Kind::Pod, member("run-x", "run", 4));
+    harness.settle();
+    assert!(harness.node_of("run-x").is_some());
+    assert_eq!(harness.reason("run"), None);
+
+    let mut harness = busy();
+    lose(&mut harness, "run-0");
+    harness.crash();
+    harness.settle();
+    harness.pass(301_000);
+    harness.settle();
+    assert!(harness.take_actions().contains(&"evict run-1".to_owned()));
+}
+
+#[test]
+fn a_new_leader_waits_for_no_finished_pod() {
+    for phase in ["Succeeded", "Failed"] {
+        let mut harness = busy();
+        harness.end("run-0", phase);
+        harness.crash();
+        harness.settle();
+        assert!(harness.node_of("wait-0").is_some(), "{phase}");
+    }
+}

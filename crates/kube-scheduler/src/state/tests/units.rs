@@ -491,6 +491,24 @@ fn a_job_that_runs_already_is_adopted_whole() {
 }
 
 #[test]
+fn a_new_leader_reserves_the_place_of_a_lost_pod_of_a_job() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 8));
+    harness.put(Kind::Job, job("train", 4));
+    run(&mut harness);
+    harness.put(Kind::Job, job("late", 1));
+    harness.settle();
+    harness.server.remove(Kind::Pod, &Key::new(SPACE, "train-0"));
+    harness.crash();
+    harness.settle();
+    assert!(is_suspended(&harness, "late"));
+    assert_eq!(harness.reason("train").as_deref(), Some("WaitingForReplacement"));
+    run(&mut harness);
+    assert_eq!(nodes_of(&harness, "train", 4), [Some("n"); 4]);
+    assert_eq!(harness.reason("train"), None);
+}
+
+#[test]
 fn a_job_that_was_never_suspended_starts_whole_or_is_suspended() {
     let mut harness = harness();
     harness.put(Kind::Node, node("n", 4));
