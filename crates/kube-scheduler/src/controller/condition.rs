@@ -94,7 +94,7 @@ pub(super) fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Co
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-pub(super) fn says(conditions: &[Condition], kind: &str, reason: &str) -> bool {
+pub(super) fn has_reason(conditions: &[Condition], kind: &str, reason: &str) -> bool {
     find(conditions, kind).is_some_and(|condition| condition.reason == reason)
 }
 

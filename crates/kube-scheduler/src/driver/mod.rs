@@ -390,9 +390,9 @@ impl Leader {
         if self.missing.is_empty() {
             self.health.metrics.pass(began.elapsed());
         }
-        for (event, why) in state.take_rejected() {
+        for (sender, why) in state.take_rejected() {
             self.health.metrics.rejected_events.inc();
-            tracing::warn!(?event, %why, "the engine rejected an event");
+            tracing::warn!(%sender, %why, "the engine rejected an event");
         }
         for ranking in state.take_rankings() {
             tracing::debug!(scores = %log_format::RankingSummary(&ranking), "scored");

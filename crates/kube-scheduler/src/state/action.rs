@@ -228,7 +228,7 @@ pub enum RefusalKind {
 pub enum BindResult {
     Bound,
     /// Another client bound the pod to this node.
-    Elsewhere(Arc<str>),
+    BoundToOther(Arc<str>),
     /// The pod is deleted or being deleted.
     Gone,
     Refused(String),

@@ -62,6 +62,7 @@ use agentaflow_engine::{Event, NodeRanking, Policy, Rejected, Snapshot, Time};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::translate::{Namespaces, TranslationContext};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::panic::Location;
 
 use engine_link::EngineLink;
 use evictions::Evictions;
@@ -422,8 +423,8 @@ impl ClusterState {
         std::mem::take(&mut self.activity)
     }
 
-    /// Events that the engine rejected since the last call; each is a bug of this crate.
-    pub fn take_rejected(&mut self) -> Vec<(Event, Rejected)> {
+    /// Senders of events that the engine rejected since the last call; each is a bug of this crate.
+    pub fn take_rejected(&mut self) -> Vec<(&'static Location<'static>, Rejected)> {
         self.engine.take_rejected()
     }
 
@@ -441,7 +442,7 @@ impl ClusterState {
             queues: &self.queues,
             units: &self.units,
             priorities: &self.priorities,
-            around: self.translation_context(),
+            translation: self.translation_context(),
             now: self.engine.now(),
         }
     }

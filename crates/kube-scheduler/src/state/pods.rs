@@ -244,7 +244,7 @@ impl ClusterState {
                 self.confirm_binding(key, &workload, task, &node);
             }
             (BindResult::Bound, None) => self.work.push(WorkItem::ReconcilePod(key.clone())),
-            (BindResult::Elsewhere(node), _) => {
+            (BindResult::BoundToOther(node), _) => {
                 self.detach_pod(key);
                 self.volumes.release(key);
                 self.pods.set_pending_binding(key, Some(PendingBinding { node, plan }));

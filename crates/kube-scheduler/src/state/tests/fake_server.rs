@@ -307,7 +307,7 @@ impl Server {
         }
         match found["spec"]["nodeName"].as_str() {
             Some(node) if *node == *bind.node => return BindResult::Bound,
-            Some(node) => return BindResult::Elsewhere(node.into()),
+            Some(node) => return BindResult::BoundToOther(node.into()),
             None => {}
         }
         if let Err(why) = self.bind_claims(bind) {
