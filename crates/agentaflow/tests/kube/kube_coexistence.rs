@@ -65,11 +65,13 @@ async fn two_schedulers_fill_the_same_nodes() {
     scheduler.counts("agentaflow_gpu_available", 0.0).await;
 }
 
-/// A node whose four GPUs are in use by pods of this scheduler, and a pod of kube-scheduler that waits for one.
-async fn waiting_beside(share: &Share, theirs: &PodPlan, stop_after: &str) -> Scheduler {
+/// A node whose four GPUs are in use by pods of this scheduler, and a pod of kube-scheduler that waits for one. The first pod
+/// terminates in the given time, the others later.
+async fn waiting_beside(share: &Share, theirs: &PodPlan, first_stops: &str) -> Scheduler {
     share.nodes(1, &NodePlan::gpus(4)).await;
     let scheduler = Scheduler::start(PROGRAM, share, &[]).await;
     for index in 0..4 {
+        let stop_after = if index == 0 { first_stops } else { "6s" };
         let low = share.one_gpu(&format!("low-{index}")).stop_after(stop_after);
         share.create_pod(&low).await;
     }

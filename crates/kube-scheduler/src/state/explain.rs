@@ -155,7 +155,7 @@ impl ClusterState {
         let lines = lines.map(|lines| explain::explanation(lines, self.engine.now()));
         let taken = self.gangs.get(id).and_then(|gang| gang.reason.as_ref()?.taken.as_ref());
         let taken = taken.filter(|_| is_pending);
-        let code = taken.map(|_| PREEMPTED_ROOM_TAKEN).or(code.map(|code| code.as_str()));
+        let code = taken.map(|_| PREEMPTED_ROOM_TAKEN).or(code.map(PendingCode::as_str));
         let code = code.map(str::to_owned);
         let code = code.or_else(|| losses.first().map(|_| WAITING_FOR_REPLACEMENT.to_owned()));
         let closest = explanation.iter().flat_map(|explanation| &explanation.closest);

@@ -343,10 +343,10 @@ impl Server {
     /// The quota admits no further pod.
     pub(super) fn is_full(&self) -> bool {
         let counts = |pod: &&Value| {
+            let over = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
             // A pod without a node has no time to terminate.
             let ends = !pod["metadata"]["deletionTimestamp"].is_null();
-            !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
-                && !(ends && pod["spec"]["nodeName"].is_null())
+            !over && (!ends || !pod["spec"]["nodeName"].is_null())
         };
         let used = self.all(Kind::Pod).filter(counts).count();
         self.quota.is_some_and(|quota| used >= quota)

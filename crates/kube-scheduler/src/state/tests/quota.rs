@@ -219,7 +219,9 @@ fn finish_running_jobs(harness: &mut Harness) -> Vec<String> {
             .map(|pod| format!("{name}-{pod}"));
         let pods: Vec<String> = pods.collect();
         if pods.iter().all(|pod| harness.node_of(pod).is_some()) {
-            pods.iter().for_each(|pod| harness.end(pod, "Succeeded"));
+            for pod in &pods {
+                harness.end(pod, "Succeeded");
+            }
             harness.server.change(Kind::Job, &Key::new(SPACE, name), |job| {
                 job["status"]["conditions"] = json!([{"type": "Complete", "status": "True"}]);
             });
