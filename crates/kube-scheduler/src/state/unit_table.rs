@@ -297,7 +297,7 @@ impl UnitTable {
         self.turns.record_missing_pods(id);
     }
 
-    /// Whether a suspended job may be resumed now; else the job that has the turn to get its pods.
+    /// Ok if a job may be resumed now; else the job that gets its pods first.
     pub(super) fn turn(&mut self, id: &WorkloadId) -> Result<(), Key> {
         let suspended = self.units.get(id).is_some_and(|unit| unit.spec.suspended);
         if !suspended || !self.turns.are_taken(namespace_of(id)) {

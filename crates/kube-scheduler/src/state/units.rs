@@ -3,8 +3,9 @@
 //! *Queued*: the job is suspended, and the engine's workload is made of its pod templates. *Held*: the engine placed the
 //! templates; the job is resumed, and the places wait for its pods. *Started*: all pods exist and are bound to these
 //! places; from here the gang is like any other. A held job whose pods do not come in time is suspended again and backs
-//! off; a preempted job is suspended instead of evicting its pods, and keeps its age. Every phase follows from the job and
-//! its pods, so that a restart is an ordinary start.
+//! off; a job that is preempted or whose gang restarts is suspended instead of evicting its pods, and keeps its age. Every
+//! phase follows from the job and its pods, so that a restart of the scheduler is an ordinary start; only backoffs and turns
+//! begin again.
 
 use agentaflow_engine::{Event, Placement, Request, WorkloadId};
 use agentaflow_kube_core::names;
