@@ -52,7 +52,7 @@ pub use model::decision::{
     Victim,
 };
 pub use model::error::{InvalidInput, Rejected};
-pub use model::event::{Demand, Event};
+pub use model::event::{Demand, Event, ForeignDemand};
 pub use model::name::{
     BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, ResourceName, TokenName, WorkloadId,
 };

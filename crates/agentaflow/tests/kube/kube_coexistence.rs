@@ -12,8 +12,8 @@ use crate::PROGRAM;
 use crate::bursts::{is_over, workload};
 use crate::kube_manifests::{end_admission, start_with_admission};
 use crate::ledger::Ledger;
-use crate::plans::alone;
-use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, wait_for};
+use crate::plans::{alone, event, pod_waits};
+use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, get, wait_for};
 
 /// Pods per scheduler; together they use all GPUs.
 const EACH: usize = 104;
@@ -63,6 +63,72 @@ async fn two_schedulers_fill_the_same_nodes() {
         assert_eq!(status.retries, 0, "ours-{index} did not fail");
     }
     scheduler.counts("agentaflow_gpu_available", 0.0).await;
+}
+
+/// A node whose four GPUs are in use by pods of this scheduler, and a pod of kube-scheduler that waits for one. The first pod
+/// terminates in the given time, the others later.
+async fn waiting_beside(share: &Share, theirs: &PodPlan, first_stops: &str) -> Scheduler {
+    share.nodes(1, &NodePlan::gpus(4)).await;
+    let scheduler = Scheduler::start(PROGRAM, share, &[]).await;
+    for index in 0..4 {
+        let stop_after = if index == 0 { first_stops } else { "6s" };
+        let low = share.one_gpu(&format!("low-{index}")).stop_after(stop_after);
+        share.create_pod(&low).await;
+    }
+    for index in 0..4 {
+        share.in_phase(&format!("low-{index}"), "Running").await;
+    }
+    share.create_pod(theirs).await;
+    pod_waits(share, "theirs", "Unschedulable").await;
+    scheduler
+}
+
+/// A pod that may preempt the others.
+fn high(share: &Share, gpus: u32) -> PodPlan {
+    let plan = PodPlan::new("high").gpus(gpus).scheduler(&share.scheduler_name());
+    plan.spec("priorityClassName", json!("agentaflow-9"))
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_preemption_makes_room_for_an_earlier_pod_of_kube_scheduler() {
+    let share = Share::new().await;
+    let class = format!("first-{}", share.id);
+    share
+        .apply_object(json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": class}, "value": 1000, "preemptionPolicy": "Never",
+        }))
+        .await;
+    let theirs = PodPlan::new("theirs").gpus(1).spec("priorityClassName", json!(class));
+    let _scheduler = waiting_beside(&share, &theirs, "6s").await;
+    share.create_pod(&high(&share, 2)).await;
+    wait_for("three victims at once", async || {
+        let stops = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+        let count = share.pods("").await.iter().filter(|pod| stops(pod)).count();
+        if count == 3 { Ok(()) } else { Err(format!("{count} are terminating")) }
+    })
+    .await;
+    share.in_phase("high", "Running").await;
+    share.in_phase("theirs", "Running").await;
+    let left = share.pods("").await.iter().filter(|pod| is_running(pod)).count();
+    assert_eq!(left, 3, "three of four pods made room");
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_workload_names_the_pod_that_took_the_room_of_its_preemption() {
+    let share = Share::new().await;
+    let thief = PodPlan::new("theirs").gpus(1);
+    let scheduler = waiting_beside(&share, &thief, "1s").await;
+    share.create_pod(&high(&share, 4)).await;
+    share.in_phase("theirs", "Running").await;
+    event(&share, "Pod", "high", "PreemptedRoomTaken").await;
+    let path = format!("/explain/{}/high", share.namespace);
+    let explained = get(scheduler.http, &path).expect("an answer").json();
+    assert_eq!(explained["reason"], "PreemptedRoomTaken", "{explained}");
+    share.delete_pod("theirs").await;
+    share.in_phase("high", "Running").await;
 }
 
 /// Pods for each scheduler, ten times as many as GPUs.

@@ -129,11 +129,95 @@ async fn a_preempted_job_is_suspended_whole_and_runs_again() {
     runs(&share, "low", 4).await;
 }
 
-/// A quota that admits no pod.
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_job_with_more_pods_than_its_backoff_limit_restarts_whole() {
+    let share = Share::new().await;
+    let nodes = share.nodes(2, &NodePlan::gpus(8)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    // The default limit is 6 failed pods.
+    let mut large = job(&share, "large", 8, 5);
+    large["metadata"]["annotations"] = json!({"agentaflow.gpu/replacement-timeout": "5s"});
+    large["spec"]["template"]["metadata"]["annotations"] =
+        json!({"agentaflow.gpu/replacement-timeout": "5s"});
+    share.apply_object(large).await;
+    runs(&share, "large", 8).await;
+    for node in &nodes {
+        share.patch_node(node, &json!({"spec": {"unschedulable": true}})).await;
+    }
+    let pods = share.pods("batch.kubernetes.io/job-name=large").await;
+    share.delete_pod(pods[0].metadata.name.as_deref().expect("a name")).await;
+    event(&share, "Job", "large", "GangRestarted").await;
+    wait_for("the job is suspended, and no pod of it is left", async || {
+        let left = share.pods("batch.kubernetes.io/job-name=large").await.len();
+        let done = left == 0 && job_is_suspended(&share, "large").await;
+        if done { Ok(()) } else { Err(format!("{left} pods")) }
+    })
+    .await;
+    for node in &nodes {
+        share.patch_node(node, &json!({"spec": {"unschedulable": false}})).await;
+    }
+    runs(&share, "large", 8).await;
+    let large = share.request("GET", &path(&share, "batch/v1", "jobs", "large"), None).await.json();
+    assert_eq!(large["status"]["failed"].as_u64().unwrap_or(0), 1, "{}", large["status"]);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn of_two_jobs_with_quota_for_one_each_runs_in_turn() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(12)).await;
+    share.apply_object(no_pods()).await;
+    quota_in_force(&share, "0").await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    for name in ["one", "two"] {
+        share.apply_object(job(&share, name, 6, 5)).await;
+    }
+    for name in ["one", "two"] {
+        resumed(&share, name).await;
+    }
+    for name in ["one", "two"] {
+        wait_within(Duration::from_secs(100), "the job is suspended again", async || {
+            if job_is_suspended(&share, name).await { Ok(()) } else { Err("resumed") }
+        })
+        .await;
+    }
+    share.apply_object(quota(6)).await;
+    quota_in_force(&share, "6").await;
+    let all_run = async |name: &str| {
+        let pods = share.pods(&format!("batch.kubernetes.io/job-name={name}")).await;
+        let running = |pod: &Pod| {
+            pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+        };
+        pods.iter().filter(|pod| running(pod)).count() == 6
+    };
+    let limit = Duration::from_secs(150);
+    let first = wait_within(limit, "all pods of one job run", async || {
+        for name in ["one", "two"] {
+            if all_run(name).await {
+                return Ok(name);
+            }
+        }
+        Err("neither")
+    })
+    .await;
+    let second = if first == "one" { "two" } else { "one" };
+    delete(&share, &path(&share, "batch/v1", "jobs", first)).await;
+    wait_within(limit, "all pods of the other job run", async || {
+        if all_run(second).await { Ok(()) } else { Err("not all") }
+    })
+    .await;
+}
+
 fn no_pods() -> Value {
+    quota(0)
+}
+
+/// A quota that admits this number of pods.
+fn quota(pods: u32) -> Value {
     json!({
-        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"},
-        "spec": {"hard": {"pods": "0"}},
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"},
+        "spec": {"hard": {"pods": pods.to_string()}},
     })
 }
 
@@ -144,11 +228,12 @@ async fn resumed(share: &Share, name: &str) {
     .await;
 }
 
-async fn quota_in_force(share: &Share) {
-    let path = format!("/api/v1/namespaces/{}/resourcequotas/none", share.namespace);
+async fn quota_in_force(share: &Share, pods: &str) {
+    let path = format!("/api/v1/namespaces/{}/resourcequotas/pods", share.namespace);
     wait_for("the quota has a status", async || {
         let quota = share.request("GET", &path, None).await.json();
-        quota["status"]["hard"]["pods"].as_str().map(|_| ()).ok_or("none")
+        let hard = &quota["status"]["hard"]["pods"];
+        if hard == pods { Ok(()) } else { Err(hard.to_string()) }
     })
     .await;
 }
@@ -159,7 +244,7 @@ async fn a_scheduler_killed_between_admission_and_pods_keeps_the_places() {
     let share = Share::new().await;
     share.nodes(2, &NodePlan::gpus(4)).await;
     share.apply_object(no_pods()).await;
-    quota_in_force(&share).await;
+    quota_in_force(&share, "0").await;
     let mut scheduler = Scheduler::start(PROGRAM, &share, &["--identity", "one"]).await;
     share.apply_object(job(&share, "first", 4, 5)).await;
     resumed(&share, "first").await;
@@ -168,7 +253,7 @@ async fn a_scheduler_killed_between_admission_and_pods_keeps_the_places() {
     scheduler.program.restart();
     scheduler.ready().await;
     event(&share, "Job", "second", "FailedScheduling").await;
-    let quota = format!("/api/v1/namespaces/{}/resourcequotas/none", share.namespace);
+    let quota = format!("/api/v1/namespaces/{}/resourcequotas/pods", share.namespace);
     delete(&share, &quota).await;
     runs(&share, "first", 4).await;
     assert!(job_is_suspended(&share, "second").await);
@@ -180,7 +265,7 @@ async fn a_job_whose_pods_a_quota_refuses_is_suspended_again() {
     let share = Share::new().await;
     share.nodes(1, &NodePlan::gpus(4)).await;
     share.apply_object(no_pods()).await;
-    quota_in_force(&share).await;
+    quota_in_force(&share, "0").await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     share.apply_object(job(&share, "refused", 2, 5)).await;
     resumed(&share, "refused").await;

@@ -6,7 +6,9 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 use crate::model::adopted::{AdoptedTask, AdoptedWorkload};
+use crate::model::decision::Decision;
 use crate::model::error::{InvalidInput, Rejected};
+use crate::model::name::WorkloadId;
 use crate::model::node::DeviceSelection;
 use crate::model::workload::Workload;
 use crate::state::cluster::NodeIdx;
@@ -25,6 +27,7 @@ impl Scheduler {
         let waiting = self.check_adoptable(&adopted.workload)?;
         let found = self.resolve_tasks(&adopted)?;
         let index = if let Some(index) = waiting {
+            self.withdraw_displacement(&adopted.workload.id);
             self.replace_pending(index, adopted.workload)
         } else {
             self.learn_from(&adopted.workload);
@@ -55,6 +58,12 @@ impl Scheduler {
         self.retry_blocked |= roles.any(|(_, request)| self.terms.is_selected(&request.labels));
         self.displace_if_due(index);
         Ok(())
+    }
+
+    /// A displacement that the driver has not received concerns the last run.
+    fn withdraw_displacement(&mut self, id: &WorkloadId) {
+        let concerns = |decision: &Decision| matches!(decision, Decision::Displace { workload, .. } if workload == id);
+        self.queued_decisions.retain(|decision| !concerns(decision));
     }
 
     /// Validates the workload; returns its index when it is pending.

@@ -39,6 +39,9 @@ impl Scheduler {
                 self.update_foreign_use(&node, id, *uses)
             }
             Event::ForeignUseRemoved { node, id } => self.remove_foreign_use(&node, id),
+            Event::ForeignDemandUpdated { id, demand } => {
+                self.set_foreign_demand(id, demand.map(|demand| *demand))
+            }
             Event::PolicyUpdated(policy) => {
                 self.set_policy(*policy);
                 Ok(())

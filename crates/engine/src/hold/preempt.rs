@@ -1,9 +1,11 @@
 //! Choice of preemption victims: the lowest, fewest, youngest ones, and none without effect.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::hold::eligibility::QueueForecast;
+use crate::hold::foreign_demand::ForeignAhead;
 use crate::model::request::Request;
 use crate::model::units::{Priority, Span, Time};
 use crate::state::cluster::NodeIdx;
@@ -102,9 +104,10 @@ impl Scheduler {
         if candidates.is_empty() {
             return None;
         }
+        let ahead = self.foreign_ahead_of(workload);
         let single = spec.task_count() == 1;
         let one = if single {
-            self.victims_on_one_node(workload, &candidates, queue_forecast)
+            self.victims_on_one_node(workload, &candidates, queue_forecast, &ahead)
         } else {
             None
         };
@@ -116,7 +119,7 @@ impl Scheduler {
                 &useful,
                 queue_forecast,
             );
-            let eviction = self.victims_across_nodes(workload, &eligible_together)?;
+            let eviction = self.victims_across_nodes(workload, &eligible_together, &ahead)?;
             self.may_preempt_all(workload, &eviction, queue_forecast).then_some(eviction)
         })
     }
@@ -150,6 +153,7 @@ impl Scheduler {
         workload: WorkloadIdx,
         candidates: &[WorkloadIdx],
         queue_forecast: Option<&QueueForecast>,
+        ahead: &ForeignAhead,
     ) -> Option<PreemptionPlan> {
         let mut by_node: BTreeMap<NodeIdx, Vec<WorkloadIdx>> = BTreeMap::new();
         for victim in candidates {
@@ -166,7 +170,7 @@ impl Scheduler {
         let mut found: Vec<(Cost, Vec<WorkloadIdx>)> = Vec::new();
         for (node, victims) in by_node {
             if let Some(victims) =
-                self.eligible_victims_on(workload, node, &victims, queue_forecast)
+                self.eligible_victims_on(workload, node, &victims, queue_forecast, ahead)
             {
                 found.push((self.victim_cost(&victims, node), victims));
             }
@@ -188,34 +192,51 @@ impl Scheduler {
         node: NodeIdx,
         candidates: &[WorkloadIdx],
         queue_forecast: Option<&QueueForecast>,
+        ahead: &ForeignAhead,
     ) -> Option<Vec<WorkloadIdx>> {
-        let victims = self.victims_on(workload, node, candidates)?;
+        let victims = self.victims_on(workload, node, candidates, ahead)?;
         let charge = self.charge_of(workload);
         if self.eligible_together(workload, &charge, &victims, queue_forecast) == victims {
             return Some(victims);
         }
         let fewer = self.eligible_together(workload, &charge, candidates, queue_forecast);
-        self.victims_on(workload, node, &fewer).or_else(|| {
+        self.victims_on(workload, node, &fewer, ahead).or_else(|| {
             candidates
                 .iter()
                 .take(MAX_TRIALS)
-                .find_map(|one| self.victims_on(workload, node, &[*one]))
+                .find_map(|one| self.victims_on(workload, node, &[*one], ahead))
         })
     }
 
-    /// Victims needed on this node: starts with all candidates, then keeps each one that can stay, most
-    /// valuable first.
+    /// Victims needed on this node. Foreign tasks count only if the room of the fewest victims attracts them.
     fn victims_on(
         &mut self,
         workload: WorkloadIdx,
         node: NodeIdx,
         candidates: &[WorkloadIdx],
+        ahead: &ForeignAhead,
     ) -> Option<Vec<WorkloadIdx>> {
-        let mut room = self.cluster.room(node).clone();
-        for victim in candidates {
-            self.release_from(&mut room, node, *victim);
+        let victims = self.fewest_victims_on(workload, node, candidates, &ForeignAhead::new())?;
+        if ahead.is_empty() {
+            return Some(victims);
         }
-        if !self.fits_in(workload, node, &room, candidates) {
+        let room = self.room_without(node, &victims);
+        if self.fits_in(workload, node, &room, &victims, ahead) {
+            return Some(victims);
+        }
+        self.fewest_victims_on(workload, node, candidates, ahead)
+    }
+
+    /// Starts with all candidates, then keeps each one that can stay, most valuable first.
+    fn fewest_victims_on(
+        &mut self,
+        workload: WorkloadIdx,
+        node: NodeIdx,
+        candidates: &[WorkloadIdx],
+        ahead: &ForeignAhead,
+    ) -> Option<Vec<WorkloadIdx>> {
+        let mut room = self.room_without(node, candidates);
+        if !self.fits_in(workload, node, &room, candidates, ahead) {
             return None;
         }
         let mut victims = candidates.to_vec();
@@ -230,7 +251,7 @@ impl Scheduler {
                 fuller.book(&allocation.claim);
             }
             let fewer: Vec<WorkloadIdx> = victims.iter().copied().filter(|v| v != victim).collect();
-            if self.fits_in(workload, node, &fuller, &fewer) {
+            if self.fits_in(workload, node, &fuller, &fewer, ahead) {
                 room = fuller;
                 victims = fewer;
             }
@@ -238,12 +259,37 @@ impl Scheduler {
         (!victims.is_empty() && self.within_budgets(&victims)).then_some(victims)
     }
 
-    /// Gangs and exceeded quotas: the shortest sufficient prefix of the candidates, without the victims that
-    /// turn out unnecessary, most valuable first.
+    /// Room of a node without these victims.
+    fn room_without(&self, node: NodeIdx, victims: &[WorkloadIdx]) -> Room {
+        let mut room = self.cluster.room(node).clone();
+        for victim in victims {
+            self.release_from(&mut room, node, *victim);
+        }
+        room
+    }
+
+    /// Victims for gangs and exceeded quotas. Foreign tasks count only if the room of the fewest victims attracts
+    /// them.
     fn victims_across_nodes(
         &mut self,
         workload: WorkloadIdx,
         candidates: &[WorkloadIdx],
+        ahead: &ForeignAhead,
+    ) -> Option<PreemptionPlan> {
+        let plan = self.fewest_victims_across(workload, candidates, &ForeignAhead::new())?;
+        if ahead.is_empty() || self.claims_beside(workload, &plan.victims, ahead).is_some() {
+            return Some(plan);
+        }
+        self.fewest_victims_across(workload, candidates, ahead)
+    }
+
+    /// The shortest sufficient prefix of the candidates, without the victims that turn out unnecessary, most
+    /// valuable first.
+    fn fewest_victims_across(
+        &mut self,
+        workload: WorkloadIdx,
+        candidates: &[WorkloadIdx],
+        ahead: &ForeignAhead,
     ) -> Option<PreemptionPlan> {
         let mut allowed = Vec::new();
         for victim in candidates {
@@ -252,12 +298,12 @@ impl Scheduler {
                 allowed.pop();
             }
         }
-        self.claims_without(workload, &allowed)?;
+        self.claims_beside(workload, &allowed, ahead)?;
         // More victims free more room, so bisection finds the shortest sufficient prefix.
         let (mut too_few, mut enough) = (0, allowed.len());
         while enough - too_few > 1 {
             let middle = usize::midpoint(too_few, enough);
-            if self.claims_without(workload, &allowed[..middle]).is_some() {
+            if self.claims_beside(workload, &allowed[..middle], ahead).is_some() {
                 enough = middle;
             } else {
                 too_few = middle;
@@ -267,11 +313,11 @@ impl Scheduler {
         for victim in victims.clone().into_iter().rev() {
             let fewer: Vec<WorkloadIdx> =
                 victims.iter().copied().filter(|v| *v != victim).collect();
-            if self.claims_without(workload, &fewer).is_some() {
+            if self.claims_beside(workload, &fewer, ahead).is_some() {
                 victims = fewer;
             }
         }
-        let claims = self.claims_without(workload, &victims)?;
+        let claims = self.claims_beside(workload, &victims, ahead)?;
         (!victims.is_empty()).then_some(PreemptionPlan { victims, awaited: Vec::new(), claims })
     }
 
@@ -281,7 +327,28 @@ impl Scheduler {
         workload: WorkloadIdx,
         victims: &[WorkloadIdx],
     ) -> Option<Vec<(NodeIdx, Claim)>> {
+        self.claims_beside(workload, victims, &ForeignAhead::new())
+    }
+
+    /// Claims without these victims if foreign tasks take the room of the victims first. A foreign task counts on every
+    /// node of a victim: the choice of its scheduler is unknown.
+    fn claims_beside(
+        &mut self,
+        workload: WorkloadIdx,
+        victims: &[WorkloadIdx],
+        ahead: &ForeignAhead,
+    ) -> Option<Vec<(NodeIdx, Claim)>> {
+        let freed = victims.iter().flat_map(|victim| self.workloads.get(*victim).allocations());
+        let freed: BTreeSet<NodeIdx> = freed.map(|(_, allocation)| allocation.node).collect();
         self.with_workloads_removed(victims, |this| {
+            let mut foreign = Vec::new();
+            for node in freed.into_iter().filter(|_| !ahead.is_empty()) {
+                let room = this.cluster.room(node).clone();
+                for claim in this.foreign_claims(ahead, node, room) {
+                    this.cluster.book(node, &claim);
+                    foreign.push((node, claim));
+                }
+            }
             let cursor = this.cursor.clone();
             let placed = this.place_workload(workload).is_ok();
             this.cursor = cursor;
@@ -290,6 +357,9 @@ impl Scheduler {
                 claims.map(|(_, allocation)| (allocation.node, allocation.claim.clone())).collect();
             for task in 0..this.workloads.get(workload).count() {
                 this.release_task(workload, task);
+            }
+            for (node, claim) in foreign {
+                this.cluster.release(node, &claim);
             }
             placed.then_some(claims)
         })
@@ -333,14 +403,21 @@ impl Scheduler {
         node: NodeIdx,
         room: &Room,
         victims: &[WorkloadIdx],
+        ahead: &ForeignAhead,
     ) -> bool {
+        let mut room = Cow::Borrowed(room);
+        if !ahead.is_empty() {
+            for claim in self.foreign_claims(ahead, node, room.clone().into_owned()) {
+                room.to_mut().book(&claim);
+            }
+        }
         let shape = self.cluster.shape(self.workloads.get(workload).shape);
         let stands = matches!(
-            fit::eligibility(shape, &self.cluster.node_state(node).spec, room),
+            fit::eligibility(shape, &self.cluster.node_state(node).spec, &room),
             Eligibility::Eligible(_)
         );
         stands
-            && fit::shortfall(shape, room).is_none()
+            && fit::shortfall(shape, &room).is_none()
             && !self
                 .nodes_barred_by_terms(workload, victims)
                 .is_some_and(|barred| barred[node as usize])

@@ -1,6 +1,7 @@
 //! Events: every change that a driver reports to the engine.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 use crate::model::adopted::AdoptedWorkload;
 use crate::model::error::InvalidInput;
@@ -8,7 +9,7 @@ use crate::model::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, 
 use crate::model::node::{ForeignUse, GpuHealth, Node};
 use crate::model::policy::{Policy, Queue};
 use crate::model::request::{GpuRequest, Request, limit};
-use crate::model::units::{MAX_AMOUNT, MilliCpu, Percent, Time};
+use crate::model::units::{MAX_AMOUNT, MilliCpu, Percent, Priority, Time};
 use crate::model::workload::{Gate, Workload};
 use crate::strategy::Strategy;
 
@@ -56,6 +57,11 @@ pub enum Event {
     ForeignUseRemoved {
         node: NodeId,
         id: ForeignId,
+    },
+    /// Replaces, or with `None` removes, the pending task with this id of another scheduler.
+    ForeignDemandUpdated {
+        id: ForeignId,
+        demand: Option<Box<ForeignDemand>>,
     },
     Submitted(Box<Workload>),
     /// The workload already runs on nodes. The engine books it there even beyond capacity.
@@ -137,6 +143,14 @@ pub enum Event {
     },
     /// Pins the expected demand for strategies that look ahead; `None` learns it from submissions.
     DemandUpdated(Option<Vec<Demand>>),
+}
+
+/// A pending task of another scheduler, which may take room that a preemption frees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForeignDemand {
+    pub request: Arc<Request>,
+    pub priority: Priority,
+    pub submitted: Time,
 }
 
 /// One class of expected tasks.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::explain::ranking::Rankings;
+use crate::hold::foreign_demand::ForeignDemands;
 use crate::hold::holds::Holds;
 use crate::model::decision::Decision;
 use crate::model::name::{BudgetId, GpuId, NodeId};
@@ -47,6 +48,7 @@ pub struct Scheduler {
     /// Workloads that save quota.
     pub(crate) savers: BTreeSet<WorkloadIdx>,
     pub(crate) budgets: BTreeMap<BudgetId, u32>,
+    pub(crate) foreign_demand: ForeignDemands,
     /// Last GPU of the round robin.
     pub(crate) cursor: Option<RoundRobinCursor>,
     /// Expected ends of placed workloads with an estimate.
@@ -98,6 +100,7 @@ impl Scheduler {
             holds: Holds::default(),
             savers: BTreeSet::new(),
             budgets: BTreeMap::new(),
+            foreign_demand: ForeignDemands::default(),
             cursor: None,
             expected_ends: BTreeSet::new(),
             preemptible: BTreeSet::new(),

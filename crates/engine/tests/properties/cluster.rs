@@ -2,13 +2,14 @@
 
 use agentaflow_engine::labels::{Effect, Labels, Taint};
 use agentaflow_engine::{
-    AffinityKind, Ageing, DeviceSelection, ForeignGpu, ForeignUse, Gpu, MiB, MicroDollars, MigMode,
-    MigProfile, MilliCpu, MilliGpu, Node, Percent, Policy, Price, Priority, Queue, QueueOrder,
-    Quota, Span, Strategy as Choice, TaskAffinity, TokenAccess,
+    AffinityKind, Ageing, DeviceSelection, ForeignDemand, ForeignGpu, ForeignUse, Gpu, MiB,
+    MicroDollars, MigMode, MigProfile, MilliCpu, MilliGpu, Node, Percent, Policy, Price, Priority,
+    Queue, QueueOrder, Quota, Span, Strategy as Choice, TaskAffinity, Time, TokenAccess,
 };
 use proptest::prelude::*;
+use std::sync::Arc;
 
-use crate::request::{labels, selector};
+use crate::request::{self, labels, selector};
 
 /// GPU models with their memory.
 pub const MODELS: [(&str, u64); 4] = [
@@ -94,6 +95,14 @@ pub fn nodes(most: usize) -> impl Strategy<Value = Vec<Node>> {
             node.id = format!("n{number}").into();
         }
         nodes
+    })
+}
+
+/// A pending task of another scheduler.
+pub fn foreign_demand() -> impl Strategy<Value = ForeignDemand> {
+    (request::request(), -2..12_i32, 0..100_000_u64).prop_map(|(request, priority, submitted)| {
+        let request = Arc::new(request);
+        ForeignDemand { request, priority: Priority(priority), submitted: Time(submitted) }
     })
 }
 

@@ -385,6 +385,9 @@ impl TestDriver {
                 id: format!("f{id}").into(),
                 usage: uses.clone(),
             },
+            Step::ForeignPending(id, demand) => {
+                Event::ForeignDemandUpdated { id: format!("p{id}").into(), demand: demand.clone() }
+            }
             Step::ForeignGone(pick, id) => {
                 Event::ForeignUseRemoved { node: self.node(*pick), id: format!("f{id}").into() }
             }

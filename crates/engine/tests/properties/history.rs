@@ -1,6 +1,8 @@
 //! Random histories of valid and invalid steps.
 
-use agentaflow_engine::{ForeignUse, Node, Policy, Queue, Strategy as Choice, Workload};
+use agentaflow_engine::{
+    ForeignDemand, ForeignUse, Node, Policy, Queue, Strategy as Choice, Workload,
+};
 use proptest::prelude::*;
 
 use crate::cluster;
@@ -40,6 +42,7 @@ pub enum Step {
     Busy(u8, u8, u8),
     Foreign(u8, u8, Box<ForeignUse>),
     ForeignGone(u8, u8),
+    ForeignPending(u8, Option<Box<ForeignDemand>>),
     Queue(Box<Queue>),
     RemoveQueue(u8),
     Policy(Box<Policy>),
@@ -106,6 +109,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (n(), n(), 0..101_u8).prop_map(|(node, gpu, busy)| Step::Busy(node, gpu, busy)),
         3 => (n(), 0..4_u8, cluster::foreign()).prop_map(|(node, id, uses)| Step::Foreign(node, id, Box::new(uses))),
         2 => (n(), 0..4_u8).prop_map(|(node, id)| Step::ForeignGone(node, id)),
+        2 => (0..4_u8, prop::option::of(cluster::foreign_demand()))
+            .prop_map(|(id, demand)| Step::ForeignPending(id, demand.map(Box::new))),
     ];
     let rule = prop_oneof![
         2 => cluster::queue().prop_map(|queue| Step::Queue(Box::new(queue))),

@@ -2,10 +2,11 @@
 
 use agentaflow_engine::labels::{NodeTerm, Selector};
 use agentaflow_engine::{
-    AdoptedLoss, AdoptedTask, AdoptedWorkload, AffinityKind, Ageing, DeviceSelection, ForeignGpu,
-    ForeignUse, Gate, Gpu, GpuRequest, MiB, MicroDollars, MigMode, MigProfile, MilliCpu, MilliGpu,
-    Node, NodePreference, OnFault, Percent, Policy, Price, Priority, Queue, QueueOrder, Quota,
-    Request, Role, Span, TaskAffinity, Time, TokenAccess, Topology, TopologySpread, Workload,
+    AdoptedLoss, AdoptedTask, AdoptedWorkload, AffinityKind, Ageing, DeviceSelection,
+    ForeignDemand, ForeignGpu, ForeignUse, Gate, Gpu, GpuRequest, MiB, MicroDollars, MigMode,
+    MigProfile, MilliCpu, MilliGpu, Node, NodePreference, OnFault, Percent, Policy, Price,
+    Priority, Queue, QueueOrder, Quota, Request, Role, Span, TaskAffinity, Time, TokenAccess,
+    Topology, TopologySpread, Workload,
 };
 
 use super::arguments::{Arguments, expression};
@@ -387,6 +388,12 @@ fn take_priority(arguments: &mut Arguments, name: &str) -> Option<Priority> {
     let text = arguments.take(name)?;
     let Ok(number) = text.parse() else { arguments.mistake(&format!("`{text}` is no priority")) };
     Some(Priority(number))
+}
+
+/// `foreign-pending WHO gpus=1 prio=10`, with the arguments of `submit`.
+pub(crate) fn foreign_demand(arguments: Arguments) -> Parsed<ForeignDemand> {
+    let Workload { request, priority, submitted, .. } = workload(arguments)?;
+    Ok(ForeignDemand { request, priority, submitted: submitted.unwrap_or_default() })
 }
 
 /// `foreign NODE WHO cpu=4 memory=1024 gpus=1 gpu.0=whole gpu.1=500 gpu.2=8192MiB labels app=db`

@@ -204,6 +204,14 @@ fn node_event(command: &str, arguments: Arguments) -> Result<Vec<Event>, String>
             let id = arguments.plain(1).into();
             Event::ForeignUseUpdated { node, id, usage: Box::new(parse::foreign(arguments)?) }
         }
+        "foreign-pending" => {
+            let id = arguments.plain(0).into();
+            let demand = Box::new(parse::foreign_demand(arguments)?);
+            Event::ForeignDemandUpdated { id, demand: Some(demand) }
+        }
+        "foreign-pending-removed" => {
+            Event::ForeignDemandUpdated { id: arguments.plain(0).into(), demand: None }
+        }
         "foreign-removed" => Event::ForeignUseRemoved { node, id: arguments.plain(1).into() },
         other => arguments.mistake(&format!("no command is called `{other}`")),
     };

@@ -23,7 +23,7 @@ pub(super) const INVALID_SPEC: &str = "InvalidSpec";
 pub(super) const INVALID_TEMPLATE: &str = "InvalidTemplate";
 pub(super) const POD_REJECTED: &str = "PodRejected";
 /// The API server refused pods of several gangs, and another gang creates its pods first.
-pub(super) const WAITING_FOR_QUOTA: &str = "WaitingForQuota";
+pub(crate) const WAITING_FOR_QUOTA: &str = "WaitingForQuota";
 const BACK_OFF: &str = "BackOff";
 /// Reason of a gang with missing pods; its message has their number.
 const GATED: &str = "Gated";
@@ -94,7 +94,7 @@ pub(super) fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Co
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-pub(super) fn says(conditions: &[Condition], kind: &str, reason: &str) -> bool {
+pub(super) fn has_reason(conditions: &[Condition], kind: &str, reason: &str) -> bool {
     find(conditions, kind).is_some_and(|condition| condition.reason == reason)
 }
 

@@ -18,7 +18,7 @@ mod task_table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use condition::WAITING_FOR_REPLACEMENT;
+pub(crate) use condition::{WAITING_FOR_QUOTA, WAITING_FOR_REPLACEMENT};
 pub use reconcile::reconcile;
 pub(crate) use task_table::is_completed;
 

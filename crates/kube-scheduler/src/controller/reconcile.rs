@@ -32,7 +32,7 @@ pub fn reconcile(
         return look.clean_up();
     }
     let mut done = look.decide();
-    done.delete.retain(|pod| !look.is_asked_to_go(pod));
+    done.delete.retain(|pod| !look.is_deletion_requested(pod));
     done
 }
 
@@ -58,7 +58,7 @@ impl Reconciler<'_> {
         };
         let over = matches!(self.old.phase, Some(WorkloadPhase::Succeeded | WorkloadPhase::Failed));
         match checked {
-            Ok(spec) if over => self.after_the_end(spec),
+            Ok(spec) if over => self.reconcile_finished(spec),
             Err(_) if over => self.nothing(),
             Ok(spec) if self.is_completed_by_hand() => self.complete(spec),
             Ok(spec) if spec.suspend => self.suspend(spec),
@@ -68,7 +68,7 @@ impl Reconciler<'_> {
     }
 
     /// Returns true if the deletion of the pod was already requested.
-    fn is_asked_to_go(&self, pod: &DeletePod) -> bool {
+    fn is_deletion_requested(&self, pod: &DeletePod) -> bool {
         self.view.deleting.contains(&pod.name)
     }
 
@@ -76,7 +76,7 @@ impl Reconciler<'_> {
     fn clean_up(&self) -> Reconciled {
         let mut done = self.nothing();
         let pods = self.pods.iter().filter_map(|pod| task_table::delete(pod, "WorkloadDeleted"));
-        done.delete.extend(pods.filter(|pod| !self.is_asked_to_go(pod)));
+        done.delete.extend(pods.filter(|pod| !self.is_deletion_requested(pod)));
         if !done.delete.is_empty() {
             let message = format!("Deleting {}.", count_pods(done.delete.len()));
             done.events.push(event(EventType::Normal, "Stopping", message));
@@ -85,7 +85,7 @@ impl Reconciler<'_> {
     }
 
     /// A finished workload stays finished; pods that run or are superseded are deleted.
-    fn after_the_end(&self, spec: &GpuWorkloadSpec) -> Reconciled {
+    fn reconcile_finished(&self, spec: &GpuWorkloadSpec) -> Reconciled {
         let table = TaskTable::new(&self.pods, spec, self.old, self.now);
         let succeeded = self.old.phase == Some(WorkloadPhase::Succeeded);
         let expiry = lifecycle::expiry(spec, self.old);
@@ -107,7 +107,9 @@ impl Reconciler<'_> {
         status.retries = table.spent;
         status.completed_tasks = table.completed();
         status.phase = Some(WorkloadPhase::Pending);
-        (status.assigned_node, status.assigned_gpu, status.price_per_hour) = (None, None, None);
+        status.assigned_node = None;
+        status.assigned_gpu = None;
+        status.price_per_hour = None;
         let message = "Suspended: set spec.suspend to false to continue.";
         let mut writer = self.condition_writer(&mut status);
         let update = |status| ConditionUpdate::new(status, condition::SUSPENDED, message);
@@ -226,7 +228,7 @@ impl Reconciler<'_> {
     /// Returns true if the user marked the workload as complete.
     fn is_completed_by_hand(&self) -> bool {
         let annotations = self.workload.metadata.annotations.as_ref();
-        annotations.and_then(|all| all.get(names::COMPLETE)).is_some_and(|said| said == "true")
+        annotations.and_then(|all| all.get(names::COMPLETE)).is_some_and(|value| value == "true")
     }
 
     /// Ends the workload as succeeded; running pods are deleted.
@@ -363,7 +365,7 @@ impl Reconciler<'_> {
 
     /// A warning Event, once for each generation.
     pub(super) fn warning(&self, reason: &'static str, message: &str) -> Option<WorkloadEvent> {
-        let shown = condition::says(&self.old.conditions, condition::SCHEDULABLE, reason)
+        let shown = condition::has_reason(&self.old.conditions, condition::SCHEDULABLE, reason)
             && self.old.observed_generation == self.workload.metadata.generation;
         (!shown).then(|| {
             event(EventType::Warning, reason, agentaflow_kube_core::pod_end::clip(message, 900))

@@ -175,8 +175,8 @@ impl<'a> TaskTable<'a> {
         let mut all: Vec<DeletePod> =
             live.filter_map(|pod| delete(pod, "WorkloadFinished")).collect();
         for member in &self.members {
-            let told = !succeeded && self.is_cause(member);
-            let old = member.round < self.spent && !told;
+            let is_end_cause = !succeeded && self.is_cause(member);
+            let old = member.round < self.spent && !is_end_cause;
             let why = match member.state {
                 TaskPodState::Live => "WorkloadFinished",
                 TaskPodState::Done if !old => continue,

@@ -22,6 +22,9 @@ pub(crate) enum Failure {
     /// 409.
     #[error("{0}")]
     Conflict(String),
+    /// 403 of the quota admission: the namespace has used up a `ResourceQuota`.
+    #[error("{0}")]
+    QuotaExceeded(String),
     /// Any other 4xx: a retry does not help.
     #[error("{message}")]
     Refused {
@@ -46,7 +49,7 @@ impl Failure {
         match self {
             Self::NotFound(_) => errors.not_found.inc(),
             Self::Conflict(_) => errors.conflict.inc(),
-            Self::Refused { .. } => errors.refused.inc(),
+            Self::QuotaExceeded(_) | Self::Refused { .. } => errors.refused.inc(),
             Self::TooMany(_) => errors.throttled.inc(),
             Self::Unknown(_) => errors.no_response.inc(),
             Self::NotLeading => {}
@@ -68,6 +71,7 @@ impl From<kube::Error> for Failure {
                     404 => Self::NotFound(message),
                     409 => Self::Conflict(message),
                     429 => Self::TooMany(message),
+                    403 if is_quota_denial(&message) => Self::QuotaExceeded(message),
                     code @ 400..500 => {
                         let causes = || status.details.iter().flat_map(|details| &details.causes);
                         // Objects of a terminating namespace are as good as deleted.
@@ -83,6 +87,13 @@ impl From<kube::Error> for Failure {
             other => Self::Unknown(other.to_string()),
         }
     }
+}
+
+/// Returns true for the message of the quota admission, as in `pods "a" is forbidden: exceeded quota: q, requested: …`. Its
+/// status has neither a reason of its own nor causes. A webhook or policy that denies a pod puts its name before its text.
+fn is_quota_denial(message: &str) -> bool {
+    let denial = message.split_once(" is forbidden: ");
+    denial.is_some_and(|(_, why)| why.starts_with("exceeded quota: "))
 }
 
 #[derive(Clone)]
@@ -292,6 +303,29 @@ mod tests {
         };
         assert!(matches!(failure("NamespaceTerminating"), Failure::NotFound(_)));
         assert!(matches!(failure("Other"), Failure::Refused { .. }));
+    }
+
+    #[test]
+    fn only_a_denial_of_the_quota_admission_is_an_exceeded_quota() {
+        let check = |message: &str, expected: bool| {
+            let status = serde_json::json!({
+                "status": "Failure", "message": message, "reason": "Forbidden", "code": 403,
+            });
+            let status: kube::core::Status = serde_json::from_value(status).expect("a status");
+            let failure = Failure::from(kube::Error::Api(Box::new(status)));
+            assert_eq!(matches!(failure, Failure::QuotaExceeded(_)), expected, "{message}");
+        };
+        check(
+            "pods \"a\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=6, limited: pods=6",
+            true,
+        );
+        check("pods \"a\" is forbidden: violates PodSecurity \"restricted:latest\"", false);
+        check("pods \"a\" is forbidden: failed quota: q: must specify limits.cpu", false);
+        check("admission webhook \"w\" denied the request: exceeded quota: mine", false);
+        check(
+            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' denied request: exceeded quota: x",
+            false,
+        );
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn binding_result(pod: &Pod, bind: &Bind) -> Option<BindResult> {
     }
     match &pod.spec.node_name {
         Some(node) if **node == *bind.node => Some(BindResult::Bound),
-        Some(node) => Some(BindResult::Elsewhere(node.as_str().into())),
+        Some(node) => Some(BindResult::BoundToOther(node.as_str().into())),
         None => pod.metadata.deletion_timestamp.is_some().then_some(BindResult::Gone),
     }
 }

@@ -158,7 +158,7 @@ impl Shared {
             Ok(()) => self.bind_pod(&bind).await,
             Err(result) => result,
         };
-        let has_node = matches!(result, BindResult::Bound | BindResult::Elsewhere(_));
+        let has_node = matches!(result, BindResult::Bound | BindResult::BoundToOther(_));
         self.status_writes().end_binding(&pod, has_node);
         self.wake.notify_one();
         self.in_flight.fetch_sub(1, Ordering::AcqRel);

@@ -78,7 +78,7 @@ impl Metrics {
         match result {
             BindResult::Bound => self.bound.inc(),
             BindResult::Gone => self.gone.inc(),
-            BindResult::Elsewhere(_) | BindResult::Refused(_) => self.refused.inc(),
+            BindResult::BoundToOther(_) | BindResult::Refused(_) => self.refused.inc(),
         }
     }
 

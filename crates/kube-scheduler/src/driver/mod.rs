@@ -114,7 +114,7 @@ pub async fn run(
         tokio::spawn(async move { lease.keep(&leadership, &done).await })
     };
     let server = server.during(&leadership);
-    priority_classes::ensure(&server).await;
+    tokio::spawn(priority_classes::ensure(server.clone()));
     let leader = Leader::new(options, client, server.clone(), leadership, health);
     let lost = leader.lead(queries, &stop).await;
     done.cancel();
@@ -393,9 +393,9 @@ impl Leader {
         if self.missing.is_empty() {
             self.health.metrics.pass(began.elapsed());
         }
-        for (event, why) in state.take_rejected() {
+        for (sender, why) in state.take_rejected() {
             self.health.metrics.rejected_events.inc();
-            tracing::warn!(?event, %why, "the engine rejected an event");
+            tracing::warn!(%sender, %why, "the engine rejected an event");
         }
         for ranking in state.take_rankings() {
             tracing::debug!(scores = %log_format::RankingSummary(&ranking), "scored");

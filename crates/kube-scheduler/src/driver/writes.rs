@@ -75,8 +75,8 @@ pub(crate) async fn create(
             .await
             .then(|| format!("pod `{name}` exists and belongs to another owner: {message}"))
             .map(|message| Refusal { kind: RefusalKind::Other, message }),
-        Err(Failure::Refused { code: 403, message, .. }) => {
-            Some(Refusal { kind: RefusalKind::Forbidden, message })
+        Err(Failure::QuotaExceeded(message)) => {
+            Some(Refusal { kind: RefusalKind::QuotaExceeded, message })
         }
         Err(error) => Some(Refusal { kind: RefusalKind::Other, message: error.to_string() }),
     };

@@ -219,8 +219,8 @@ pub struct Refusal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// Status 403: a quota, a limit range or a policy. The API server gives no further type.
-    Forbidden,
+    /// The namespace has used up a `ResourceQuota`.
+    QuotaExceeded,
     Other,
 }
 
@@ -228,7 +228,7 @@ pub enum RefusalKind {
 pub enum BindResult {
     Bound,
     /// Another client bound the pod to this node.
-    Elsewhere(Arc<str>),
+    BoundToOther(Arc<str>),
     /// The pod is deleted or being deleted.
     Gone,
     Refused(String),

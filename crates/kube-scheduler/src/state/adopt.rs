@@ -10,13 +10,14 @@ use std::sync::Arc;
 use super::ClusterState;
 use super::action::Key;
 use super::gang_table::{Gang, LostMember, set_roles};
+use super::losses::Departure;
 use super::membership::Membership;
 use super::pod_entry::{
     BindingState, PodEntry, PodState, allocated_devices, engine_time, is_finished, is_terminating,
 };
+use super::units::fits_place_of;
 use super::volume_ledger::{takes_volumes, without_volumes};
 use super::work_queue::WorkItem;
-use crate::controller::EventType;
 
 /// A bound pod with the request that it would have if it were pending.
 struct BoundPod {
@@ -153,7 +154,7 @@ impl ClusterState {
             })
     }
 
-    /// The rest of a split gang finds no room: its running pods are deleted, so that all start together.
+    /// The rest of a split gang finds no room: its running pods are stopped, so that all start together.
     pub(super) fn restart_split_gang(&mut self, key: &Key) {
         let Some(id) = self.pods.get(key).and_then(|entry| entry.detached_from.clone()) else {
             return;
@@ -163,12 +164,8 @@ impl ClusterState {
         gang.stopping = true;
         let placed = self.gangs.detached(&id).filter(|key| self.pods.is_placed(key));
         let running: Vec<Key> = self.gangs.members(&id).chain(placed).cloned().collect();
-        for pod in running {
-            let why = "The rest of its gang finds no room; a gang starts whole or not at all";
-            let event = self.pods.event(&pod, EventType::Warning, "GangBroken", why.to_owned());
-            self.actions.extend(event);
-            self.delete_pod(&pod);
-        }
+        let why = "The rest of its gang finds no room; a gang starts whole or not at all";
+        self.stop_pods(&id, &running, "GangBroken", why);
         self.work.push_pods(self.gangs.detached(&id).cloned());
     }
 
@@ -199,16 +196,57 @@ impl ClusterState {
         membership: &Membership,
         bound: &[BoundPod],
     ) -> Vec<(LostMember, AdoptedLoss)> {
-        let (Some(workload), Some(first)) = (&membership.workload, bound.first()) else {
+        let Some(first) = bound.iter().find(|member| !is_terminating(&member.pod)) else {
             return Vec::new();
         };
-        let pods: Vec<&Pod> = bound.iter().map(|member| &*member.pod).collect();
-        let lost = self.missing_at_start(workload, &pods).into_iter();
-        lost.map(|pod| {
-            let member = LostMember { pod, request: first.request.clone() };
-            (member, AdoptedLoss { task: 0, node: None, until: None })
-        })
-        .collect()
+        let lost: Vec<LostMember> = if let Some(workload) = &membership.workload {
+            let pods: Vec<&Pod> = bound.iter().map(|member| &*member.pod).collect();
+            let missing = self.missing_at_start(workload, &pods).into_iter();
+            let request = || first.request.clone();
+            missing.map(|pod| LostMember { pod: Some(pod), request: request() }).collect()
+        } else {
+            let missing = self.missing_requests(membership, bound, &first.request).into_iter();
+            missing.map(|request| LostMember { pod: None, request }).collect()
+        };
+        let place = || AdoptedLoss { task: 0, node: None, until: None };
+        lost.into_iter().map(|member| (member, place())).collect()
+    }
+
+    /// Requests of the members that a pod group or a job lacks. Those of a job follow from its templates; the members of a
+    /// group are taken for equal.
+    fn missing_requests(
+        &self,
+        membership: &Membership,
+        bound: &[BoundPod],
+        usual: &Arc<Request>,
+    ) -> Vec<Arc<Request>> {
+        let ended = self.units.root(&membership.id).is_some_and(|unit| !unit.replaces_pods());
+        let have = bound.len() as u32;
+        if ended || have >= membership.min_members {
+            return Vec::new();
+        }
+        let finished = self.finished_members(&membership.id);
+        let missing = membership.min_members.saturating_sub(have + finished.len() as u32) as usize;
+        let mut open = self.unit_requests(&membership.id);
+        for request in bound.iter().map(|member| &member.request).chain(&finished) {
+            if let Some(place) = open.iter().position(|open| fits_place_of(request, open)) {
+                open.remove(place);
+            }
+        }
+        open.into_iter().chain(std::iter::repeat(usual.clone())).take(missing).collect()
+    }
+
+    /// Requests of the members of a gang that ended, and that nothing replaces.
+    fn finished_members(&self, id: &WorkloadId) -> Vec<Arc<Request>> {
+        let finished = self.pods.iter().filter(|(key, entry)| {
+            entry.pod.as_deref().is_some_and(is_finished)
+                && self.departure_of(key) == Departure::Finished
+        });
+        let requests = finished.filter_map(|(key, entry)| {
+            let (membership, request) = self.bound_request(key, entry.pod.as_deref()?)?;
+            (membership.id == *id).then_some(request)
+        });
+        requests.collect()
     }
 
     /// Task numbers of the losses are set here.

@@ -4,14 +4,18 @@ use agentaflow_engine::{
     Decision, Event, Explanation, NodeRanking, Policy, Rejected, Scheduler, Snapshot, Time, WhatIf,
     Workload, WorkloadId,
 };
+use std::panic::Location;
 
 /// The only way by which events reach the engine.
 #[derive(Debug)]
 pub(super) struct EngineLink {
     scheduler: Scheduler,
     now: Time,
-    rejected: Vec<(Event, Rejected)>,
+    rejected: Vec<(Sender, Rejected)>,
 }
+
+/// Position of the code that sent an event.
+pub(super) type Sender = &'static Location<'static>;
 
 impl EngineLink {
     /// `memory` is the last leader's snapshot: past usage and the round-robin cursor. Its times are clamped to `now`: the
@@ -40,14 +44,11 @@ impl EngineLink {
 
     /// Sends an event that the engine must accept; a rejection is a bug of this crate and is logged. Returns true if the
     /// engine accepted the event.
+    #[track_caller]
     pub(super) fn send(&mut self, event: Event) -> bool {
-        match self.scheduler.apply(self.now, event.clone()) {
-            Ok(()) => true,
-            Err(why) => {
-                self.rejected.push((event, why));
-                false
-            }
-        }
+        let sender = Location::caller();
+        let applied = self.scheduler.apply(self.now, event);
+        applied.map_err(|why| self.rejected.push((sender, why))).is_ok()
     }
 
     /// Sends an event that the engine may reject; the caller handles the rejection.
@@ -82,7 +83,7 @@ impl EngineLink {
         self.scheduler.take_rankings()
     }
 
-    pub(super) fn take_rejected(&mut self) -> Vec<(Event, Rejected)> {
+    pub(super) fn take_rejected(&mut self) -> Vec<(Sender, Rejected)> {
         std::mem::take(&mut self.rejected)
     }
 }

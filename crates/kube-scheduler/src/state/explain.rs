@@ -7,6 +7,7 @@ use agentaflow_explain as explain;
 use agentaflow_kube_core::pod_end;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::ClusterState;
@@ -18,10 +19,31 @@ use super::parked::Parked;
 use super::pod_entry::{PodState, node_of};
 use crate::controller::WAITING_FOR_REPLACEMENT;
 
+/// Reason of a workload that preempted, and whose room a pod of another scheduler took.
+pub(super) const PREEMPTED_ROOM_TAKEN: &str = "PreemptedRoomTaken";
+
+/// A pod of another scheduler that took room which a preemption made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TakenRoom {
+    pub(super) pod: Key,
+    pub(super) node: Arc<str>,
+}
+
+impl fmt::Display for TakenRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pod, node } = self;
+        write!(
+            f,
+            "Pod {pod} of another scheduler took the room that preemption made on node {node}. See `agentaflow exclusive`"
+        )
+    }
+}
+
 /// Reason for which a gang is pending, as last reported by the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReportedReason {
-    pub(super) code: PendingCode,
+    code: PendingCode,
+    taken: Option<TakenRoom>,
     pub(super) message: Arc<str>,
     /// More nodes would help.
     pub(super) resolved_by_nodes: bool,
@@ -30,13 +52,24 @@ pub(super) struct ReportedReason {
 impl ReportedReason {
     pub(super) fn new(reason: &WaitReason, now: Time) -> Self {
         let (code, message) = explain::coded_reason(reason, now);
-        Self { code, message: message.into(), resolved_by_nodes: reason.resolved_by_nodes() }
+        let resolved_by_nodes = reason.resolved_by_nodes();
+        Self { code, taken: None, message: message.into(), resolved_by_nodes }
+    }
+
+    pub(super) fn add_taken_room(&mut self, taken: TakenRoom) {
+        self.message = format!("{}. {taken}", self.message.trim_end_matches('.')).into();
+        self.taken = Some(taken);
+    }
+
+    /// In `CamelCase`.
+    pub(super) fn code(&self) -> &'static str {
+        if self.taken.is_some() { PREEMPTED_ROOM_TAKEN } else { self.code.as_str() }
     }
 
     /// Reason of the pod's condition. Autoscalers add nodes for `Unschedulable` pods, so that only waits that nodes resolve
     /// get this reason.
     pub(super) fn condition(&self) -> &'static str {
-        if self.resolved_by_nodes { "Unschedulable" } else { self.code.as_str() }
+        if self.resolved_by_nodes { "Unschedulable" } else { self.code() }
     }
 }
 
@@ -120,7 +153,10 @@ impl ClusterState {
         let losses = self.loss_messages(id);
         let lines = explanation.as_ref().filter(|_| is_pending);
         let lines = lines.map(|lines| explain::explanation(lines, self.engine.now()));
-        let code = code.map(|code| code.as_str().to_owned());
+        let taken = self.gangs.get(id).and_then(|gang| gang.reason.as_ref()?.taken.as_ref());
+        let taken = taken.filter(|_| is_pending);
+        let code = taken.map(|_| PREEMPTED_ROOM_TAKEN).or(code.map(PendingCode::as_str));
+        let code = code.map(str::to_owned);
         let code = code.or_else(|| losses.first().map(|_| WAITING_FOR_REPLACEMENT.to_owned()));
         let closest = explanation.iter().flat_map(|explanation| &explanation.closest);
         let api = explanation.as_ref().map(|explanation| self.api_explanation(&view, explanation));
@@ -128,7 +164,11 @@ impl ClusterState {
             workload: id.to_string(),
             state: format!("{:?}", view.state),
             reason: code,
-            lines: lines.unwrap_or(losses),
+            lines: lines
+                .unwrap_or(losses)
+                .into_iter()
+                .chain(taken.map(ToString::to_string))
+                .collect(),
             closest: closest
                 .map(|(node, shortfall)| (node.to_string(), explain::shortfall(shortfall, 1)))
                 .collect(),
@@ -181,7 +221,7 @@ impl ClusterState {
             }
         }
         summary.monitors_lost = self.monitors.lost() as u64;
-        summary.foreign_pending = self.foreign_demand.pods();
+        summary.foreign_pending = self.foreign_demand.len() as u64;
         summary.foreign_placed =
             self.nodes.values().map(|entry| self.foreign_gpu_pods(entry) as u64).sum();
         summary.utilization = sum / (readings.max(1) as f64);
@@ -191,7 +231,7 @@ impl ClusterState {
         }
         for (_, gang) in self.gangs.iter() {
             if !gang.placed {
-                let code = gang.reason.as_ref().map_or("New", |reason| reason.code.as_str());
+                let code = gang.reason.as_ref().map_or("New", |reason| reason.code());
                 *summary.pending.entry(code).or_default() += 1;
                 let queue = (gang.traits.queue.to_string(), code);
                 *summary.pending_by_queue.entry(queue).or_default() += 1;

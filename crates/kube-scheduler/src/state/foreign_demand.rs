@@ -1,34 +1,53 @@
 //! GPU pods of other schedulers that have no node yet. They race with this scheduler for free GPUs, and may take the room
 //! that a preemption makes.
 
+use agentaflow_engine::ForeignDemand;
 use agentaflow_kube_core::slim::Pod;
-use agentaflow_kube_core::translate::gpu_resources;
+use agentaflow_kube_core::translate::{self, TranslationContext, gpu_resources};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::action::Key;
-use super::pod_entry::{is_finished, is_terminating, node_of};
+use super::pod_entry::{engine_time, is_finished, is_terminating, node_of};
 
-/// Pending pods with their GPUs.
+/// Pending pods that are not nominated for a node.
 #[derive(Debug, Default)]
-pub(super) struct ForeignDemand(BTreeMap<Key, u64>);
+pub(super) struct PendingForeignPods(BTreeMap<Key, Box<Pod>>);
 
-impl ForeignDemand {
-    /// Records a pod of another scheduler.
-    pub(super) fn observe(&mut self, key: &Key, pod: &Pod) {
+impl PendingForeignPods {
+    /// Records a pod of another scheduler; returns true if it is or was pending.
+    pub(super) fn observe(&mut self, key: &Key, pod: &Pod) -> bool {
         let waits = node_of(pod).is_none() && !is_finished(pod) && !is_terminating(pod);
-        let gpus: u64 = if waits { gpu_resources(pod).values().sum() } else { 0 };
-        if gpus > 0 {
-            self.0.insert(key.clone(), gpus);
-        } else {
-            self.0.remove(key);
+        if waits && gpu_resources(pod).values().sum::<u64>() > 0 {
+            self.0.insert(key.clone(), Box::new(pod.clone()));
+            return true;
         }
+        self.remove(key)
     }
 
-    pub(super) fn remove(&mut self, key: &Key) {
-        self.0.remove(key);
+    /// Returns true if the pod was pending.
+    pub(super) fn remove(&mut self, key: &Key) -> bool {
+        self.0.remove(key).is_some()
     }
 
-    pub(super) fn pods(&self) -> u64 {
-        self.0.len() as u64
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.0.keys()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The demand of a pod for the engine; none if the pod is not pending, gated, or waits for volumes.
+    pub(super) fn demand(
+        &self,
+        key: &Key,
+        around: &TranslationContext<'_>,
+    ) -> Option<Box<ForeignDemand>> {
+        let pod = self.0.get(key)?;
+        let request = Arc::new(translate::pod(pod, around).ok()?.request);
+        let created = pod.metadata.creation_timestamp.as_ref();
+        let submitted = created.map(|time| engine_time(time.0)).unwrap_or_default();
+        Some(Box::new(ForeignDemand { request, priority: translate::priority(pod), submitted }))
     }
 }

@@ -1,6 +1,6 @@
 //! Gangs: pods that start together and are one workload of the engine. A single pod is a gang of one.
 
-use agentaflow_engine::{Gate, Placement, Request, Role, WorkloadId};
+use agentaflow_engine::{Gate, Placement, Request, Role, Time, WorkloadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -26,6 +26,10 @@ pub(super) struct Gang {
     pub(super) held: Option<BTreeMap<u32, Placement>>,
     /// Members without a condition for the pending reason of the gang.
     pub(super) unexplained: Vec<Key>,
+    /// Members have an old number of created pods in their conditions.
+    pub(super) count_is_stale: bool,
+    /// Time from which all members get a new number of created pods.
+    pub(super) recount_at: Time,
     /// The engine knows the workload.
     pub(super) submitted: bool,
     pub(super) gated: bool,
@@ -39,13 +43,34 @@ pub(super) struct Gang {
     pub(super) reason: Option<ReportedReason>,
     /// Its pods carry the nodes that are being freed for them.
     pub(super) nominated: bool,
+    /// Nodes on which victims make room for the gang.
+    pub(super) freed: Option<FreedRoom>,
+}
+
+/// Nodes of a preemption, and its time.
+#[derive(Clone, Debug)]
+pub(super) struct FreedRoom {
+    pub(super) since: Time,
+    pub(super) nodes: BTreeSet<Arc<str>>,
 }
 
 /// A member that ended before its work was done; the engine reserves its place for a replacement.
 #[derive(Clone, Debug)]
 pub(super) struct LostMember {
-    pub(super) pod: Key,
+    /// None if the pod was lost before this scheduler started, and its name does not follow from the gang.
+    pub(super) pod: Option<Key>,
     pub(super) request: Arc<Request>,
+}
+
+impl LostMember {
+    /// Words for users.
+    pub(super) fn name(&self) -> String {
+        self.pod.as_ref().map_or_else(|| "a pod".to_owned(), |pod| format!("pod {}", pod.name))
+    }
+
+    fn is(&self, pod: &Key) -> bool {
+        self.pod.as_ref() == Some(pod)
+    }
 }
 
 impl Gang {
@@ -58,6 +83,8 @@ impl Gang {
             submitted_requests: Vec::new(),
             held: None,
             unexplained: Vec::new(),
+            count_is_stale: false,
+            recount_at: Time(0),
             submitted: false,
             gated: false,
             placed: false,
@@ -66,6 +93,7 @@ impl Gang {
             split: false,
             reason: None,
             nominated: false,
+            freed: None,
         }
     }
 
@@ -89,9 +117,9 @@ impl Gang {
     /// Task of a lost member that a pod replaces: one of the same request or name if there is one.
     pub(super) fn replaced_task(&self, pod: &Key, request: &Arc<Request>) -> Option<u32> {
         let free = || self.lost.iter().filter(|(task, _)| !self.members.contains_key(task));
-        let same_name = free().find(|(_, lost)| lost.pod == *pod && lost.request == *request);
+        let same_name = free().find(|(_, lost)| lost.is(pod) && lost.request == *request);
         let same_request = || free().find(|(_, lost)| lost.request == *request);
-        let any = || free().find(|(_, lost)| lost.pod == *pod).or_else(|| free().next());
+        let any = || free().find(|(_, lost)| lost.is(pod)).or_else(|| free().next());
         same_name.or_else(same_request).or_else(any).map(|(task, _)| *task)
     }
 
@@ -107,6 +135,8 @@ pub(super) struct GangTable {
     detached: BTreeMap<WorkloadId, BTreeSet<Key>>,
     /// Minimum members of pod groups, by namespace and name.
     pod_groups: BTreeMap<Key, u32>,
+    /// Large gangs whose members get a new number of created pods at a time.
+    recounts: BTreeSet<(Time, WorkloadId)>,
 }
 
 impl GangTable {
@@ -162,6 +192,23 @@ impl GangTable {
                 self.detached.remove(gang);
             }
         }
+    }
+
+    pub(super) fn recount_later(&mut self, id: &WorkloadId, at: Time) {
+        self.recounts.insert((at, id.clone()));
+    }
+
+    /// Removes and returns the gangs whose time has come.
+    pub(super) fn take_recounts(&mut self, now: Time) -> Vec<WorkloadId> {
+        let mut due = Vec::new();
+        while self.recounts.first().is_some_and(|(at, _)| *at <= now) {
+            due.extend(self.recounts.pop_first().map(|(_, id)| id));
+        }
+        due
+    }
+
+    pub(super) fn next_recount(&self) -> Option<Time> {
+        self.recounts.first().map(|(at, _)| *at)
     }
 
     /// Minimum members of a pod group; none if the group is unknown.

@@ -1,6 +1,6 @@
 //! Gangs: gathering their pods, submission to the engine, and teardown. A gang starts whole or not at all.
 
-use agentaflow_engine::{Event, Request, WaitReason, WorkloadId};
+use agentaflow_engine::{Event, Request, Span, WaitReason, WorkloadId};
 use agentaflow_kube_core::slim::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::sync::Arc;
@@ -12,12 +12,17 @@ use super::losses::Departure;
 use super::membership::{Membership, is_in_pod_group};
 use super::parked::Parked;
 use super::pod_entry::{BindingState, PodState};
+use super::unit_table::Unit;
 use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
 use crate::controller::EventType;
 
-/// Members of a gang whose conditions follow the number of created pods.
+/// Members up to which the conditions of a gang follow each new pod.
 const MAX_RECOUNTED: usize = 64;
+/// Shortest time between two writes of the count to all members of a larger gang, and the time per member: a gang causes at
+/// most a hundred writes a second.
+const RECOUNT_INTERVAL: u64 = 1000;
+const RECOUNT_PER_MEMBER: u64 = 10;
 
 impl ClusterState {
     /// Makes a pod without a node a member of a gang, or parks it.
@@ -232,6 +237,9 @@ impl ClusterState {
         }
         gang.tearing_down = false;
         gang.placed = false;
+        if self.units.get(id).is_some_and(Unit::is_suspending) {
+            self.withdraw_pending(id);
+        }
         self.requeue_gang_waiters(id);
     }
 
@@ -250,16 +258,9 @@ impl ClusterState {
 
     fn gate_gang(&mut self, id: &WorkloadId, have: usize, need: u32) {
         let now = self.engine.now();
-        let Some(gang) = self.gangs.get_mut(id) else { return };
         let gate = incomplete(have, need);
-        if let Some(reason) = &mut gang.reason {
-            let current = ReportedReason::new(&WaitReason::Gated(gate.clone()), now);
-            // Members that have the old count get the new one; a large gang arrives too fast for that.
-            if *reason != current && gang.members.len() <= MAX_RECOUNTED {
-                gang.unexplained = gang.members.values().cloned().collect();
-            }
-            *reason = current;
-        }
+        self.recount(id, ReportedReason::new(&WaitReason::Gated(gate.clone()), now));
+        let Some(gang) = self.gangs.get_mut(id) else { return };
         gang.gated = true;
         if gang.submitted {
             self.engine.send(Event::GateChanged { workload: id.clone(), gate: Some(gate) });
@@ -271,6 +272,36 @@ impl ClusterState {
         let mut workload = gang.traits.workload(id.clone(), need, request);
         workload.gate = Some(gate);
         self.submit(id, workload);
+    }
+
+    /// Replaces the count in the reason of an incomplete gang. Members that have the old count get the new one, those of a large
+    /// gang after a while.
+    fn recount(&mut self, id: &WorkloadId, current: ReportedReason) {
+        let now = self.engine.now();
+        let Some(gang) = self.gangs.get_mut(id) else { return };
+        let Some(reason) = &mut gang.reason else { return };
+        gang.count_is_stale |= *reason != current;
+        *reason = current;
+        if !gang.count_is_stale {
+            return;
+        }
+        let members = gang.members.len();
+        if members > MAX_RECOUNTED && now < gang.recount_at {
+            let due = gang.recount_at;
+            self.gangs.recount_later(id, due);
+            return;
+        }
+        let interval = RECOUNT_INTERVAL.max(RECOUNT_PER_MEMBER * members as u64);
+        gang.recount_at = now.after(Span(interval));
+        gang.count_is_stale = false;
+        gang.unexplained = gang.members.values().cloned().collect();
+    }
+
+    /// Enqueues gangs whose members have an old count.
+    pub(super) fn requeue_recounts(&mut self) {
+        for id in self.gangs.take_recounts(self.engine.now()) {
+            self.work.push(WorkItem::SyncGang(id));
+        }
     }
 
     /// Submits a complete gang.
@@ -380,7 +411,10 @@ impl ClusterState {
             return;
         }
         if breaks {
-            self.delete_bound_members(id);
+            self.stop_bound_members(
+                id,
+                &format!("Pod {} was deleted before all started", key.name),
+            );
         }
         self.work.push(WorkItem::SyncGang(id.clone()));
         if !tearing_down && !placed {
@@ -389,7 +423,7 @@ impl ClusterState {
         }
     }
 
-    /// A binding failed for good: bound members of the gang are deleted, and the gang is placed again.
+    /// A binding failed for good: bound members of the gang are stopped, and the gang is placed again.
     pub(super) fn fail_binding(
         &mut self,
         key: &Key,
@@ -399,7 +433,8 @@ impl ClusterState {
         why: &str,
     ) {
         let message = format!("Cannot bind to node {node}: {why}");
-        self.actions.extend(self.pods.event(key, EventType::Warning, "FailedBinding", message));
+        let event = self.pods.event(key, EventType::Warning, "FailedBinding", message.clone());
+        self.actions.extend(event);
         if self.is_replacement(id, task) {
             // The rest of the gang runs on; the engine places the pod again.
             self.set_binding(key, BindingState::Pending);
@@ -420,13 +455,21 @@ impl ClusterState {
             Event::PlacementRefused { workload, task }
         });
         if breaks {
-            self.delete_bound_members(id);
+            self.stop_bound_members(id, &format!("Pod {}: {message}", key.name));
         }
         self.work.push(WorkItem::SyncGang(id.clone()));
         self.work.push(WorkItem::ReconcilePod(key.clone()));
     }
 
-    fn delete_bound_members(&mut self, id: &WorkloadId) {
+    /// Stops the bound members of a torn down gang. A unit is suspended instead, and backs off: its controller would count
+    /// deleted pods as failed.
+    fn stop_bound_members(&mut self, id: &WorkloadId, why: &str) {
+        if self.units.root(id).is_some() {
+            self.units.back_off(id, self.engine.now());
+            self.record_workload_event(id, EventType::Warning, "GangBroken", why.to_owned());
+            self.suspend_unit(id, why);
+            return;
+        }
         let bound = self.gangs.members(id).filter(|key| self.pods.is_bound(key));
         for key in bound.cloned().collect::<Vec<_>>() {
             self.delete_pod(&key);

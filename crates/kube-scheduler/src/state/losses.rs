@@ -85,7 +85,7 @@ impl ClusterState {
         let Some(gang) = self.gangs.get_mut(id) else { return false };
         if !is_replacement {
             let Some(request) = request else { return false };
-            gang.lost.insert(task, LostMember { pod: key.clone(), request });
+            gang.lost.insert(task, LostMember { pod: Some(key.clone()), request });
         }
         self.engine.send(Event::TaskLost { workload: id.clone(), task });
         self.work.push(WorkItem::SyncGang(id.clone()));
@@ -197,17 +197,17 @@ impl ClusterState {
     fn loss_message(&self, id: &WorkloadId, task: u32) -> Option<String> {
         let gang = self.gangs.get(id)?;
         let (lost, view) = (gang.lost.get(&task)?, self.loss(id, task)?);
-        let (pod, until) = (&lost.pod.name, timestamp(view.until));
+        let (pod, until) = (lost.name(), timestamp(view.until));
         Some(match (&view.node, view.replacement) {
             (Some(node), Replacement::Missing) => format!(
-                "Waiting for replacement of pod {pod}: place on node {node} reserved until {until}"
+                "Waiting for replacement of {pod}: place on node {node} reserved until {until}"
             ),
             (None, Replacement::Missing) => format!(
-                "Waiting for replacement of pod {pod}: no node has room; the gang restarts at {until}"
+                "Waiting for replacement of {pod}: no node has room; the gang restarts at {until}"
             ),
-            (Some(node), _) => format!("Starting the replacement of pod {pod} on node {node}"),
+            (Some(node), _) => format!("Starting the replacement of {pod} on node {node}"),
             (None, _) => format!(
-                "No node has room for the replacement of pod {pod}; the gang restarts at {until}"
+                "No node has room for the replacement of {pod}; the gang restarts at {until}"
             ),
         })
     }
@@ -224,33 +224,30 @@ impl ClusterState {
         Some(PendingReason { code: WAITING_FOR_REPLACEMENT.to_owned(), message })
     }
 
-    /// No replacement came in time: the rest of the gang is deleted, so that its owner creates all pods again.
+    /// No replacement came in time: the rest of the gang is stopped, and all its pods start again together.
     pub(super) fn restart_gang(&mut self, id: &WorkloadId) {
         let Some(gang) = self.gangs.get_mut(id) else { return };
         gang.stopping = true;
         let lost = std::mem::take(&mut gang.lost);
-        let names: Vec<&str> = lost.values().map(|lost| &*lost.pod.name).collect();
+        let names: Vec<String> = lost.values().map(LostMember::name).collect();
         let why =
             format!("No replacement of {} started in time: the gang restarts", names.join(", "));
         self.record_workload_event(id, EventType::Warning, "GangRestarted", why.clone());
-        let members: Vec<Key> = self.gangs.members(id).cloned().collect();
-        let beside: Vec<Key> = self.gangs.detached(id).cloned().collect();
-        for key in members.iter().chain(&beside) {
-            if self.pods.is_placed(key) {
-                let event = self.pods.event(key, EventType::Warning, "GangRestarted", why.clone());
-                self.actions.extend(event);
-                self.delete_pod(key);
-            } else if self.pods.is_pending(key) {
-                self.pods.wait_for_gang(id, key);
-                self.park_pod(key, Parked::GangStopping);
-            }
+        let pods: Vec<Key> =
+            self.gangs.members(id).chain(self.gangs.detached(id)).cloned().collect();
+        self.stop_pods(id, &pods, "GangRestarted", &why);
+        for key in pods.iter().filter(|key| self.pods.is_pending(key)).cloned().collect::<Vec<_>>()
+        {
+            self.pods.wait_for_gang(id, &key);
+            self.park_pod(&key, Parked::GangStopping);
         }
     }
 
     /// The gang that lost this pod.
     pub(super) fn gang_without(&self, pod: &Key) -> Option<WorkloadId> {
         let mut gangs = self.gangs.iter();
-        let found = gangs.find(|(_, gang)| gang.lost.values().any(|lost| lost.pod == *pod));
+        let found =
+            gangs.find(|(_, gang)| gang.lost.values().any(|lost| lost.pod.as_ref() == Some(pod)));
         found.map(|(id, _)| id.clone())
     }
 

@@ -129,7 +129,7 @@ pub(super) struct Lookup<'a> {
     pub(super) queues: &'a QueueTable,
     pub(super) units: &'a UnitTable,
     pub(super) priorities: &'a PriorityClasses,
-    pub(super) around: TranslationContext<'a>,
+    pub(super) translation: TranslationContext<'a>,
     pub(super) now: Time,
 }
 
@@ -271,7 +271,7 @@ impl Lookup<'_> {
 
     /// The request of a pod, with additions from its `GPUWorkload` and annotations.
     pub(super) fn request(&self, pod: &Pod, membership: &Membership) -> Result<PodDemand, Parked> {
-        let mut asked = translate::pod(pod, &self.around).map_err(Parked::Untranslatable)?;
+        let mut asked = translate::pod(pod, &self.translation).map_err(Parked::Untranslatable)?;
         let spec = membership.workload.as_ref().and_then(|owner| self.workloads.spec(owner));
         if let Some(spec) = spec {
             gpu_workload::ask(spec, &mut asked.request);

@@ -37,6 +37,7 @@ mod queue_table;
 mod quota_turns;
 mod replacements;
 mod settings;
+mod start_turns;
 #[cfg(test)]
 mod tests;
 mod unit_pods;
@@ -61,10 +62,11 @@ use agentaflow_engine::{Event, NodeRanking, Policy, Rejected, Snapshot, Time};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::translate::{Namespaces, TranslationContext};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::panic::Location;
 
 use engine_link::EngineLink;
 use evictions::Evictions;
-use foreign_demand::ForeignDemand;
+use foreign_demand::PendingForeignPods;
 use gang_table::GangTable;
 use membership::Lookup;
 use monitor_watch::MonitorWatch;
@@ -108,7 +110,7 @@ pub struct ClusterState {
     evictions: Evictions,
     owners: OwnerIndex,
     replacements: Replacements,
-    foreign_demand: ForeignDemand,
+    foreign_demand: PendingForeignPods,
     activity: Activity,
     work: WorkQueue,
     /// Actions of the next [`StepOutput`].
@@ -138,7 +140,7 @@ impl ClusterState {
             evictions: Evictions::default(),
             owners: OwnerIndex::default(),
             replacements: Replacements::default(),
-            foreign_demand: ForeignDemand::default(),
+            foreign_demand: PendingForeignPods::default(),
             activity: Activity::default(),
             work: WorkQueue::default(),
             actions: Vec::new(),
@@ -272,6 +274,7 @@ impl ClusterState {
             self.update_node(&node);
         }
         self.evictions.publish_budgets(&mut self.engine);
+        self.publish_foreign_demand();
         let pods = self.pods.iter();
         let mut keys: Vec<(bool, Time, Key)> =
             pods.map(|(key, entry)| (!entry.is_on_node(), entry.created, key.clone())).collect();
@@ -296,6 +299,7 @@ impl ClusterState {
         let now = self.engine.now();
         self.work.begin_pass();
         self.requeue_due_units();
+        self.requeue_recounts();
         self.report_lost_monitors();
         while let Some(item) = self.work.next_before_decisions() {
             self.process(item);
@@ -317,6 +321,7 @@ impl ClusterState {
             deletion,
             self.workloads.next_wake(),
             self.units.next_wake(),
+            self.gangs.next_recount(),
             self.monitors.next(),
         ];
         StepOutput {
@@ -330,6 +335,7 @@ impl ClusterState {
             WorkItem::SyncQueues => self.queues.sync(&mut self.engine),
             WorkItem::RefreshDependents => {
                 self.refresh_foreign_use();
+                self.publish_foreign_demand();
                 self.work.push_pods(self.pods.dependents());
                 self.requeue_units();
             }
@@ -417,12 +423,12 @@ impl ClusterState {
         std::mem::take(&mut self.activity)
     }
 
-    /// Events that the engine rejected since the last call; each is a bug of this crate.
-    pub fn take_rejected(&mut self) -> Vec<(Event, Rejected)> {
+    /// Senders of events that the engine rejected since the last call; each is a bug of this crate.
+    pub fn take_rejected(&mut self) -> Vec<(&'static Location<'static>, Rejected)> {
         self.engine.take_rejected()
     }
 
-    fn surroundings(&self) -> TranslationContext<'_> {
+    fn translation_context(&self) -> TranslationContext<'_> {
         TranslationContext { volumes: self.volumes.objects(), namespaces: &self.namespaces }
     }
 
@@ -436,7 +442,7 @@ impl ClusterState {
             queues: &self.queues,
             units: &self.units,
             priorities: &self.priorities,
-            around: self.surroundings(),
+            translation: self.translation_context(),
             now: self.engine.now(),
         }
     }

@@ -1,6 +1,6 @@
 //! Changes of nodes, and of pods that the engine does not decide about.
 
-use agentaflow_engine::{Event, NodeId};
+use agentaflow_engine::{Event, ForeignId, NodeId};
 use agentaflow_kube_core::slim::{self, CsiNode, Node, Pod};
 use agentaflow_kube_core::translate::{self, TranslationContext};
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl ClusterState {
     }
 
     pub(super) fn foreign_pod_applied(&mut self, key: &Key, pod: Pod) {
-        let around = self.surroundings();
+        let around = self.translation_context();
         let uses = translate::foreign(&pod, &around);
         let depends = !translate::depends(&pod, &around).is_empty();
         let Some(entry) = self.pods.get_mut(key) else { return };
@@ -190,7 +190,7 @@ impl ClusterState {
 
     /// Accounts for a pod of this scheduler that the engine does not decide about.
     pub(super) fn record_foreign_use(&mut self, key: &Key, pod: &Pod, node: &Arc<str>) {
-        let uses = translate::foreign(pod, &self.surroundings());
+        let uses = translate::foreign(pod, &self.translation_context());
         if let Some(entry) = self.pods.get_mut(key) {
             entry.foreign_use = Some(Box::new(uses));
         }
@@ -199,10 +199,29 @@ impl ClusterState {
 
     fn set_foreign(&mut self, key: &Key, node: &Arc<str>) {
         self.pods.set_state(key, PodState::Foreign(node.clone()));
+        if let Some(entry) = self.pods.get_mut(key) {
+            entry.foreign_since = self.engine.now();
+        }
         if self.started {
             self.nodes.publish_foreign_use(key, node, &self.pods, &mut self.engine);
         } else {
             self.nodes.add_foreign(key, node);
+        }
+    }
+
+    /// Sends the demand of a pending pod of another scheduler, or its end.
+    pub(super) fn send_foreign_demand(&mut self, key: &Key) {
+        if self.started {
+            let demand = self.foreign_demand.demand(key, &self.translation_context());
+            let id = ForeignId::from(key.to_string());
+            self.engine.send(Event::ForeignDemandUpdated { id, demand });
+        }
+    }
+
+    /// Sends the demand of all pending pods of other schedulers: objects that it was made from may have changed.
+    pub(super) fn publish_foreign_demand(&mut self) {
+        for key in self.foreign_demand.keys().cloned().collect::<Vec<_>>() {
+            self.send_foreign_demand(&key);
         }
     }
 

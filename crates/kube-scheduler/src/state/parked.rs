@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::action::Key;
+use crate::controller::WAITING_FOR_QUOTA;
 
 /// The most bytes of a rendered reason: the API server's limit for the message of an Event.
 const MAX_MESSAGE: usize = 1024;
@@ -29,6 +30,10 @@ pub(super) enum Parked {
     /// The job was resumed, and its pods did not come.
     StartBackoff {
         failures: u32,
+    },
+    /// Pods of jobs in its namespace did not come, and another job starts first.
+    StartTurn {
+        holder: Key,
     },
     /// The pod is being deleted.
     Deleting,
@@ -79,6 +84,7 @@ impl Parked {
             Self::GangFirst { .. } => "GangFirst",
             Self::NotAUnit(_) => "NotAUnit",
             Self::StartBackoff { .. } => "StartBackoff",
+            Self::StartTurn { .. } => WAITING_FOR_QUOTA,
             Self::Deleting => "Gone",
             Self::Rejected(_) => "Refused",
             Self::PodGroupMissing(_) => "PodGroupMissing",
@@ -124,6 +130,11 @@ impl fmt::Display for Parked {
             Self::StartBackoff { failures } => write!(
                 f,
                 "Suspended after {failures} starts without all pods; see the events of the job"
+            ),
+            Self::StartTurn { holder } => write!(
+                f,
+                "Waiting for job {} to get its pods: pods of a job in this namespace did not come",
+                holder.name
             ),
             Self::Deleting => f.write_str("The pod is being deleted"),
             Self::Rejected(why) => write!(f, "{why}"),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use super::ClusterState;
 use super::action::{Action, Bind, Key, PodRef};
-use super::explain::ReportedReason;
-use super::gang_table::Gang;
+use super::explain::{PREEMPTED_ROOM_TAKEN, ReportedReason, TakenRoom};
+use super::gang_table::{FreedRoom, Gang};
 use super::pod_entry::{BindingState, PendingBinding, PodState, is_terminating};
 use super::work_queue::WorkItem;
 use crate::controller::EventType;
@@ -112,6 +112,7 @@ impl ClusterState {
             self.engine.send(Event::PlacementRefused { workload, task });
             return;
         };
+        gang.freed = None;
         if !gang.placed {
             self.activity.placed(gang.traits.submitted, self.engine.now());
         }
@@ -182,6 +183,9 @@ impl ClusterState {
     }
 
     fn preempt(&mut self, victims: &[Victim], preemptor: &WorkloadId) {
+        if let Some(taken) = self.take_taken_room(preemptor) {
+            self.report_taken_room(preemptor, &taken);
+        }
         for Victim { workload: victim, reason: right } in victims {
             let Some(gang) = self.gangs.get_mut(victim) else {
                 // All pods of the victim are gone.
@@ -193,9 +197,12 @@ impl ClusterState {
             self.activity.preemptions.push(*right);
             let why = explain::preempted_by(&explain::quoted(preemptor), *right);
             self.record_workload_event(victim, EventType::Warning, "Preempted", why.clone());
-            let suspended = self.suspend_victim(victim, &why);
             if has_pods {
-                self.evict_members(victim, &why, !suspended);
+                self.stop_pending_members(victim);
+                let members: Vec<Key> = self.gangs.members(victim).cloned().collect();
+                self.stop_pods(victim, &members, "Preempted", &why);
+            } else {
+                self.suspend_unit(victim, &why);
             }
         }
         let names: Vec<String> =
@@ -211,21 +218,42 @@ impl ClusterState {
         self.nominate(preemptor);
     }
 
-    /// Stops the pods of a victim; without `evict`, the suspension of their job deletes them.
-    pub(super) fn evict_members(&mut self, victim: &WorkloadId, why: &str, evict: bool) {
-        for key in self.gangs.members(victim) {
-            let Some(entry) = self.pods.get(key) else { continue };
-            let PodState::Member { binding, task, .. } = &entry.state else { continue };
-            if *binding == BindingState::Pending {
-                self.engine.send(Event::TaskStopped { workload: victim.clone(), task: *task });
-            } else if !entry.pod.as_deref().is_some_and(is_terminating) {
-                let (pod, why) = (entry.reference(key), why.to_owned());
-                if evict {
-                    self.actions.push(Action::Evict { pod, why: why.clone() });
-                }
-                self.actions.push(entry.event(key, EventType::Warning, "Preempted", why));
-            }
+    /// Members of a victim without a node hold nothing.
+    fn stop_pending_members(&mut self, victim: &WorkloadId) {
+        let Some(gang) = self.gangs.get(victim) else { return };
+        for (task, _) in gang.members.iter().filter(|(_, key)| self.pods.is_pending(key)) {
+            self.engine.send(Event::TaskStopped { workload: victim.clone(), task: *task });
         }
+    }
+
+    /// Stops the placed pods of a gang: by the suspension of their job if the gang is a unit, whose controller would count
+    /// a deleted pod as failed; else by eviction.
+    pub(super) fn stop_pods(
+        &mut self,
+        gang: &WorkloadId,
+        pods: &[Key],
+        reason: &'static str,
+        why: &str,
+    ) {
+        let stopped = pods.iter().filter(|key| self.is_stoppable(key));
+        let event = |key| self.pods.event(key, EventType::Warning, reason, why.to_owned());
+        self.actions.extend(stopped.filter_map(event).collect::<Vec<_>>());
+        if !self.suspend_unit(gang, why) {
+            self.evict_pods(pods, why);
+        }
+    }
+
+    pub(super) fn evict_pods(&mut self, pods: &[Key], why: &str) {
+        let stopped = pods.iter().filter(|key| self.is_stoppable(key));
+        let pods = stopped.filter_map(|key| Some(self.pods.get(key)?.reference(key)));
+        let evict = |pod| Action::Evict { pod, why: why.to_owned() };
+        self.actions.extend(pods.map(evict).collect::<Vec<_>>());
+    }
+
+    /// A pod with a node that is not terminating.
+    fn is_stoppable(&self, key: &Key) -> bool {
+        let pod = self.pods.get(key).and_then(|entry| entry.pod.as_deref());
+        self.pods.is_placed(key) && !pod.is_some_and(is_terminating)
     }
 
     /// Nominates the pods of a preemptor for the nodes that are being freed.
@@ -233,6 +261,8 @@ impl ClusterState {
         let nodes = self.engine.scheduler().nominated_nodes(preemptor);
         let Some(gang) = self.gangs.get_mut(preemptor) else { return };
         gang.nominated = true;
+        let freed = nodes.iter().map(|node| Arc::from(node.as_str())).collect();
+        gang.freed = Some(FreedRoom { since: self.engine.now(), nodes: freed });
         for (key, node) in gang.members.values().zip(nodes) {
             let node: Arc<str> = node.as_str().into();
             let Some(entry) = self.pods.get_mut(key) else { continue };
@@ -245,11 +275,43 @@ impl ClusterState {
         }
     }
 
+    /// Returns the pod of another scheduler that took room which a preemption made for this gang since the last call.
+    fn take_taken_room(&mut self, id: &WorkloadId) -> Option<TakenRoom> {
+        let freed = self.gangs.get_mut(id)?.freed.take()?;
+        freed.nodes.iter().find_map(|node| {
+            let mut pods = self.nodes.get(node)?.foreign();
+            let pod = pods.find(|key| {
+                self.pods.get(key).is_some_and(|entry| {
+                    let uses = entry.foreign_use.as_ref();
+                    entry.pod.is_none()
+                        && entry.foreign_since > freed.since
+                        && uses.is_some_and(|uses| uses.gpu_count > 0)
+                })
+            })?;
+            Some(TakenRoom { pod: pod.clone(), node: node.clone() })
+        })
+    }
+
+    fn report_taken_room(&mut self, id: &WorkloadId, taken: &TakenRoom) {
+        let (event_type, message) = (EventType::Warning, taken.to_string());
+        if !self.record_workload_event(id, event_type, PREEMPTED_ROOM_TAKEN, message.clone()) {
+            let first = self.gangs.get(id).and_then(Gang::first_member);
+            let event = |key| self.pods.event(key, event_type, PREEMPTED_ROOM_TAKEN, message);
+            self.actions.extend(first.and_then(event));
+        }
+    }
+
     /// Records a new pending reason of a workload on the workload and on its pods.
     fn record_wait(&mut self, id: &WorkloadId, reason: &Arc<WaitReason>) {
-        let pending = ReportedReason::new(reason, self.engine.now());
-        let Some(gang) = self.gangs.get_mut(id) else { return };
+        let mut pending = ReportedReason::new(reason, self.engine.now());
         let reaction = WaitReaction::to(reason);
+        if !reaction.keeps_nomination
+            && let Some(taken) = self.take_taken_room(id)
+        {
+            self.report_taken_room(id, &taken);
+            pending.add_taken_room(taken);
+        }
+        let Some(gang) = self.gangs.get_mut(id) else { return };
         let stale = gang.nominated && !reaction.keeps_nomination;
         gang.nominated &= reaction.keeps_nomination;
         gang.unexplained.clear();
@@ -257,7 +319,7 @@ impl ClusterState {
         let members: Vec<Key> = gang.members.values().cloned().collect();
         let is_reported = || {
             let workload = self.gpu_workload_of(id);
-            workload.is_some_and(|key| self.workloads.reports_pending(&key, pending.code.as_str()))
+            workload.is_some_and(|key| self.workloads.reports_pending(&key, pending.code()))
         };
         if reaction.records_event && !is_reported() {
             let (event, message) = (names::FAILED_SCHEDULING, pending.message.to_string());

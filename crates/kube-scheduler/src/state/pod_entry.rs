@@ -22,6 +22,8 @@ pub(super) struct PodEntry {
     pub(super) foreign_pod: Option<Box<Pod>>,
     /// Usage of the node; only of pods that the engine does not decide about.
     pub(super) foreign_use: Option<Box<ForeignUse>>,
+    /// Time at which the usage of the node was first or last seen to change.
+    pub(super) foreign_since: Time,
     /// Changed by [`super::pod_index::PodIndex::set_state`], which keeps its index of parked pods.
     pub(super) state: PodState,
     /// The request as the engine knows it; only of members.
@@ -97,6 +99,7 @@ impl PodEntry {
             pod: None,
             foreign_pod: None,
             foreign_use: None,
+            foreign_since: Time(0),
             state: PodState::Untracked,
             request: None,
             detached_from: None,

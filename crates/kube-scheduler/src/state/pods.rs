@@ -12,6 +12,7 @@ use super::pod_entry::{
     BindingState, PendingBinding, PodEntry, PodState, allocated_devices, is_finished,
     is_irrelevant_update, is_resized, is_terminating, node_of, workload_owner,
 };
+use super::unit_table::Unit;
 use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
 use crate::controller::EventType;
@@ -25,8 +26,8 @@ impl ClusterState {
         }
         let ours = self.settings.schedules(&pod);
         let finished = is_finished(&pod);
-        if !ours {
-            self.foreign_demand.observe(&key, &pod);
+        if !ours && self.foreign_demand.observe(&key, &pod) {
+            self.send_foreign_demand(&key);
         }
         if !ours && !self.pods.contains(&key) && (finished || node_of(&pod).is_none()) {
             return;
@@ -63,7 +64,9 @@ impl ClusterState {
 
     pub(super) fn pod_deleted(&mut self, pod: &Pod) {
         let key = key_of(&pod.metadata);
-        self.foreign_demand.remove(&key);
+        if self.foreign_demand.remove(&key) {
+            self.send_foreign_demand(&key);
+        }
         self.remove_pod(&key);
     }
 
@@ -187,7 +190,8 @@ impl ClusterState {
         if self.evictions.is_refused(key) {
             self.work.push(WorkItem::KeepUnevictable(key.clone()));
         }
-        if self.gangs.get(workload).is_some_and(|gang| gang.tearing_down) {
+        let is_torn_down = self.gangs.get(workload).is_some_and(|gang| gang.tearing_down);
+        if is_torn_down && !self.units.get(workload).is_some_and(Unit::is_suspending) {
             self.delete_pod(key);
         }
         self.requeue_workload_of(key);
@@ -240,7 +244,7 @@ impl ClusterState {
                 self.confirm_binding(key, &workload, task, &node);
             }
             (BindResult::Bound, None) => self.work.push(WorkItem::ReconcilePod(key.clone())),
-            (BindResult::Elsewhere(node), _) => {
+            (BindResult::BoundToOther(node), _) => {
                 self.detach_pod(key);
                 self.volumes.release(key);
                 self.pods.set_pending_binding(key, Some(PendingBinding { node, plan }));

@@ -18,6 +18,8 @@ use crate::controller::QuotaTurn;
 const ATTEMPTS: BackoffPolicy = BackoffPolicy::new(Duration::from_secs(1), Duration::from_secs(4));
 /// Attempts of one turn.
 const MAX_ATTEMPTS: u32 = 3;
+/// Time for the other gangs to give back their pods. A pod may terminate for longer, because of a finalizer.
+const GIVE_BACK_LIMIT: Span = Span(30_000);
 /// Delays between the turns of one gang.
 const TURNS: BackoffPolicy = BackoffPolicy::new(Duration::from_secs(10), Duration::from_mins(5));
 
@@ -46,6 +48,8 @@ struct Namespace {
 #[derive(Debug)]
 struct Holder {
     workload: Key,
+    /// Start of the turn.
+    since: Time,
     /// Refused attempts of this turn.
     attempts: u32,
     retry_at: Time,
@@ -69,8 +73,8 @@ impl QuotaTurns {
                 QuotaTurn::Wait { holder: holder.workload.name.to_string() }
             }
             Some(holder) => {
-                let at = super::workload_table::timestamp(holder.retry_at);
-                QuotaTurn::Own { ready: !others_have_pods && holder.retry_at <= now, at }
+                let at = holder.attempt_at(others_have_pods);
+                QuotaTurn::Own { ready: at <= now, at: super::workload_table::timestamp(at) }
             }
             None => match namespace.refused.get(workload) {
                 Some(refused) if refused.until > now => {
@@ -100,7 +104,7 @@ impl QuotaTurns {
             None => namespace.choose(contenders, now),
             Some(holder) if holder.workload != *workload => {}
             // Further refusals of the same attempt, or pods of others still count.
-            Some(holder) if holder.retry_at > now || others_have_pods => {}
+            Some(holder) if holder.attempt_at(others_have_pods) > now => {}
             Some(holder) => {
                 holder.attempts += 1;
                 holder.retry_at = now.after(span(ATTEMPTS.delay(holder.attempts - 1)));
@@ -139,6 +143,14 @@ impl QuotaTurns {
     }
 }
 
+impl Holder {
+    /// Time of the next attempt.
+    fn attempt_at(&self, others_have_pods: bool) -> Time {
+        let given_back = self.since.after(GIVE_BACK_LIMIT);
+        if others_have_pods { self.retry_at.max(given_back) } else { self.retry_at }
+    }
+}
+
 impl Namespace {
     fn choose(&mut self, contenders: &[Contender], now: Time) {
         let order = |one: &&Contender| {
@@ -151,7 +163,7 @@ impl Namespace {
         let next = contenders.iter().filter(may_try).min_by_key(order);
         let holder = |next: &Contender| {
             let workload = next.workload.clone();
-            Holder { workload, attempts: 0, retry_at: now }
+            Holder { workload, since: now, attempts: 0, retry_at: now }
         };
         self.holder = next.map(holder);
     }

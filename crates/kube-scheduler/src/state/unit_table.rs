@@ -9,7 +9,9 @@ use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{JobObject, Pod};
 use agentaflow_kube_core::unit::{self, UnitKind, UnitSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use super::key_of;
 use super::membership::controller;
 use super::parked::Parked;
 use super::pod_entry::engine_time;
+use super::start_turns::{StartTurns, namespace_of};
 use crate::controller::EventType;
 
 /// Time for the pods of a resumed job to exist and start; a job with many pods gets more.
@@ -41,6 +44,8 @@ pub(super) struct Unit {
     pub(super) spec: UnitSpec,
     /// Pods were placed since the job was resumed.
     pub(super) started: bool,
+    /// Not all pods of the job existed when it was last submitted.
+    pub(super) lacks_pods: bool,
     /// Reason to suspend the job; none once it is suspended.
     pub(super) suspending: Option<String>,
     /// Written value of the suspend field that the watch has not reported, and the time of the next attempt.
@@ -74,6 +79,7 @@ pub(super) struct UnitTable {
     /// Pods by the uid of an owner that the watch has not reported.
     waiting: BTreeMap<String, BTreeSet<Key>>,
     timers: BTreeSet<(Time, WorkloadId)>,
+    turns: StartTurns,
 }
 
 impl UnitTable {
@@ -142,6 +148,7 @@ impl UnitTable {
     pub(super) fn remove(&mut self, id: &WorkloadId) -> Option<Unit> {
         let unit = self.units.remove(id)?;
         self.by_uid.remove(&unit.uid);
+        self.turns.forget(id);
         if let Some(owner) = owner_of(&unit.object)
             && let Some(children) = self.children.get_mut(&owner.uid)
         {
@@ -191,7 +198,7 @@ impl UnitTable {
         (size > 1).then(|| (format!("{id}/{index}").into(), size))
     }
 
-    fn root_of(&self, mut id: WorkloadId) -> WorkloadId {
+    pub(super) fn root_of(&self, mut id: WorkloadId) -> WorkloadId {
         for _ in 0..MAX_LEVELS {
             let owner = self.units.get(&id).and_then(|unit| self.watched_owner(unit));
             let Some(above) = owner.and_then(|owner| self.by_uid.get(&*owner.uid)) else { break };
@@ -277,11 +284,68 @@ impl UnitTable {
     /// Delays the next start of a job; each failure doubles the delay.
     pub(super) fn back_off(&mut self, id: &WorkloadId, now: Time) {
         let Some(unit) = self.units.get_mut(id) else { return };
-        let delay = Span(START_RETRIES.delay(unit.failures).as_millis() as u64);
+        let delay = spread(START_RETRIES.delay(unit.failures), &unit.uid, unit.failures);
         unit.failures += 1;
         let until = now.after(delay);
         unit.retry_at = Some(until);
         self.timers.insert((until, id.clone()));
+    }
+
+    /// Delays the next start of a job whose pods did not come.
+    pub(super) fn record_missing_pods(&mut self, id: &WorkloadId, now: Time) {
+        self.back_off(id, now);
+        self.turns.record_missing_pods(id);
+    }
+
+    /// Ok if a job may be resumed now; else the job that gets its pods first.
+    pub(super) fn turn(&mut self, id: &WorkloadId) -> Result<(), Key> {
+        let suspended = self.units.get(id).is_some_and(|unit| unit.spec.suspended);
+        if !suspended || !self.turns.are_taken(namespace_of(id)) {
+            return Ok(());
+        }
+        let holder = self.turn_holder(id).map(|holder| holder.key.clone());
+        holder.map_or(Ok(()), |holder| {
+            self.turns.wait(id);
+            Err(holder)
+        })
+    }
+
+    /// Another job of the namespace that is resumed and lacks pods.
+    fn turn_holder(&self, id: &WorkloadId) -> Option<&Unit> {
+        let namespace = namespace_of(id);
+        let from = WorkloadId::from(format!("{namespace}/"));
+        let units = self.units.range(from..);
+        let mut units = units.take_while(|(_, unit)| *unit.key.namespace == *namespace);
+        units.find(|(other, unit)| *other != id && unit.awaits_pods()).map(|(_, unit)| unit)
+    }
+
+    /// The jobs that wait for their turn in the namespace of a job that does not have it any more.
+    pub(super) fn take_turn_waiters(&mut self, id: &WorkloadId) -> BTreeSet<WorkloadId> {
+        let has_turn = self.units.get(id).is_some_and(Unit::awaits_pods);
+        if has_turn || !self.turns.has_waiters(id) || self.turn_holder(id).is_some() {
+            return BTreeSet::new();
+        }
+        self.turns.take_waiters(id)
+    }
+
+    /// Ends the backoffs of jobs whose pods did not come, in the namespace of a job; returns these jobs.
+    pub(super) fn end_backoffs(&mut self, id: &WorkloadId, now: Time) -> Vec<WorkloadId> {
+        let mut ended = Vec::new();
+        for id in self.turns.short_of_pods(id) {
+            let unit = self.units.get_mut(id);
+            if let Some(unit) = unit.filter(|unit| unit.retry_at.is_some_and(|at| at > now)) {
+                unit.retry_at = None;
+                ended.push(id.clone());
+            }
+        }
+        ended
+    }
+
+    /// All pods of a job are bound: its next start is the first again.
+    pub(super) fn record_running(&mut self, id: &WorkloadId) {
+        let Some(unit) = self.units.get_mut(id) else { return };
+        unit.failures = 0;
+        self.turns.forget(id);
     }
 
     /// Jobs with a timer that is over.
@@ -313,6 +377,7 @@ impl Unit {
             object,
             spec,
             started: false,
+            lacks_pods: true,
             suspending: None,
             write: None,
             deadline: None,
@@ -334,7 +399,8 @@ impl Unit {
                 self.suspending = None;
             }
         }
-        (self.object, self.spec) = (object, spec);
+        self.object = object;
+        self.spec = spec;
     }
 
     fn is_resuming(&self) -> bool {
@@ -354,8 +420,18 @@ impl Unit {
     pub(super) fn record_start(&mut self) {
         self.started = !self.spec.suspended;
         self.deadline = None;
-        self.failures = 0;
         self.retry_at = None;
+    }
+
+    /// Resumed, or about to be, and not all its pods exist.
+    fn awaits_pods(&self) -> bool {
+        let starts = self.is_resuming() || (self.deadline.is_some() && self.lacks_pods);
+        starts && !self.started && self.is_active()
+    }
+
+    /// Suspended, or about to be: its controller stops its pods.
+    pub(super) fn is_suspending(&self) -> bool {
+        self.suspending.is_some() || (self.spec.suspended && !self.is_resuming())
     }
 
     pub(super) fn created(&self) -> Option<Time> {
@@ -390,6 +466,14 @@ impl Unit {
             ObjectRef { kind: self.kind.kind, key: self.key.clone(), uid: self.uid.clone() };
         Action::RecordEvent(EventRecord { object, event_type, reason, message })
     }
+}
+
+/// A delay and up to half of it more. Jobs that failed together do not try again together.
+fn spread(delay: Duration, uid: &str, failures: u32) -> Span {
+    let mut hasher = FxHasher::default();
+    (uid, failures).hash(&mut hasher);
+    let millis = delay.as_millis() as u64;
+    Span(millis + hasher.finish() % (millis / 2 + 1))
 }
 
 /// Engine id of a job.

@@ -3,8 +3,9 @@
 //! *Queued*: the job is suspended, and the engine's workload is made of its pod templates. *Held*: the engine placed the
 //! templates; the job is resumed, and the places wait for its pods. *Started*: all pods exist and are bound to these
 //! places; from here the gang is like any other. A held job whose pods do not come in time is suspended again and backs
-//! off; a preempted job is suspended instead of evicting its pods, and keeps its age. Every phase follows from the job and
-//! its pods, so that a restart is an ordinary start.
+//! off; a job that is preempted or whose gang restarts is suspended instead of evicting its pods, and keeps its age. Every
+//! phase follows from the job and its pods, so that a restart of the scheduler is an ordinary start; only backoffs and turns
+//! begin again.
 
 use agentaflow_engine::{Event, Placement, Request, WorkloadId};
 use agentaflow_kube_core::names;
@@ -20,7 +21,7 @@ use super::membership::Membership;
 use super::parked::Parked;
 use super::pod_entry::PodEntry;
 use super::unit_pods::UnitPods;
-use super::unit_table::{PodUnit, Unit, unit_id};
+use super::unit_table::{PodUnit, Unit, UnitTable, unit_id};
 use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
 use crate::controller::EventType;
@@ -32,26 +33,46 @@ impl ClusterState {
     }
 
     pub(super) fn job_applied(&mut self, kind: &'static UnitKind, object: JobObject) {
+        let id = unit_id(kind, &key_of(&object.metadata));
+        let is_active = |units: &UnitTable| units.get(&id).is_some_and(|unit| !unit.spec.ended);
+        let was_active = is_active(&self.units);
         let (root, waiting) = self.units.record(kind, object, &self.settings.scheduler_name);
         self.work.push_pods(waiting);
         // Traits and requests may have changed.
         let pending = self.gangs.members(&root).filter(|key| self.pods.is_pending(key));
-        self.work.push_pods(pending.cloned().collect::<Vec<_>>());
+        self.work.push_pods(pending.cloned());
+        if was_active && !is_active(&self.units) {
+            self.retry_units(&id);
+        }
         self.work.push(WorkItem::SyncGang(root));
+    }
+
+    /// A job ended, and with it its use of quotas: other jobs of its namespace may start.
+    fn retry_units(&mut self, ended: &WorkloadId) {
+        let mut retried = self.units.end_backoffs(ended, self.engine.now());
+        retried.extend(self.units.take_turn_waiters(ended));
+        for id in retried {
+            self.work.push(WorkItem::SyncGang(id));
+        }
     }
 
     pub(super) fn job_deleted(&mut self, kind: &'static UnitKind, meta: &ObjectMeta) {
         let id = unit_id(kind, &key_of(meta));
+        let root = self.units.root_of(id.clone());
         self.end_hold(&id);
         self.units.remove(&id);
+        if root != id {
+            self.work.push(WorkItem::SyncGang(root));
+        }
+        self.retry_units(&id);
         let pending = self.gangs.members(&id).filter(|key| self.pods.is_pending(key));
-        self.work.push_pods(pending.cloned().collect::<Vec<_>>());
+        self.work.push_pods(pending.cloned());
     }
 
     /// Enqueues every unit: namespaces, volumes or queues changed.
     pub(super) fn requeue_units(&mut self) {
-        for id in self.units.roots().cloned().collect::<Vec<_>>() {
-            self.work.push(WorkItem::SyncGang(id));
+        for id in self.units.roots() {
+            self.work.push(WorkItem::SyncGang(id.clone()));
         }
     }
 
@@ -74,6 +95,14 @@ impl ClusterState {
 
     /// Makes the engine's workload agree with a job. Returns false if the pods of the job are a gang like any other.
     pub(super) fn sync_unit(&mut self, id: &WorkloadId) -> bool {
+        let is_template = self.sync_phase(id);
+        for waiting in self.units.take_turn_waiters(id) {
+            self.work.push(WorkItem::SyncGang(waiting));
+        }
+        is_template
+    }
+
+    fn sync_phase(&mut self, id: &WorkloadId) -> bool {
         self.units.expire_write(id, self.engine.now());
         let Some(unit) = self.units.root(id) else { return false };
         let gang = self.gangs.get(id);
@@ -85,7 +114,7 @@ impl ClusterState {
             self.write_suspend(id, true);
         }
         if runs {
-            if let Some(unit) = self.units.get_mut(id).filter(|_| !suspending) {
+            if let Some(unit) = self.units.get_mut(id).filter(|unit| !unit.is_suspending()) {
                 unit.record_start();
             }
             return false;
@@ -99,6 +128,9 @@ impl ClusterState {
             return self.units.get(id).is_some_and(|unit| unit.parked.is_some());
         };
         let have = self.gangs.members(id).count() as u32 + self.placed_detached(id);
+        if let Some(unit) = self.units.get_mut(id) {
+            unit.lacks_pods = have < pods.count;
+        }
         if have >= pods.count {
             self.start_held_pods(id);
         } else {
@@ -122,7 +154,7 @@ impl ClusterState {
     }
 
     /// The pods to submit; none if the job is not active or backs off.
-    fn demand_of_unit(&self, id: &WorkloadId) -> Result<Option<UnitPods>, Parked> {
+    fn demand_of_unit(&mut self, id: &WorkloadId) -> Result<Option<UnitPods>, Parked> {
         let Some(unit) = self.units.get(id).filter(|unit| unit.is_active()) else {
             return Ok(None);
         };
@@ -134,6 +166,7 @@ impl ClusterState {
         if unit.retry_at.is_some_and(|until| until > self.engine.now()) {
             return Err(Parked::StartBackoff { failures: unit.failures() });
         }
+        self.units.turn(id).map_err(|holder| Parked::StartTurn { holder })?;
         Ok(pods)
     }
 
@@ -201,6 +234,12 @@ impl ClusterState {
         }
     }
 
+    /// Requests of all pods of a unit; none if the workload is not a unit.
+    pub(super) fn unit_requests(&self, id: &WorkloadId) -> Vec<Arc<Request>> {
+        let pods = self.lookup().unit_pods(id).ok().flatten();
+        pods.and_then(|pods| self.template_requests(id, &pods).ok()).unwrap_or_default()
+    }
+
     /// Requests by task; pods that are finished or placed apart need none.
     fn template_requests(
         &self,
@@ -229,6 +268,11 @@ impl ClusterState {
         let Some(held) = &mut gang.held else { return };
         held.insert(placement.task, placement);
         if held.len() < gang.submitted_requests.len() {
+            return;
+        }
+        if let Err(holder) = self.units.turn(&id) {
+            self.report_parked_unit(&id, Err(Parked::StartTurn { holder }));
+            self.end_hold(&id);
             return;
         }
         gang.reason = None;
@@ -305,18 +349,20 @@ impl ClusterState {
             let submitted = gang.submitted_requests.get(*task as usize);
             submitted.is_some_and(|submitted| request != Some(submitted))
         };
-        if gang.members.values().all(|key| self.pods.is_bound(key))
-            && gang.members.iter().any(differs)
-        {
+        if !gang.members.values().all(|key| self.pods.is_bound(key)) {
+            return;
+        }
+        if gang.members.iter().any(differs) {
             self.work.push(WorkItem::Readopt(id.clone()));
         }
+        self.units.record_running(id);
     }
 
     /// A resumed job did not start in time: its places are released, and it is suspended again.
     fn give_up_start(&mut self, id: &WorkloadId, have: u32, need: u32) {
         let now = self.engine.now();
         let message = if have < need {
-            self.units.back_off(id, now);
+            self.units.record_missing_pods(id, now);
             format!("{have} of {need} pods exist; suspended again. See the events of the job")
         } else {
             "Its pods found no room; suspended again".to_owned()
@@ -335,7 +381,7 @@ impl ClusterState {
         }
     }
 
-    fn withdraw_pending(&mut self, id: &WorkloadId) {
+    pub(super) fn withdraw_pending(&mut self, id: &WorkloadId) {
         let Some(gang) = self.gangs.get_mut(id).filter(|gang| !gang.placed) else { return };
         gang.held = None;
         gang.submitted_requests.clear();
@@ -348,9 +394,8 @@ impl ClusterState {
         }
     }
 
-    /// Suspends a victim instead of evicting its pods, and releases places kept for it; returns false if the victim is not a
-    /// unit.
-    pub(super) fn suspend_victim(&mut self, id: &WorkloadId, why: &str) -> bool {
+    /// Suspends a unit, which stops its pods, and releases places kept for it; returns false if the workload is not a unit.
+    pub(super) fn suspend_unit(&mut self, id: &WorkloadId, why: &str) -> bool {
         if self.units.root(id).is_none() {
             return false;
         }
@@ -379,9 +424,10 @@ impl ClusterState {
         let Some(unit) = self.units.get_mut(&id) else { return };
         self.actions.push(unit.event(EventType::Warning, "SuspendFailed", why));
         if let Some(why) = unit.suspending.take()
-            && self.gangs.get(&id).is_some_and(|gang| gang.stopping)
+            && self.gangs.get(&id).is_some_and(|gang| gang.stopping || gang.tearing_down)
         {
-            self.evict_members(&id, &why, true);
+            let members: Vec<Key> = self.gangs.members(&id).cloned().collect();
+            self.evict_pods(&members, &why);
         }
         self.work.push(WorkItem::SyncGang(id));
     }
@@ -405,7 +451,7 @@ impl ClusterState {
 }
 
 /// True if a pod may take a place found for its template. The API server adds labels and tolerations to pods.
-fn fits_place_of(pod: &Request, template: &Request) -> bool {
+pub(super) fn fits_place_of(pod: &Request, template: &Request) -> bool {
     let mut bare = pod.clone();
     bare.labels.clone_from(&template.labels);
     let tolerates = template.tolerations.iter().all(|one| bare.tolerations.contains(one));

@@ -86,13 +86,13 @@ impl ClusterState {
 
     /// Records the API server's response to a new pod.
     pub(super) fn creation_finished(&mut self, key: &Key, pod: &str, refused: Option<Refusal>) {
-        let forbidden =
-            refused.as_ref().is_some_and(|refusal| refusal.kind == RefusalKind::Forbidden);
+        let over_quota =
+            refused.as_ref().is_some_and(|refusal| refusal.kind == RefusalKind::QuotaExceeded);
         let refused = refused.map(|refusal| refusal.message);
         if self.workloads.pod_created(key, pod, refused) {
             self.work.push(WorkItem::ReconcileWorkload(key.clone()));
         }
-        if !forbidden {
+        if !over_quota {
             return;
         }
         let contenders = self.quota_contenders(&key.namespace);
@@ -206,7 +206,7 @@ impl ClusterState {
         };
         view.reason = parked.or_else(|| self.loss_reason(&id)).or_else(|| {
             let reason = gang.reason.as_ref()?;
-            let (code, message) = (reason.code.as_str().to_owned(), reason.message.to_string());
+            let (code, message) = (reason.code().to_owned(), reason.message.to_string());
             Some(PendingReason { code, message })
         });
         for (task, member) in &gang.members {

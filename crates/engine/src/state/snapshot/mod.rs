@@ -46,6 +46,7 @@ impl Scheduler {
                 .map(|workload| self.workload_snapshot(workload))
                 .collect(),
             budgets: self.budgets.clone(),
+            foreign_demand: self.foreign_demand.facts(),
             cursor: self.cursor.clone(),
             holds: self
                 .hold_owners(|_| true)

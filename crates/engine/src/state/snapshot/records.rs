@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::decision::{Decision, GpuAllocation};
-use crate::model::event::Demand;
+use crate::model::event::{Demand, ForeignDemand};
 use crate::model::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, ResourceName, WorkloadId};
 use crate::model::node::{ForeignUse, GpuHealth, Node};
 use crate::model::policy::{Policy, Queue};
@@ -32,6 +32,8 @@ pub struct Snapshot {
     /// Oldest first.
     pub workloads: Vec<WorkloadSnapshot>,
     pub budgets: BTreeMap<BudgetId, u32>,
+    /// Pending tasks of other schedulers.
+    pub foreign_demand: BTreeMap<ForeignId, ForeignDemand>,
     pub cursor: Option<RoundRobinCursor>,
     pub holds: Vec<HoldSnapshot>,
     /// Workloads that quota is reserved for, oldest first.

@@ -62,6 +62,9 @@ impl Scheduler {
             scheduler.pending.block(group, reason, &mut scheduler.queues);
         }
         scheduler.budgets = snapshot.budgets;
+        for (id, demand) in snapshot.foreign_demand {
+            scheduler.set_foreign_demand(id, Some(demand))?;
+        }
         scheduler.cursor = snapshot.cursor;
         scheduler.expectation.restore(snapshot.demand, &scheduler.cluster, &mut scheduler.outlook);
         scheduler.timers = snapshot.timers;

@@ -25,7 +25,7 @@ fn assigned(cluster: &mut Cluster) -> (String, String, String) {
     cluster.settle();
     let status = &cluster.workload.status;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    (cluster.says("Assigned"), text(&status.assigned_node), text(&status.assigned_gpu))
+    (cluster.status_of("Assigned"), text(&status.assigned_node), text(&status.assigned_gpu))
 }
 
 fn place(text: &str) -> String {
@@ -39,7 +39,7 @@ fn the_plan_comes_first_and_the_kubelets_choice_replaces_it() {
     cluster.plan(0, "node-a", &["GPU-0", "GPU-1"]);
     let plan = ("True/Planned".to_owned(), place("node-a"), place("node-a/GPU-0,node-a/GPU-1"));
     assert_eq!(assigned(&mut cluster), plan);
-    assert_eq!(cluster.says("Schedulable"), "True/Scheduled");
+    assert_eq!(cluster.status_of("Schedulable"), "True/Scheduled");
     cluster.view.planned.clear();
     cluster.bind("train-0", "node-a");
     annotate(&mut cluster, "train-0", names::POD_ASSIGNED_GPU, "node-a/GPU-0,node-a/GPU-1");

@@ -13,9 +13,9 @@ fn the_first_look_makes_the_pods_and_sets_every_condition() {
     assert_eq!(cluster.workload.metadata.finalizers.as_deref(), Some(&[][..]));
     assert_eq!(cluster.names(), ["train-0", "train-1"]);
     assert_eq!(cluster.phase(), Some(Pending));
-    assert_eq!(cluster.says("Schedulable"), "Unknown/Pending");
-    assert_eq!(cluster.says("Assigned"), "False/Pending");
-    assert_eq!(cluster.says("Ready"), "False/Pending");
+    assert_eq!(cluster.status_of("Schedulable"), "Unknown/Pending");
+    assert_eq!(cluster.status_of("Assigned"), "False/Pending");
+    assert_eq!(cluster.status_of("Ready"), "False/Pending");
     assert_eq!(cluster.condition("Ready").observed_generation, Some(1));
     assert_eq!(cluster.workload.status.observed_generation, Some(1));
     cluster.settle();
@@ -33,15 +33,15 @@ fn a_workload_goes_from_pending_to_succeeded() {
     cluster.bind("train-1", "node-b");
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Scheduled));
-    assert_eq!(cluster.says("Schedulable"), "True/Scheduled");
-    assert_eq!(cluster.says("Ready"), "False/Starting");
+    assert_eq!(cluster.status_of("Schedulable"), "True/Scheduled");
+    assert_eq!(cluster.status_of("Ready"), "False/Starting");
     cluster.run("train-0");
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Scheduled), "one of two runs");
     cluster.run("train-1");
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Running));
-    assert_eq!(cluster.says("Ready"), "True/Running");
+    assert_eq!(cluster.status_of("Ready"), "True/Running");
     let started = cluster.workload.status.start_time.clone();
     assert!(started.is_some());
     cluster.succeed("train-0");
@@ -51,7 +51,7 @@ fn a_workload_goes_from_pending_to_succeeded() {
     cluster.succeed("train-1");
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Succeeded));
-    assert_eq!(cluster.says("Ready"), "False/Succeeded");
+    assert_eq!(cluster.status_of("Ready"), "False/Succeeded");
     assert_eq!(cluster.message(), "All 2 tasks completed.");
     assert_eq!(cluster.workload.status.start_time, started);
     assert!(cluster.workload.status.completion_time.is_some());
@@ -95,7 +95,7 @@ fn the_failure_message_names_the_end_of_the_container() {
         cluster.settle();
         assert_eq!(cluster.phase(), Some(Failed));
         assert_eq!(cluster.message(), message);
-        assert_eq!(cluster.says("Ready"), "False/Failed");
+        assert_eq!(cluster.status_of("Ready"), "False/Failed");
         assert_eq!(cluster.names(), ["train-0"], "the pod stays for its logs");
     }
 }
@@ -122,7 +122,7 @@ fn the_schedulers_word_is_the_condition_and_its_sentence_is_written_once() {
     cluster.settle();
     cluster.waits("NoRoom", "0 of 3 nodes have room.");
     cluster.settle();
-    assert_eq!(cluster.says("Schedulable"), "False/NoRoom");
+    assert_eq!(cluster.status_of("Schedulable"), "False/NoRoom");
     assert_eq!(cluster.message(), "0 of 3 nodes have room.");
     let since = cluster.condition("Schedulable").last_transition_time.clone();
     cluster.pass(60);
@@ -130,14 +130,14 @@ fn the_schedulers_word_is_the_condition_and_its_sentence_is_written_once() {
     assert_eq!(cluster.look().status, None, "the same word is not worth a write");
     cluster.waits("QuotaExceeded", "The queue is full.");
     cluster.settle();
-    assert_eq!(cluster.says("Schedulable"), "False/QuotaExceeded");
+    assert_eq!(cluster.status_of("Schedulable"), "False/QuotaExceeded");
     assert_eq!(cluster.message(), "The queue is full.");
     assert_eq!(cluster.condition("Schedulable").last_transition_time, since, "still False");
     cluster.view.reason = None;
     assert_eq!(cluster.look().status, None, "no news leaves the old news in place");
     cluster.bind("train-0", "node-a");
     cluster.settle();
-    assert_eq!(cluster.says("Schedulable"), "True/Scheduled");
+    assert_eq!(cluster.status_of("Schedulable"), "True/Scheduled");
     assert_ne!(cluster.condition("Schedulable").last_transition_time, since);
 }
 
@@ -152,7 +152,7 @@ fn a_container_that_cannot_start_is_reported_and_does_not_flap() {
         cluster.pod("train-0").status = serde_json::from_value(status).expect("a status");
         let wrote = cluster.look().status.is_some();
         cluster.settle();
-        (wrote, cluster.says("Ready"), cluster.message().to_owned())
+        (wrote, cluster.status_of("Ready"), cluster.message().to_owned())
     };
     assert_eq!(pull("ContainerCreating", "").1, "False/Starting");
     let (_, says, message) = pull("ErrImagePull", "not found");
@@ -180,7 +180,7 @@ fn an_unreadable_spec_gets_a_condition_and_no_pods() {
     for (spec, reason, part) in table {
         let mut cluster = Cluster::raw(&spec);
         cluster.settle();
-        assert_eq!(cluster.says("Schedulable"), format!("False/{reason}"));
+        assert_eq!(cluster.status_of("Schedulable"), format!("False/{reason}"));
         assert!(cluster.message().contains(part), "{}", cluster.message());
         assert_eq!(cluster.phase(), Some(Pending));
         assert_eq!(cluster.workload.status.conditions.len(), 3);
@@ -196,14 +196,14 @@ fn a_mended_workload_starts_and_one_that_breaks_later_goes_on() {
     cluster.workload.metadata.generation = Some(2);
     cluster.settle();
     assert_eq!(cluster.names(), ["train-0"]);
-    assert_eq!(cluster.says("Schedulable"), "Unknown/Pending");
+    assert_eq!(cluster.status_of("Schedulable"), "Unknown/Pending");
     cluster.run("train-0");
     cluster.settle();
     cluster.workload.spec = Cluster::raw(&json!({})).workload.spec;
     cluster.workload.metadata.generation = Some(3);
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Running));
-    assert_eq!(cluster.says("Schedulable"), "False/InvalidSpec");
+    assert_eq!(cluster.status_of("Schedulable"), "False/InvalidSpec");
     assert_eq!(cluster.names(), ["train-0"]);
 }
 
@@ -223,7 +223,7 @@ fn a_refused_pod_is_reported_and_retried_with_backoff() {
         cluster.vanish("train-0");
         cluster.settle();
     }
-    assert_eq!(cluster.says("Schedulable"), "False/PodRejected");
+    assert_eq!(cluster.status_of("Schedulable"), "False/PodRejected");
     assert!(cluster.message().ends_with("exceeded quota"), "{}", cluster.message());
     assert!(waits.windows(2).all(|pair| pair[0] <= pair[1]), "{waits:?}");
     assert_eq!(waits.last(), Some(&300));
@@ -232,7 +232,7 @@ fn a_refused_pod_is_reported_and_retried_with_backoff() {
     assert_eq!(cluster.look().create.len(), 1, "a changed workload is tried at once");
     cluster.view.rejected = None;
     cluster.wait();
-    assert_eq!(cluster.says("Schedulable"), "Unknown/Pending");
+    assert_eq!(cluster.status_of("Schedulable"), "Unknown/Pending");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn an_invalid_template_is_reported_once_even_after_a_refused_pod() {
     cluster.workload.metadata.generation = Some(2);
     cluster.pass(10);
     cluster.settle();
-    assert_eq!(cluster.says("Schedulable"), "False/InvalidTemplate");
+    assert_eq!(cluster.status_of("Schedulable"), "False/InvalidTemplate");
     assert_eq!(cluster.told, ["Created", "PodRejected", "InvalidTemplate"]);
 }
 
@@ -325,7 +325,7 @@ fn pods_of_other_owners_do_not_count_and_those_of_a_deleted_namesake_end_first()
     let said = cluster.look();
     assert_eq!((said.create.len(), said.delete.len()), (0, 0));
     cluster.settle();
-    assert_eq!(cluster.says("Schedulable"), "False/PredecessorEnding");
+    assert_eq!(cluster.status_of("Schedulable"), "False/PredecessorEnding");
     let owner = cluster.pod("train-0").metadata.owner_references.as_mut().expect("an owner");
     owner[0].kind = "Job".to_owned();
     let said = cluster.look();
@@ -357,7 +357,7 @@ fn a_workload_that_is_completed_by_hand_succeeds_and_its_pods_stop() {
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Succeeded));
     assert_eq!(cluster.message(), "Completed by the user.");
-    assert_eq!(cluster.says("Ready"), "False/Completed");
+    assert_eq!(cluster.status_of("Ready"), "False/Completed");
     let status = &cluster.workload.status;
     assert!(status.completion_time > status.start_time);
     for task in 0..2 {
@@ -377,7 +377,7 @@ fn a_waiting_workload_that_is_completed_by_hand_leaves_no_pods() {
     complete(&mut cluster, "true");
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Succeeded));
-    assert_eq!(cluster.says("Schedulable"), "False/Completed");
+    assert_eq!(cluster.status_of("Schedulable"), "False/Completed");
     assert!(cluster.names().is_empty());
 }
 

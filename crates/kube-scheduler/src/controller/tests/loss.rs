@@ -26,8 +26,8 @@ fn a_failed_pod_is_replaced_with_growing_backoff_until_the_retries_are_spent() {
         cluster.settle();
         assert_eq!(cluster.workload.status.retries, retry);
         assert_eq!(cluster.phase(), Some(Pending));
-        assert_eq!(cluster.says("Ready"), "False/Retrying");
-        assert_eq!(cluster.says("Schedulable"), "False/BackOff");
+        assert_eq!(cluster.status_of("Ready"), "False/Retrying");
+        assert_eq!(cluster.status_of("Schedulable"), "False/BackOff");
         let before = cluster.now;
         cluster.wait();
         waits.push(cluster.now.duration_since(before).as_secs());
@@ -141,7 +141,7 @@ fn a_deleted_pod_is_replaced_when_it_is_gone() {
     cluster.stop("train-0");
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Pending));
-    assert_eq!(cluster.says("Ready"), "False/Rescheduling");
+    assert_eq!(cluster.status_of("Ready"), "False/Rescheduling");
     cluster.fail("train-0", exit(143));
     cluster.pod("train-0").metadata.deletion_timestamp.as_ref().expect("still being deleted");
     cluster.settle();
@@ -206,7 +206,7 @@ fn a_wait_that_a_clock_ahead_of_ours_wrote_down_is_not_waited_for() {
     cluster.pass(DAY);
     cluster.crash("train-0");
     cluster.settle();
-    assert_eq!(cluster.says("Schedulable"), "False/BackOff");
+    assert_eq!(cluster.status_of("Schedulable"), "False/BackOff");
     cluster.pass(-DAY);
     cluster.settle();
     assert_eq!(cluster.names(), ["train-0", "train-0-r1"]);

@@ -202,7 +202,7 @@ impl Cluster {
     }
 
     /// Status and reason of a condition: `False/NoRoom`.
-    pub(super) fn says(&self, kind: &str) -> String {
+    pub(super) fn status_of(&self, kind: &str) -> String {
         let condition = self.condition(kind);
         format!("{}/{}", condition.status, condition.reason)
     }

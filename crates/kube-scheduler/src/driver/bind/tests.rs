@@ -120,7 +120,7 @@ fn a_bound_pod_is_bound_even_while_it_ends_and_only_an_unbound_one_is_gone() {
     };
     check("one", Some("gpu-7"), false, Some(BindResult::Bound));
     check("one", Some("gpu-7"), true, Some(BindResult::Bound));
-    check("one", Some("gpu-8"), true, Some(BindResult::Elsewhere("gpu-8".into())));
+    check("one", Some("gpu-8"), true, Some(BindResult::BoundToOther("gpu-8".into())));
     check("one", None, true, Some(BindResult::Gone));
     check("one", None, false, None);
     check("two", Some("gpu-7"), false, Some(BindResult::Gone));

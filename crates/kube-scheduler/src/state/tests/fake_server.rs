@@ -28,14 +28,16 @@ pub(super) enum Kind {
     Namespace,
     Job,
     JobSet,
+    TrainJob,
     WorkerSet,
     Priority,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::Job,
         Self::JobSet,
+        Self::TrainJob,
         Self::WorkerSet,
         Self::Priority,
         Self::Node,
@@ -52,6 +54,14 @@ impl Kind {
         Self::Capacity,
         Self::Namespace,
     ];
+
+    fn of(kind: &UnitKind) -> Self {
+        match kind.kind {
+            "Job" => Self::Job,
+            "TrainJob" => Self::TrainJob,
+            _ => Self::JobSet,
+        }
+    }
 
     fn object(self, value: &Value) -> Object {
         match self {
@@ -70,6 +80,7 @@ impl Kind {
             Self::Namespace => Object::Namespace(read(value)),
             Self::Job => Object::Job(&KINDS[0], read(value)),
             Self::JobSet => Object::Job(&KINDS[1], read(value)),
+            Self::TrainJob => Object::Job(&KINDS[2], read(value)),
             Self::WorkerSet => Object::Job(&KINDS[7], read(value)),
             Self::Priority => Object::Priority(read(value)),
         }
@@ -115,6 +126,10 @@ pub(super) struct Server {
     pub(super) pruned: Option<&'static str>,
     /// Limit of pods that are not finished.
     pub(super) quota: Option<usize>,
+    /// Workloads whose pods a policy denies.
+    pub(super) denied: BTreeSet<String>,
+    /// Pods with a finalizer of another controller.
+    pub(super) finalized: BTreeSet<Key>,
     /// Number of workload status writes.
     pub(super) statuses: u32,
     version: u64,
@@ -243,7 +258,7 @@ impl Server {
                 None
             }
             Action::WriteReason { kind, unit, reason, .. } => {
-                let kind = if kind.kind == "Job" { Kind::Job } else { Kind::JobSet };
+                let kind = Kind::of(kind);
                 self.change(kind, unit, |value| {
                     value["metadata"]["annotations"][names::UNIT_REASON] = json!(&**reason);
                 });
@@ -271,7 +286,7 @@ impl Server {
             let (unit, uid, why) = (unit.clone(), uid.clone(), "never".to_owned());
             return Some(ActionResult::SuspendRefused { kind, unit, uid, why });
         }
-        let kind = if kind.kind == "Job" { Kind::Job } else { Kind::JobSet };
+        let kind = Kind::of(kind);
         if self.get(kind, unit).is_some_and(|found| self::uid(found) == &**uid) {
             self.change(kind, unit, |value| {
                 value["spec"]["suspend"] = json!(suspend);
@@ -292,7 +307,7 @@ impl Server {
         }
         match found["spec"]["nodeName"].as_str() {
             Some(node) if *node == *bind.node => return BindResult::Bound,
-            Some(node) => return BindResult::Elsewhere(node.into()),
+            Some(node) => return BindResult::BoundToOther(node.into()),
             None => {}
         }
         if let Err(why) = self.bind_claims(bind) {
@@ -314,7 +329,8 @@ impl Server {
     pub(super) fn delete(&mut self, pod: &PodRef) {
         let Some(found) = self.pod(pod) else { return };
         let over = matches!(found["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-        if found["spec"]["nodeName"].is_null() || over {
+        let stays = self.finalized.contains(&pod.key);
+        if !stays && (found["spec"]["nodeName"].is_null() || over) {
             self.remove(Kind::Pod, &pod.key);
         } else if found["metadata"]["deletionTimestamp"].is_null() {
             let time = jiff::Timestamp::from_second(self.seconds as i64).expect("a time");
@@ -322,6 +338,18 @@ impl Server {
                 value["metadata"]["deletionTimestamp"] = json!(time.to_string());
             });
         }
+    }
+
+    /// The quota admits no further pod.
+    pub(super) fn is_full(&self) -> bool {
+        let counts = |pod: &&Value| {
+            let over = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+            // A pod without a node has no time to terminate.
+            let ends = !pod["metadata"]["deletionTimestamp"].is_null();
+            !over && (!ends || !pod["spec"]["nodeName"].is_null())
+        };
+        let used = self.all(Kind::Pod).filter(counts).count();
+        self.quota.is_some_and(|quota| used >= quota)
     }
 
     fn create(&mut self, workload: &Key, name: &str, body: &Value) -> ActionResult {
@@ -333,9 +361,6 @@ impl Server {
             .and_then(|name| name.strip_prefix(names::PRIORITY_CLASS_PREFIX)?.parse().ok());
         let priority = class.map_or(0, names::priority_class_value);
         value["spec"]["priority"] = json!(priority);
-        let live =
-            |pod: &&Value| !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-        let used = self.all(Kind::Pod).filter(live).count();
         let owner = &value["metadata"]["ownerReferences"][0]["uid"];
         let exists = self
             .get(Kind::Workload, workload)
@@ -343,9 +368,13 @@ impl Server {
         let refused = match self.get(Kind::Pod, &key(&value)) {
             // The garbage collector removes a pod without its owner.
             None if !exists => None,
-            None if self.quota.is_some_and(|quota| used >= quota) => {
+            None if self.denied.contains(&*workload.name) => {
+                let message = "denied by a policy".to_owned();
+                Some(Refusal { kind: RefusalKind::Other, message })
+            }
+            None if self.is_full() => {
                 let message = "exceeded quota".to_owned();
-                Some(Refusal { kind: RefusalKind::Forbidden, message })
+                Some(Refusal { kind: RefusalKind::QuotaExceeded, message })
             }
             None => {
                 self.put(Kind::Pod, value);

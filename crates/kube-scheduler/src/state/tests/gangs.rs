@@ -287,3 +287,20 @@ fn the_deletion_of_a_pod_of_a_broken_gang_is_repeated_until_it_is_gone() {
     harness.settle_for_long();
     assert_eq!([harness.node_of("b"), harness.node_of("c")], [Some("n"); 2]);
 }
+
+#[test]
+fn the_count_of_a_large_gang_stays_fresh_with_few_writes() {
+    let mut harness = Harness::new();
+    harness.put(Kind::PodGroup, group("g", 300));
+    for index in 0..200 {
+        harness.put(Kind::Pod, member(&format!("m-{index:03}"), "g", 1));
+        harness.settle();
+        harness.pass(10);
+    }
+    harness.settle_for_long();
+    let first = harness.server.get(Kind::Pod, &Key::new("ns", "m-000")).expect("a pod");
+    let message = first["status"]["conditions"][0]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("200/300"), "{message}");
+    let writes = harness.take_actions().iter().filter(|one| one.starts_with("explain")).count();
+    assert!(writes < 3500, "{writes} writes");
+}

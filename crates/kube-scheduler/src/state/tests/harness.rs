@@ -294,7 +294,7 @@ impl Harness {
         if let ActionResult::Bind { pod, result, .. } = &outcome {
             match result {
                 BindResult::Bound => {}
-                BindResult::Elsewhere(node) => {
+                BindResult::BoundToOther(node) => {
                     if let Some(plan) = self.plans.get_mut(&pod.key) {
                         plan.1 = node.clone();
                     }

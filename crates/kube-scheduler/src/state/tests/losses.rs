@@ -64,7 +64,7 @@ fn a_gang_restarts_whole_when_no_replacement_comes_in_time() {
     lose(&mut harness, "run-0");
     harness.pass(301_000);
     harness.settle();
-    assert!(harness.take_actions().contains(&"delete run-1".to_owned()));
+    assert!(harness.take_actions().contains(&"evict run-1".to_owned()));
     harness.kubelets();
     harness.settle();
     assert!(harness.node_of("wait-0").is_some() && harness.node_of("wait-1").is_some());
@@ -88,7 +88,7 @@ fn settings_and_annotations_set_the_time() {
     lose(&mut harness, "run-0");
     harness.pass(11_000);
     harness.settle();
-    assert!(harness.take_actions().contains(&"delete run-1".to_owned()));
+    assert!(harness.take_actions().contains(&"evict run-1".to_owned()));
 
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 2));
@@ -101,7 +101,7 @@ fn settings_and_annotations_set_the_time() {
     lose(&mut harness, "a");
     harness.pass(1_800_000);
     harness.settle();
-    assert!(!harness.take_actions().contains(&"delete b".to_owned()));
+    assert!(!harness.take_actions().contains(&"evict b".to_owned()));
     assert_eq!(harness.reason("g").as_deref(), Some(WAITS));
 }
 
@@ -235,4 +235,37 @@ fn a_new_leader_reserves_the_place_again() {
     assert_eq!(harness.node_of("next"), None);
     harness.settle_for_long();
     assert_eq!(harness.node_of("next"), None);
+}
+
+#[test]
+fn a_new_leader_reserves_the_place_of_a_pod_of_a_group() {
+    let mut harness = busy();
+    lose(&mut harness, "run-0");
+    harness.crash();
+    harness.settle();
+    assert_eq!([harness.node_of("wait-0"), harness.node_of("wait-1")], [None; 2]);
+    assert_eq!(harness.reason("run").as_deref(), Some(WAITS));
+    harness.put(Kind::Pod, member("run-x", "run", 4));
+    harness.settle();
+    assert!(harness.node_of("run-x").is_some());
+    assert_eq!(harness.reason("run"), None);
+
+    let mut harness = busy();
+    lose(&mut harness, "run-0");
+    harness.crash();
+    harness.settle();
+    harness.pass(301_000);
+    harness.settle();
+    assert!(harness.take_actions().contains(&"evict run-1".to_owned()));
+}
+
+#[test]
+fn a_new_leader_waits_for_no_finished_pod() {
+    for phase in ["Succeeded", "Failed"] {
+        let mut harness = busy();
+        harness.end("run-0", phase);
+        harness.crash();
+        harness.settle();
+        assert!(harness.node_of("wait-0").is_some(), "{phase}");
+    }
 }

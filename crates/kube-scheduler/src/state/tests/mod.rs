@@ -1,6 +1,7 @@
 //! Tests of the state with a fake API server, action by action.
 
 mod fake_server;
+mod foreign;
 mod gangs;
 mod harness;
 mod losses;

@@ -218,9 +218,117 @@ fn a_job_that_gives_up_an_index_runs_on_without_it() {
         // Nothing replaces the pod: a gang that waits for it restarts in the end.
         harness.pass(3_600_000);
         harness.settle();
-        let deleted = harness.take_actions().contains(&"delete sweep-1".to_owned());
-        assert_eq!(deleted, waits);
+        let actions = harness.take_actions();
+        assert_eq!(actions.contains(&"suspend sweep".to_owned()), waits);
+        assert!(!stops_pods(&actions), "{actions:?}");
     }
+}
+
+/// Deletes or evicts pods itself, which the controller of a job counts as their failure.
+fn stops_pods(actions: &[String]) -> bool {
+    actions.iter().any(|action| action.starts_with("delete") || action.starts_with("evict"))
+}
+
+fn cordon(harness: &mut Harness, node: &str, on: bool) {
+    harness.server.change(Kind::Node, &Key::new("", node), |node| {
+        node["spec"]["unschedulable"] = json!(on);
+    });
+    harness.settle();
+}
+
+#[test]
+fn a_job_whose_lost_pod_finds_no_room_is_suspended_whole_and_starts_again() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 8));
+    harness.put(Kind::Job, job("train", 4));
+    run(&mut harness);
+    cordon(&mut harness, "n", true);
+    harness.delete("train-0");
+    run(&mut harness);
+    assert_eq!(harness.node_of("train-0"), None);
+    assert_eq!(harness.reason("train").as_deref(), Some("WaitingForReplacement"));
+    harness.take_actions();
+    harness.pass(301_000);
+    run(&mut harness);
+    let actions = harness.take_actions();
+    assert!(actions.contains(&"suspend train".to_owned()), "{actions:?}");
+    assert!(!stops_pods(&actions), "{actions:?}");
+    assert!(harness.notes.iter().any(|note| note.starts_with("Job train GangRestarted")));
+    assert_eq!(harness.server.all(Kind::Pod).count(), 0);
+    assert!(is_suspended(&harness, "train"));
+    cordon(&mut harness, "n", false);
+    run(&mut harness);
+    assert_eq!(nodes_of(&harness, "train", 4), [Some("n"); 4]);
+}
+
+#[test]
+fn a_gang_whose_job_cannot_be_suspended_is_evicted() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 4));
+    harness.put(Kind::Job, job("train", 2));
+    run(&mut harness);
+    cordon(&mut harness, "n", true);
+    harness.delete("train-0");
+    run(&mut harness);
+    harness.server.guarded.insert(Key::new(SPACE, "train"));
+    harness.take_actions();
+    harness.pass(301_000);
+    harness.settle();
+    let actions = harness.take_actions();
+    assert!(actions.contains(&"evict train-1".to_owned()), "{actions:?}");
+}
+
+#[test]
+fn a_job_with_a_failed_binding_is_suspended_and_backs_off() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 8));
+    harness.put(Kind::Job, job("train", 4));
+    harness.check_settled(&["resume train"]);
+    controller(&mut harness);
+    harness.tell_all();
+    harness.step();
+    while harness.answer() {}
+    while !harness.acts.iter().any(|act| matches!(act, crate::state::Action::Bind(_))) {
+        harness.carry_out();
+        while harness.answer() {}
+        harness.tell_all();
+        harness.step();
+    }
+    harness.refuse();
+    harness.settle();
+    let actions = harness.take_actions();
+    assert!(actions.contains(&"suspend train".to_owned()), "{actions:?}");
+    assert!(!stops_pods(&actions), "{actions:?}");
+    run(&mut harness);
+    assert_eq!(harness.server.all(Kind::Pod).count(), 0);
+    assert_eq!(harness.reason("train").as_deref(), Some("StartBackoff"));
+    harness.pass(91_000);
+    run(&mut harness);
+    assert_eq!(nodes_of(&harness, "train", 4), [Some("n"); 4]);
+}
+
+#[test]
+fn a_job_that_the_last_leader_bound_in_part_is_suspended_without_room_for_the_rest() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 8));
+    harness.put(Kind::Job, job("train", 4));
+    harness.check_settled(&["resume train"]);
+    controller(&mut harness);
+    for bound in ["train-0", "train-1"] {
+        harness.server.change(Kind::Pod, &Key::new(SPACE, bound), |pod| {
+            pod["spec"]["nodeName"] = json!("n");
+        });
+    }
+    cordon(&mut harness, "n", true);
+    harness.crash();
+    run(&mut harness);
+    let actions = harness.take_actions();
+    assert!(actions.contains(&"suspend train".to_owned()), "{actions:?}");
+    assert!(!stops_pods(&actions), "{actions:?}");
+    assert_eq!(harness.server.all(Kind::Pod).count(), 0);
+    cordon(&mut harness, "n", false);
+    run(&mut harness);
+    assert_eq!(nodes_of(&harness, "train", 4), [Some("n"); 4]);
 }
 
 #[test]
@@ -274,10 +382,53 @@ fn a_job_whose_pods_do_not_come_is_suspended_again_and_backs_off() {
     harness.put(Kind::Job, job("next", 3));
     run(&mut harness);
     assert_eq!(nodes_of(&harness, "next", 3), [Some("n"); 3]);
+    harness.pass(91_000);
+    harness.settle();
+    assert!(is_suspended(&harness, "stuck"), "there is no room");
     complete(&mut harness, "next");
-    harness.pass(61_000);
     harness.settle();
     assert!(!is_suspended(&harness, "stuck"), "the backoff is over");
+}
+
+#[test]
+fn while_a_job_lacks_pods_one_job_of_its_namespace_starts_at_a_time() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 24));
+    for name in ["a", "b"] {
+        harness.put(Kind::Job, job(name, 6));
+    }
+    harness.check_settled(&["resume a", "resume b"]);
+    // Neither gets all of its pods.
+    harness.pass(61_000);
+    harness.check_settled(&["suspend a", "suspend b"]);
+    harness.pass(91_000);
+    harness.settle();
+    let resumed = |harness: &Harness| ["a", "b"].map(|name| !is_suspended(harness, name));
+    assert_eq!(resumed(&harness).iter().filter(|resumed| **resumed).count(), 1);
+    let (first, second) = if resumed(&harness)[0] { ("a", "b") } else { ("b", "a") };
+    assert_eq!(harness.reason(second).as_deref(), Some("WaitingForQuota"));
+    let owner = harness.server.get(Kind::Job, &Key::new(SPACE, first)).expect("a job").clone();
+    for number in 0..6 {
+        create(&mut harness, &owner, "Job", &format!("{first}-{number}"));
+    }
+    harness.settle();
+    assert!(!is_suspended(&harness, second), "the first job has its pods");
+}
+
+#[test]
+fn the_end_of_a_job_ends_the_backoff_of_others() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 24));
+    harness.put(Kind::Job, job("runs", 6));
+    run(&mut harness);
+    harness.put(Kind::Job, job("waits", 6));
+    harness.settle();
+    harness.pass(61_000);
+    harness.settle();
+    assert_eq!(harness.reason("waits").as_deref(), Some("StartBackoff"));
+    complete(&mut harness, "runs");
+    harness.settle();
+    assert!(!is_suspended(&harness, "waits"));
 }
 
 #[test]
@@ -337,6 +488,24 @@ fn a_job_that_runs_already_is_adopted_whole() {
     harness.put(Kind::Job, weighted("high", 1, 9));
     harness.settle();
     assert!(harness.take_actions().contains(&"suspend old".to_owned()));
+}
+
+#[test]
+fn a_new_leader_reserves_the_place_of_a_lost_pod_of_a_job() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 8));
+    harness.put(Kind::Job, job("train", 4));
+    run(&mut harness);
+    harness.put(Kind::Job, job("late", 1));
+    harness.settle();
+    harness.server.remove(Kind::Pod, &Key::new(SPACE, "train-0"));
+    harness.crash();
+    harness.settle();
+    assert!(is_suspended(&harness, "late"));
+    assert_eq!(harness.reason("train").as_deref(), Some("WaitingForReplacement"));
+    run(&mut harness);
+    assert_eq!(nodes_of(&harness, "train", 4), [Some("n"); 4]);
+    assert_eq!(harness.reason("train"), None);
 }
 
 #[test]
@@ -510,6 +679,27 @@ fn a_job_set_is_one_unit_and_its_jobs_are_none() {
         assert!(pods.iter().all(|pod| harness.node_of(pod).is_some()), "late: {job_is_late}");
         assert_ne!(harness.node_of(pods[1]), harness.node_of(pods[2]));
     }
+}
+
+#[test]
+fn the_end_of_a_part_changes_its_job_at_once() {
+    let mut harness = harness();
+    harness.put(Kind::Node, node("n", 8));
+    harness.put(
+        Kind::TrainJob,
+        json!({"metadata": {"name": "t", "namespace": SPACE}, "spec": {"suspend": true}}),
+    );
+    harness.settle();
+    let parent = harness.server.get(Kind::TrainJob, &Key::new(SPACE, "t")).expect("it").clone();
+    let owner = json!([{"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+        "name": "t", "uid": uid(&parent), "controller": true}]);
+    harness.put(Kind::JobSet, with(job_set("t", 1), "metadata|ownerReferences", owner));
+    harness.check_settled(&["resume t"]);
+    harness.server.remove(Kind::JobSet, &Key::new(SPACE, "t"));
+    // Its places are free.
+    harness.put(Kind::Job, job("next", 4));
+    harness.settle();
+    assert!(!is_suspended(&harness, "next"));
 }
 
 #[test]

@@ -1,0 +1,116 @@
+//! Pods of other schedulers that race for the room that a preemption makes.
+
+use serde_json::{Value, json};
+
+use super::fake_server::Kind;
+use super::harness::{Harness, SPACE};
+use super::objects::{node, pod, weighted, with};
+use crate::state::Key;
+
+/// A pod of kube-scheduler with one GPU.
+fn foreign(name: &str, priority: i32) -> Value {
+    let pod = with(pod(name, 1), "spec|schedulerName", json!("default-scheduler"));
+    with(pod, "spec|priority", json!(priority))
+}
+
+/// A node whose four GPUs are in use by pods of low priority.
+fn full() -> Harness {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 4));
+    for index in 0..4 {
+        harness.put(Kind::Pod, weighted(&format!("low-{index}"), 1, 1));
+    }
+    harness.settle();
+    harness.take_actions();
+    harness
+}
+
+fn evictions(harness: &mut Harness) -> usize {
+    harness.settle();
+    harness.take_actions().iter().filter(|action| action.starts_with("evict")).count()
+}
+
+#[test]
+fn a_preemption_makes_room_for_pending_pods_that_would_be_served_first() {
+    let high = agentaflow_kube_core::names::priority_class_value(9);
+    for (priority, expected) in [(high - 1, 2), (high, 3), (high + 1, 3)] {
+        let mut harness = full();
+        harness.put(Kind::Pod, foreign("theirs", priority));
+        harness.settle();
+        harness.put(Kind::Pod, weighted("high", 2, 9));
+        assert_eq!(evictions(&mut harness), expected, "{priority}");
+    }
+}
+
+#[test]
+fn foreign_pods_that_cannot_start_now_attract_no_room() {
+    let mut harness = full();
+    let gates = json!([{"name": "later"}]);
+    harness.put(Kind::Pod, with(foreign("gated", 2_000_000), "spec|schedulingGates", gates));
+    let far = json!({"kubernetes.io/hostname": "elsewhere"});
+    harness.put(Kind::Pod, with(foreign("far", 2_000_000), "spec|nodeSelector", far));
+    harness.settle();
+    harness.put(Kind::Pod, weighted("high", 2, 9));
+    assert_eq!(evictions(&mut harness), 2);
+}
+
+#[test]
+fn a_pending_pod_of_another_scheduler_can_prevent_a_preemption_until_it_has_a_node() {
+    let mut harness = full();
+    harness.put(Kind::Pod, foreign("theirs", 2_000_000));
+    harness.settle();
+    harness.put(Kind::Pod, weighted("high", 4, 9));
+    assert_eq!(evictions(&mut harness), 0, "a GPU would be missing");
+    harness.put(Kind::Node, node("other", 1));
+    harness.server.change(Kind::Pod, &Key::new(SPACE, "theirs"), |pod| {
+        pod["spec"]["nodeName"] = json!("other");
+    });
+    assert_eq!(evictions(&mut harness), 4);
+}
+
+#[test]
+fn a_restarted_scheduler_knows_the_pending_pods_of_others() {
+    let mut harness = full();
+    harness.put(Kind::Pod, foreign("theirs", 2_000_000));
+    harness.crash();
+    harness.settle();
+    harness.put(Kind::Pod, weighted("high", 2, 9));
+    assert_eq!(evictions(&mut harness), 3);
+}
+
+#[test]
+fn a_pod_that_kube_scheduler_nominates_uses_its_node() {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    let nominated = with(foreign("theirs", 0), "status|nominatedNodeName", json!("n"));
+    harness.put(Kind::Pod, nominated);
+    harness.put(Kind::Pod, pod("ours", 1));
+    harness.settle();
+    assert_eq!(harness.node_of("ours"), None);
+    harness.server.remove(Kind::Pod, &Key::new(SPACE, "theirs"));
+    harness.settle();
+    assert_eq!(harness.node_of("ours"), Some("n"));
+}
+
+#[test]
+fn a_workload_says_that_another_scheduler_took_its_room() {
+    let mut harness = full();
+    harness.put(Kind::Pod, weighted("high", 4, 9));
+    assert_eq!(evictions(&mut harness), 4);
+    harness.pass(1000);
+    // kube-scheduler binds its pod as soon as a GPU is free.
+    harness.put(Kind::Pod, with(foreign("thief", 0), "spec|nodeName", json!("n")));
+    harness.confused = true;
+    harness.settle();
+    harness.kubelets();
+    harness.settle();
+    assert_eq!(harness.node_of("high"), None);
+    assert_eq!(harness.reason("high").as_deref(), Some("PreemptedRoomTaken"));
+    let reported = |note: &&String| note.starts_with("Pod high PreemptedRoomTaken: Pod ns/thief");
+    assert_eq!(harness.notes.iter().filter(reported).count(), 1, "{:?}", harness.notes);
+    let lines = harness.state.explain(&Key::new(SPACE, "high")).expect("a pod").lines;
+    assert!(lines.iter().any(|line| line.contains("ns/thief")), "{lines:?}");
+    harness.server.remove(Kind::Pod, &Key::new(SPACE, "thief"));
+    harness.settle();
+    assert_eq!(harness.node_of("high"), Some("n"));
+}
