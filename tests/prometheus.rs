@@ -28,7 +28,9 @@ impl Prometheus {
         let jobs: String = targets
             .iter()
             .map(|(job, port)| {
-                format!("- job_name: {job}\n  static_configs:\n  - targets: [\"127.0.0.1:{port}\"]\n")
+                format!(
+                    "- job_name: {job}\n  static_configs:\n  - targets: [\"127.0.0.1:{port}\"]\n"
+                )
             })
             .collect();
         let rules = rules.display();
@@ -86,7 +88,8 @@ impl Prometheus {
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
         let (head, body) = text.split_once("\r\n\r\n")?;
-        (head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200")).then(|| body.to_owned())
+        (head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200"))
+            .then(|| body.to_owned())
     }
 }
 
