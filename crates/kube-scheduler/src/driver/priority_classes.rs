@@ -10,7 +10,7 @@ use super::api::{ApiServer, Failure, Ignored};
 pub(crate) async fn ensure(server: &ApiServer) {
     for priority in 0..=names::HIGHEST_PRIORITY {
         // The class of the default priority is for pods that name it.
-        let name = format!("{}{priority}", names::PRIORITY_CLASS_PREFIX);
+        let name = names::priority_class_name(priority);
         let path = format!("/apis/scheduling.k8s.io/v1/priorityclasses/{name}");
         if !matches!(server.get::<Ignored>(&path).await, Err(Failure::NotFound(_))) {
             continue;
