@@ -62,7 +62,8 @@ fn waits_for_scheduler(job: &JobObject, spec: &UnitSpec) -> bool {
 fn resume_command(kind: &UnitKind, job: &JobObject) -> String {
     let (space, name) = place(job);
     let steps = kind.suspend.split('/').skip(1).collect::<Vec<_>>();
-    let patch = steps.into_iter().rev().fold(Value::Bool(false), |value, step| json!({step: value}));
+    let patch =
+        steps.into_iter().rev().fold(Value::Bool(false), |value, step| json!({step: value}));
     format!(
         "{} {space}/{name} stays suspended; to resume it: kubectl patch {}.{} {name} -n {space} \
          --type=merge -p '{patch}'",
