@@ -52,6 +52,24 @@ fn object(version: &str, kind: &str, metadata: &Value, rest: &Value) -> Value {
     object
 }
 
+/// Objects that the label selects.
+fn labelled_objects() -> [Value; 2] {
+    let labels = json!({LABELS: "agentaflow"});
+    let webhook = object(
+        "admissionregistration.k8s.io/v1",
+        "MutatingWebhookConfiguration",
+        &json!({"name": "agentaflow", "labels": labels}),
+        &json!({}),
+    );
+    let role = object(
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRole",
+        &json!({"name": "agentaflow-uninstall-test", "labels": labels}),
+        &json!({"rules": []}),
+    );
+    [webhook, role]
+}
+
 /// Objects of the worker that no namespace separates from the objects of the scheduler.
 fn worker_rights() -> Vec<Value> {
     let rights = include_str!("../../../deploy/worker/10-rbac.yaml");
@@ -81,19 +99,7 @@ async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
     }
     let space = object("v1", "Namespace", &json!({"name": SYSTEM}), &json!({}));
     apply(&cluster, &space).await;
-    let labels = json!({LABELS: "agentaflow"});
-    let webhook = object(
-        "admissionregistration.k8s.io/v1",
-        "MutatingWebhookConfiguration",
-        &json!({"name": "agentaflow", "labels": labels}),
-        &json!({}),
-    );
-    let role = object(
-        "rbac.authorization.k8s.io/v1",
-        "ClusterRole",
-        &json!({"name": "agentaflow-uninstall-test", "labels": labels}),
-        &json!({"rules": []}),
-    );
+    let [webhook, role] = labelled_objects();
     let lease = object(
         "coordination.k8s.io/v1",
         "Lease",

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use agentaflow_kube_core::unit::of_owner;
 
-    fn job(annotations: Value, scheduler: &str, suspend: bool) -> JobObject {
+    fn job(annotations: &Value, scheduler: &str, suspend: bool) -> JobObject {
         let job = json!({
             "metadata": {"name": "train", "namespace": "ml", "annotations": annotations},
             "spec": {"suspend": suspend, "template": {"spec": {"schedulerName": scheduler,
@@ -99,7 +99,7 @@ mod tests {
     fn only_jobs_suspended_for_the_scheduler_are_listed() {
         let kind = of_owner("batch/v1", "Job").expect("a kind");
         let check = |annotations: Value, scheduler: &str, suspend: bool, expected: bool| {
-            let job = job(annotations, scheduler, suspend);
+            let job = job(&annotations, scheduler, suspend);
             assert_eq!(waits_for_scheduler(&job, &read(kind, &job)), expected, "{job:?}");
         };
         check(json!({}), "agentaflow", true, true);
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn the_command_sets_the_suspend_field_of_the_kind() {
         let command = |group: &str, kind: &str| {
-            resume_command(of_owner(group, kind).expect("a kind"), &job(json!({}), "", true))
+            resume_command(of_owner(group, kind).expect("a kind"), &job(&json!({}), "", true))
         };
         assert!(command("batch/v1", "Job").ends_with(
             "kubectl patch jobs.batch train -n ml --type=merge -p '{\"spec\":{\"suspend\":false}}'"

@@ -52,7 +52,7 @@ pub(super) fn network(folder: &Path, host: &HostResources) -> String {
 /// Domain of the names of Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
 
-/// Configuration of CoreDNS: names of Services and their pods, and no names of other networks.
+/// Configuration of `CoreDNS`: names of Services and their pods, and no names of other networks.
 pub(super) fn resolver(dir: &Path, host: &HostResources, health: u16) -> String {
     format!(
         "{CLUSTER_DOMAIN}:53 {{

@@ -5,12 +5,12 @@ use serde_json::json;
 use super::real::{RealNode, lent, script};
 use crate::PROGRAM;
 use crate::plans::{WorkloadPlan, in_phase};
-use crate::support::{Scheduler, Share};
+use crate::support::{Scheduler, Share, wait_for};
 
 /// Rank 0 listens, rank 1 dials; each prints the greeting of the other.
 const MEET: &str = "\
     if [ $RANK = 0 ]; then echo from rank 0 of $WORLD_SIZE | nc -l -p $MASTER_PORT; \
-    else until echo from rank $RANK of $WORLD_SIZE | nc $MASTER_ADDR $MASTER_PORT > /tmp/met && \
+    else until echo from rank $RANK of $WORLD_SIZE | nc $MASTER_ADDR $MASTER_PORT > /tmp/met 2> /dev/null && \
     grep -q rank /tmp/met; do sleep 0.2; done; cat /tmp/met; fi";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +44,7 @@ async fn every_host_of_a_gang_resolves_in_its_containers() {
     WorkloadPlan::new(&share, "gang", &pods).spec("gangSize", 2).create(&share).await;
     for pod in ["gang-0", "gang-1"] {
         let expected = "gang-0.gang-gang\ngang-1.gang-gang";
-        crate::support::wait_for(&format!("{pod} resolves the hosts"), async || {
+        wait_for(&format!("{pod} resolves the hosts"), async || {
             let log = share.log(pod).await;
             if log.trim() == expected { Ok(()) } else { Err(log) }
         })
