@@ -20,7 +20,7 @@ impl Cluster {
         let kind = object["kind"].as_str().unwrap_or_default();
         let read: DynamicObject = serde_json::from_value(object.clone())
             .map_err(|error| Failure::refused(format!("this is no Kubernetes object: {error}")))?;
-        let api = self.door(object, &read).await?;
+        let api = self.target_api(object, &read).await?;
         let how = PostParams { dry_run, field_manager: Some(names::FIELD_MANAGER.to_owned()) };
         let made = api.create(&how, &read).await.map_err(|error| explained(error, kind))?;
         let metadata = made.metadata.clone();
@@ -38,7 +38,7 @@ impl Cluster {
     }
 
     /// API for creating objects of this kind.
-    async fn door(
+    async fn target_api(
         &self,
         object: &Value,
         read: &DynamicObject,

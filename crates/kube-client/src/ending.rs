@@ -34,7 +34,7 @@ pub(super) fn of(pod: &Pod) -> Ending {
         (_, None) => waiting.unwrap_or(EndReason::StartFailed),
     };
     let exit_code = end.map(code);
-    Ending { reason: Some(reason), exit_code, message: Some(pod_end::story(pod)) }
+    Ending { reason: Some(reason), exit_code, message: Some(pod_end::end_message(pod)) }
 }
 
 /// Exit code; 128 plus the signal number if only the signal is known, as in shells.

@@ -16,6 +16,9 @@ use super::named::{Kind, Named};
 use super::show::stamp;
 use super::{Cluster, Failure, list};
 
+/// Greatest difference in milliseconds between the events of a workload and its pods about one decision.
+const SAME_TIME: i64 = 1_000;
+
 impl Cluster {
     /// Events of one job or of all jobs, oldest first.
     pub async fn events(&self, job: Option<&str>) -> Result<Vec<Event>, Failure> {
@@ -27,8 +30,8 @@ impl Cluster {
         for event in &found {
             known.learn(event);
         }
-        let told = known.told(&found);
-        let news = found.iter().filter(|event| !known.repeats(event, &told));
+        let waits = known.workload_waits(&found);
+        let news = found.iter().filter(|event| !known.repeats(event, &waits));
         Ok(news.filter_map(|event| known.show(event)).collect())
     }
 
@@ -102,19 +105,28 @@ impl JobObjects {
         }
     }
 
-    /// Pending reasons from the events of workloads.
-    fn told(&self, events: &[core::Event]) -> BTreeSet<(Named, String)> {
-        let waits = events.iter().filter(|event| is_wait(event));
-        let about =
-            waits.filter(|event| event.involved_object.kind.as_deref() == Some("GPUWorkload"));
-        about.filter_map(|event| Some((self.job_of(event)?, event.message.clone()?))).collect()
+    /// First and last time of each pending reason of a workload.
+    fn workload_waits(&self, events: &[core::Event]) -> BTreeMap<Named, Vec<(Stamp, Stamp)>> {
+        let mut waits: BTreeMap<Named, Vec<(Stamp, Stamp)>> = BTreeMap::new();
+        for event in events.iter().filter(|event| is_wait_of(event, "GPUWorkload")) {
+            if let Some(workload) = self.job_of(event) {
+                waits.entry(workload).or_default().push((first_at(event), at(event)));
+            }
+        }
+        waits
     }
 
-    /// True if an event of a pod repeats an event of its workload.
-    fn repeats(&self, event: &core::Event, told: &BTreeSet<(Named, String)>) -> bool {
-        let of_a_pod = event.involved_object.kind.as_deref() == Some("Pod") && is_wait(event);
-        let said = || Some((self.job_of(event)?, event.message.clone()?));
-        of_a_pod && said().is_some_and(|said| told.contains(&said))
+    /// True if a pod waits at the same time as its workload: the scheduler reports one reason for both.
+    fn repeats(&self, event: &core::Event, waits: &BTreeMap<Named, Vec<(Stamp, Stamp)>>) -> bool {
+        if !is_wait_of(event, "Pod") {
+            return false;
+        }
+        let time = at(event).0;
+        let is_within = |(first, last): &(Stamp, Stamp)| {
+            (first.0 - SAME_TIME..=last.0 + SAME_TIME).contains(&time)
+        };
+        let waits = self.job_of(event).and_then(|workload| waits.get(&workload));
+        waits.is_some_and(|waits| waits.iter().any(is_within))
     }
 
     /// Converts an event; `None` if it concerns no selected job.
@@ -176,9 +188,10 @@ impl JobObjects {
     }
 }
 
-/// True for an event with a pending reason.
-fn is_wait(event: &core::Event) -> bool {
+/// True for a pending reason of an object of this kind.
+fn is_wait_of(event: &core::Event, kind: &str) -> bool {
     event.reason.as_deref() == Some(names::FAILED_SCHEDULING)
+        && event.involved_object.kind.as_deref() == Some(kind)
 }
 
 /// True if a pod of this name belongs to the workload.
@@ -268,8 +281,15 @@ fn count(event: &core::Event) -> Option<i32> {
 /// Time of the last occurrence.
 fn at(event: &core::Event) -> Stamp {
     let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
-    let precise = series.or(event.event_time.as_ref()).map(|time| Stamp(time.0.as_millisecond()));
-    let whole = event.last_timestamp.as_ref().or(event.first_timestamp.as_ref());
+    let last = series.map(|time| Stamp(time.0.as_millisecond()));
+    last.or_else(|| event.last_timestamp.as_ref().filter(|_| event.event_time.is_none()).map(stamp))
+        .unwrap_or_else(|| first_at(event))
+}
+
+/// Time of the first occurrence.
+fn first_at(event: &core::Event) -> Stamp {
+    let precise = event.event_time.as_ref().map(|time| Stamp(time.0.as_millisecond()));
+    let whole = event.first_timestamp.as_ref().or(event.last_timestamp.as_ref());
     let made = event.metadata.creation_timestamp.as_ref();
     precise.or_else(|| whole.or(made).map(stamp)).unwrap_or_default()
 }
@@ -281,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_told_to_be_of_a_workload_by_its_name() {
+    fn the_name_of_a_pod_identifies_its_workload() {
         for (pod, workload, expected) in [
             ("train-0", "train", true),
             ("train-12-r3", "train", true),
@@ -296,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn events_name_their_job_and_the_latest_time_they_were_said() {
+    fn events_name_their_job_and_the_time_of_their_last_occurrence() {
         let mut known = JobObjects::default();
         known.workloads.insert(("ml".to_owned(), "train".to_owned()));
         let event = |kind: &str, name: &str| -> core::Event {
@@ -320,5 +340,27 @@ mod tests {
         known.learn(&event("GPUWorkload", "other"));
         let shown = known.show(&event("Pod", "other-0")).unwrap();
         assert_eq!(shown.job.as_deref(), Some("other"));
+    }
+
+    #[test]
+    fn a_pod_repeats_the_pending_reason_of_its_workload_at_the_same_time() {
+        let event = |kind: &str, name: &str, time: &str, message: &str| -> core::Event {
+            serde_json::from_value(json!({
+                "involvedObject": {"kind": kind, "name": name, "namespace": "ml"},
+                "eventTime": format!("2026-01-01T00:00:{time}00Z"),
+                "reason": names::FAILED_SCHEDULING, "message": message,
+            }))
+            .unwrap()
+        };
+        let mut known = JobObjects::default();
+        known.workloads.insert(("ml".to_owned(), "train".to_owned()));
+        let waits = known.workload_waits(&[event("GPUWorkload", "train", "10.0000", "no room")]);
+        let check = |name: &str, time: &str, expected: bool| {
+            let pod = event("Pod", name, time, "another sentence");
+            assert_eq!(known.repeats(&pod, &waits), expected, "{name} at {time}");
+        };
+        check("train-0", "10.4000", true);
+        check("train-0", "12.0000", false);
+        check("other-0", "10.4000", false);
     }
 }

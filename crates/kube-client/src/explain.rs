@@ -22,19 +22,20 @@ impl Cluster {
         if job.status.is_final() {
             return Ok(over(&job, &self.tail_of(&named, &job).await));
         }
-        if let Some(trouble) = self.trouble(&named, &job).await? {
-            return Ok(trouble);
+        if let Some(failure) = self.start_failure(&named, &job).await? {
+            return Ok(failure);
         }
         let path = format!("/explain/{}/{}", named.namespace, named.name);
         let message = self.ask_scheduler("GET", Port::Http, &path, None).await;
         match message.and_then(|text| answer(&text)) {
             Ok(explanation) => Ok(completed(explanation, &job)),
             Err(Failure::NotFound(_)) => {
-                self.seen_from_outside(&named, &job, "the scheduler does not know it (yet)").await
+                self.explain_without_scheduler(&named, &job, "the scheduler does not know it (yet)")
+                    .await
             }
             Err(why) => {
                 let why = format!("the scheduler could not be asked ({why})");
-                self.seen_from_outside(&named, &job, &why).await
+                self.explain_without_scheduler(&named, &job, &why).await
             }
         }
     }
@@ -65,7 +66,11 @@ impl Cluster {
     }
 
     /// Obstacle to the start of a placed job, such as a failed image pull.
-    async fn trouble(&self, named: &Named, job: &Job) -> Result<Option<Explanation>, Failure> {
+    async fn start_failure(
+        &self,
+        named: &Named,
+        job: &Job,
+    ) -> Result<Option<Explanation>, Failure> {
         let Some(message) = job.error_message.clone().filter(|_| named.kind == Kind::Workload)
         else {
             return Ok(None);
@@ -85,7 +90,7 @@ impl Cluster {
     }
 
     /// Explanation from conditions, pods and events, without the scheduler.
-    async fn seen_from_outside(
+    async fn explain_without_scheduler(
         &self,
         named: &Named,
         job: &Job,

@@ -63,7 +63,7 @@ impl Following {
     async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
             let Some(lines) = &mut self.lines else {
-                if !self.go_on().await? {
+                if !self.reconnect().await? {
                     return Ok(None);
                 }
                 continue;
@@ -83,7 +83,7 @@ impl Following {
     }
 
     /// Reconnects; returns false at the end of the output.
-    async fn go_on(&mut self) -> Result<bool, Failure> {
+    async fn reconnect(&mut self) -> Result<bool, Failure> {
         sleep(PAUSE).await;
         let tried = self.open().await;
         if tried.is_ok() {

@@ -34,7 +34,7 @@ mod units;
 
 pub use exclusive::{Exclusive, ForeignPod, Scope};
 pub use failure::{Failure, Forbidden, Unreachable};
-pub use uninstall::Uninstall;
+pub use uninstall::{Uninstall, UninstallStep};
 
 /// Connection to a cluster, with its default namespace.
 #[derive(Clone)]

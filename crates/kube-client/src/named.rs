@@ -32,10 +32,10 @@ impl Named {
             ["pod" | "pods", name] => (namespace, Kind::Pod, *name),
             [space, name] => (*space, Kind::Workload, *name),
             [space, "pod" | "pods", name] => (*space, Kind::Pod, *name),
-            _ => return Err(Self::nonsense(text)),
+            _ => return Err(Self::invalid_name(text)),
         };
         if !is_name(space) || !is_name(name) {
-            return Err(Self::nonsense(text));
+            return Err(Self::invalid_name(text));
         }
         Ok(Self { namespace: space.to_owned(), kind, name: name.to_owned() })
     }
@@ -56,7 +56,7 @@ impl Named {
         Failure::NotFound(format!("{kind} `{name}` not found in namespace `{}`", self.namespace))
     }
 
-    fn nonsense(text: &str) -> Failure {
+    fn invalid_name(text: &str) -> Failure {
         let text: String = text.chars().take(100).collect();
         Failure::NotFound(format!(
             "`{text}` is not a job name; use NAME, `pod/NAME` or `NAMESPACE/NAME`"

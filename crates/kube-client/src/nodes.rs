@@ -63,7 +63,7 @@ impl Cluster {
         self.cordon(target, true).await?;
         let (node, gpu) = parts(target);
         let mut pods = self.pods_on_nodes_where(Some(node)).await?.remove(node).unwrap_or_default();
-        pods.retain(is_to_go);
+        pods.retain(is_evicted_by_drain);
         let (mut evicted, mut kept) = (Vec::new(), Vec::new());
         if let Some(gpu) = gpu {
             let devices = self.devices().await?.remove(node);
@@ -188,7 +188,7 @@ fn parts(target: &str) -> (&str, Option<&str>) {
 }
 
 /// True if a drain evicts the pod: it has GPUs, and no `DaemonSet` would recreate it on the node.
-fn is_to_go(pod: &Pod) -> bool {
+fn is_evicted_by_drain(pod: &Pod) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
     let daemon =
         owners.into_iter().any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet");

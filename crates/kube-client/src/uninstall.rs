@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 
 use super::{Cluster, Failure, list};
 
-/// Label of the objects in `deploy/kubernetes`.
-const PART_OF: &str = "app.kubernetes.io/part-of=agentaflow";
+mod jobs;
+
+/// Labels of the objects in `deploy/kubernetes`; the worker of `deploy/worker` is an installation of its own.
+const PART_OF: &str =
+    "app.kubernetes.io/part-of=agentaflow,app.kubernetes.io/name!=imagepod-gpu-worker";
 /// Time for the programs to end after their deletion.
 const ENDING: Duration = Duration::from_mins(1);
 
@@ -61,6 +64,14 @@ pub struct Uninstall {
     pub delete_workloads: bool,
 }
 
+/// Line of the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UninstallStep {
+    Change(String),
+    /// Left to the administrator, with a command.
+    Advice(String),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct ResourceKind {
     group: &'static str,
@@ -88,21 +99,22 @@ impl ResourceKind {
 struct Removal<'a> {
     cluster: &'a Cluster,
     how: Uninstall,
-    report: &'a mut dyn FnMut(String),
+    report: &'a mut dyn FnMut(UninstallStep),
 }
 
 impl Cluster {
-    /// Removes agentaflow; `report` gets a line for each change. Running pods stay, and without
-    /// [`Uninstall::delete_workloads`] so do all `GPUWorkload`s and queues.
+    /// Removes agentaflow. Running pods stay, and without [`Uninstall::delete_workloads`] so do all `GPUWorkload`s and
+    /// queues.
     pub async fn uninstall(
         &self,
         how: Uninstall,
-        report: &mut dyn FnMut(String),
+        report: &mut dyn FnMut(UninstallStep),
     ) -> Result<(), Failure> {
         let mut removal = Removal { cluster: self, how, report };
         removal.programs().await?;
         removal.finalizers().await?;
         removal.traces().await?;
+        removal.jobs().await?;
         removal.rights().await?;
         if how.delete_workloads {
             removal.kinds().await?;
@@ -180,7 +192,7 @@ impl Removal<'_> {
             self.delete_labelled(kind).await?;
         }
         let classes = ResourceKind::cluster("scheduling.k8s.io", "v1", "PriorityClass");
-        for name in (0..=10).filter_map(names::priority_class) {
+        for name in (0..=names::HIGHEST_PRIORITY).map(names::priority_class_name) {
             if self.api(classes).get_opt(&name).await?.is_some() {
                 self.delete(classes, &name).await?;
             }
@@ -214,15 +226,11 @@ impl Removal<'_> {
     }
 
     async fn delete(&mut self, kind: ResourceKind, name: &str) -> Result<(), Failure> {
-        (self.report)(format!("delete {} {name}", kind.kind));
+        self.change(format!("delete {} {name}", kind.kind));
         if self.how.dry_run {
             return Ok(());
         }
-        match self.api(kind).delete(name, &DeleteParams::background()).await.map_err(Failure::from)
-        {
-            Ok(_) | Err(Failure::NotFound(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+        unless_gone(self.api(kind).delete(name, &DeleteParams::background()).await)
     }
 
     async fn remove_marks(
@@ -246,7 +254,7 @@ impl Removal<'_> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let namespace = object.metadata.namespace.as_deref();
         let shown = namespace.map(|space| format!("{space}/")).unwrap_or_default();
-        (self.report)(format!("remove from {kind} {shown}{name}: {what}"));
+        self.change(format!("remove from {kind} {shown}{name}: {what}"));
         if self.how.dry_run {
             return Ok(());
         }
@@ -257,11 +265,11 @@ impl Removal<'_> {
             Some(space) => Api::namespaced_with(client, space, &resource),
             None => Api::all_with(client, &resource),
         };
-        let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        match patched.map_err(Failure::from) {
-            Ok(_) | Err(Failure::NotFound(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+        unless_gone(api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await)
+    }
+
+    fn change(&mut self, line: String) {
+        (self.report)(UninstallStep::Change(line));
     }
 
     fn api(&self, kind: ResourceKind) -> Api<DynamicObject> {
@@ -299,8 +307,16 @@ fn marks(
     (!names.is_empty()).then(|| (json!({ "metadata": parts }), names))
 }
 
+/// The object may have been deleted in the meantime.
+fn unless_gone<T>(done: kube::Result<T>) -> Result<(), Failure> {
+    match done.map_err(Failure::from) {
+        Ok(_) | Err(Failure::NotFound(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// A kind that the cluster does not serve has no objects.
-fn found(listed: Result<Vec<DynamicObject>, Failure>) -> Result<Vec<DynamicObject>, Failure> {
+fn found<K>(listed: Result<Vec<K>, Failure>) -> Result<Vec<K>, Failure> {
     match listed {
         Err(Failure::NotFound(_)) => Ok(Vec::new()),
         listed => listed,

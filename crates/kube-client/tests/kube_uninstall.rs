@@ -1,6 +1,6 @@
 //! Removal of agentaflow from a cluster. A test program of its own, because it removes objects that other tests share.
 
-use agentaflow_kube_client::{Cluster, Uninstall};
+use agentaflow_kube_client::{Cluster, Uninstall, UninstallStep};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -52,15 +52,8 @@ fn object(version: &str, kind: &str, metadata: &Value, rest: &Value) -> Value {
     object
 }
 
-#[tokio::test]
-#[ignore = "needs a Kubernetes control plane"]
-async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
-    let cluster = cluster().await;
-    for definition in agentaflow_kube_core::crd::definitions() {
-        apply(&cluster, &definition).await;
-    }
-    let space = object("v1", "Namespace", &json!({"name": SYSTEM}), &json!({}));
-    apply(&cluster, &space).await;
+/// Objects that the label selects.
+fn labelled_objects() -> [Value; 2] {
     let labels = json!({LABELS: "agentaflow"});
     let webhook = object(
         "admissionregistration.k8s.io/v1",
@@ -74,6 +67,39 @@ async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
         &json!({"name": "agentaflow-uninstall-test", "labels": labels}),
         &json!({"rules": []}),
     );
+    [webhook, role]
+}
+
+/// Objects of the worker that no namespace separates from the objects of the scheduler.
+fn worker_rights() -> Vec<Value> {
+    let rights = include_str!("../../../deploy/worker/10-rbac.yaml");
+    let documents: Vec<Value> = serde_saphyr::from_multiple(rights).expect("YAML");
+    let outside = |object: &Value| object["metadata"]["namespace"].is_null();
+    documents.into_iter().filter(outside).collect()
+}
+
+/// A Job as the webhook and the scheduler leave it.
+fn suspended_job() -> Value {
+    object(
+        "batch/v1",
+        "Job",
+        &json!({"name": "waits", "namespace": SYSTEM,
+            "annotations": {"agentaflow.gpu/pending-reason": "2 of 4 pods fit", "team": "a"}}),
+        &json!({"spec": {"suspend": true, "template": {"spec": {"schedulerName": "agentaflow",
+            "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}}),
+    )
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
+    let cluster = cluster().await;
+    for definition in agentaflow_kube_core::crd::definitions() {
+        apply(&cluster, &definition).await;
+    }
+    let space = object("v1", "Namespace", &json!({"name": SYSTEM}), &json!({}));
+    apply(&cluster, &space).await;
+    let [webhook, role] = labelled_objects();
     let lease = object(
         "coordination.k8s.io/v1",
         "Lease",
@@ -98,17 +124,34 @@ async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
         &json!({"spec": {"gpuMemoryRequired": 1, "podTemplate": {"spec": {"schedulerName": "none",
             "containers": [{"name": "c", "image": "i"}]}}}}),
     );
-    let removed = [&webhook, &role, &lease];
-    for one in removed.into_iter().chain([&node, &workload]) {
+    let class = |priority: u8| {
+        let name = json!({"name": format!("agentaflow-{priority}")});
+        object("scheduling.k8s.io/v1", "PriorityClass", &name, &json!({"value": priority}))
+    };
+    let (job, [five, nine], worker) = (suspended_job(), [5, 9].map(class), worker_rights());
+    assert_eq!(worker.len(), 2, "the worker has a role and a binding");
+    let removed = [&webhook, &role, &lease, &five, &nine];
+    for one in [&five, &nine] {
+        // The value of a class cannot change; another scheduler may have made this one.
+        let name = one["metadata"]["name"].as_str().expect("a name");
+        let _ = api(&cluster, one).delete(name, &DeleteParams::default()).await;
+    }
+    for one in removed.into_iter().chain([&node, &workload, &job]).chain(&worker) {
         apply(&cluster, one).await;
     }
 
     let mut lines = Vec::new();
     let dry = Uninstall { dry_run: true, ..Uninstall::default() };
     cluster.uninstall(dry, &mut |line| lines.push(line)).await.expect("a dry run");
+    let text = |line: &UninstallStep| match line {
+        UninstallStep::Change(text) | UninstallStep::Advice(text) => text.clone(),
+    };
     for part in ["delete MutatingWebhookConfiguration agentaflow", "Node uninstall-node", "train"] {
-        assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:?}");
+        assert!(lines.iter().any(|line| text(line).contains(part)), "{part}: {lines:?}");
     }
+    let advice = lines.iter().find(|line| matches!(line, UninstallStep::Advice(_)));
+    let advice = advice.map(text).expect("a command that resumes the job");
+    assert!(advice.contains("kubectl patch jobs.batch waits -n uninstall-test"), "{advice}");
     for one in removed {
         assert!(read(&cluster, one).await.is_some(), "a dry run changes nothing: {one}");
     }
@@ -120,6 +163,12 @@ async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
     for one in removed {
         assert!(read(&cluster, one).await.is_none(), "{one}");
     }
+    for one in &worker {
+        assert!(read(&cluster, one).await.is_some(), "the worker stays: {one}");
+    }
+    let suspended = read(&cluster, &job).await.expect("the job stays");
+    assert_eq!(suspended["metadata"]["annotations"], json!({"team": "a"}));
+    assert_eq!(suspended["spec"]["suspend"], true);
     let node = read(&cluster, &node).await.expect("the node stays");
     assert_eq!(node["metadata"]["labels"]["agentaflow.gpu/count"], Value::Null);
     assert_eq!(node["metadata"]["labels"]["zone"], "a");
@@ -134,7 +183,8 @@ async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
         .patch("train", &PatchParams::default(), &Patch::Merge(&freed))
         .await;
     patched.expect("a workload without finalizers");
-    for (one, name) in [(&node, "uninstall-node"), (&space, SYSTEM)] {
+    for one in [&node, &space].into_iter().chain(&worker) {
+        let name = one["metadata"]["name"].as_str().expect("a name");
         let gone = api(&cluster, one).delete(name, &DeleteParams::default()).await;
         gone.expect("a deletion");
     }

@@ -154,10 +154,14 @@ pub const DEFAULT_PRIORITY: u8 = 5;
 
 pub const HIGHEST_PRIORITY: u8 = 10;
 
-/// Priority class of a priority from 0 to 10; none for the default.
+/// Installed priority class of a priority from 0 to 10.
+pub fn priority_class_name(priority: u8) -> String {
+    format!("{PRIORITY_CLASS_PREFIX}{}", priority.min(HIGHEST_PRIORITY))
+}
+
+/// Priority class of the pods of a priority from 0 to 10; none for the default.
 pub fn priority_class(priority: u8) -> Option<String> {
-    let named = || format!("{PRIORITY_CLASS_PREFIX}{}", priority.min(HIGHEST_PRIORITY));
-    (priority != DEFAULT_PRIORITY).then(named)
+    (priority != DEFAULT_PRIORITY).then(|| priority_class_name(priority))
 }
 
 /// Value of the class of a priority, as installed. Priorities below the default are below pods without a class, whose value

@@ -63,7 +63,7 @@ fn started(pod: &Pod) -> bool {
 }
 
 /// Message about the end of a pod, without a subject.
-pub fn story(pod: &Pod) -> String {
+pub fn end_message(pod: &Pod) -> String {
     let failed = statuses(pod)
         .filter_map(|status| ended(status).map(|end| (status, end)))
         .find(|(_, end)| end.exit_code != 0 || end.signal.is_some());

@@ -21,7 +21,7 @@ pub(super) struct Rules<'a> {
 pub(super) type Annotations = BTreeMap<String, String>;
 
 /// True if the pod is eligible, regardless of its owners.
-pub(super) fn may_take(rules: Rules<'_>, request: &Request) -> bool {
+pub(super) fn is_eligible(rules: Rules<'_>, request: &Request) -> bool {
     let pod = &request.object;
     let scheduler = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
     let component = request.namespace == rules.home
@@ -122,7 +122,7 @@ fn asked_priority(own: &Annotations, owners: &[Annotations]) -> Option<u8> {
 
 /// The class of a pod that the annotation would replace if the class is the default of the cluster, which the API server sets
 /// on pods without a class.
-pub(super) fn class_in_question<'a>(pod: &'a Value, owners: &[Annotations]) -> Option<&'a str> {
+pub(super) fn replaceable_class<'a>(pod: &'a Value, owners: &[Annotations]) -> Option<&'a str> {
     asked_priority(&own_annotations(pod), owners)?;
     pod["spec"]["priorityClassName"].as_str().filter(|name| !name.is_empty())
 }
@@ -191,11 +191,11 @@ mod tests {
             object: pod.clone(),
             ..Request::default()
         };
-        if !may_take(rules, &request) {
+        if !is_eligible(rules, &request) {
             return AdmissionResult::default();
         }
         // The class `usual` is the default of this cluster.
-        let named = class_in_question(pod, owners).is_some_and(|name| name != "usual");
+        let named = replaceable_class(pod, owners).is_some_and(|name| name != "usual");
         take(rules, pod, owners, if named { Class::Explicit } else { Class::Default })
     }
 

@@ -83,13 +83,13 @@ struct WebhookState {
 /// Validating a workload makes the API server send a request about its pods: pods have their own concurrency limit,
 /// so that the handlers cannot deadlock.
 fn router(state: Arc<WebhookState>) -> Router {
-    bounded(pod_questions())
-        .merge(bounded(other_questions()))
+    bounded(pod_routes())
+        .merge(bounded(other_routes()))
         .route("/healthz", get(async || "ok"))
         .with_state(state)
 }
 
-fn pod_questions() -> Router<Arc<WebhookState>> {
+fn pod_routes() -> Router<Arc<WebhookState>> {
     Router::new()
         .route(
             "/mutate-pods",
@@ -105,7 +105,7 @@ fn pod_questions() -> Router<Arc<WebhookState>> {
         )
 }
 
-fn other_questions() -> Router<Arc<WebhookState>> {
+fn other_routes() -> Router<Arc<WebhookState>> {
     Router::new()
         .route(
             "/mutate-jobs",
@@ -138,22 +138,22 @@ fn other_questions() -> Router<Arc<WebhookState>> {
 }
 
 /// Adds a concurrency limit and a body limit.
-fn bounded(questions: Router<Arc<WebhookState>>) -> Router<Arc<WebhookState>> {
+fn bounded(routes: Router<Arc<WebhookState>>) -> Router<Arc<WebhookState>> {
     let places = Arc::new(Semaphore::new(CONCURRENT_REQUESTS));
-    questions
+    routes
         .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
-        .layer(middleware::from_fn_with_state(places, in_turn))
+        .layer(middleware::from_fn_with_state(places, limit_concurrency))
 }
 
 /// Limits concurrent requests before their bodies are read.
-async fn in_turn(
+async fn limit_concurrency(
     State(places): State<Arc<Semaphore>>,
-    question: axum::extract::Request,
+    request: axum::extract::Request,
     next: Next,
 ) -> Response {
     let answer = async {
         let _place = places.acquire().await;
-        next.run(question).await
+        next.run(request).await
     };
     let slow = |_| StatusCode::REQUEST_TIMEOUT.into_response();
     tokio::time::timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(slow)
@@ -189,11 +189,11 @@ impl WebhookState {
 
     async fn pod(&self, request: &Request, opted_in: bool) -> AdmissionResult {
         let rules = self.rules(opted_in);
-        if !pods::may_take(rules, request) {
+        if !pods::is_eligible(rules, request) {
             return AdmissionResult::default();
         }
         let owners = self.owners.of(&request.namespace, &request.object).await;
-        let class = match pods::class_in_question(&request.object, &owners) {
+        let class = match pods::replaceable_class(&request.object, &owners) {
             Some(name) => self.origin_of(name).await,
             None => Class::Default,
         };

@@ -20,8 +20,10 @@ struct Program {
 /// Built only for a real node.
 const KUBELET: Program =
     Program { name: "kubelet", module: "control-plane", package: "k8s.io/kubernetes/cmd/kubelet" };
+/// Built only for a real node: its pods resolve the names of Services.
+const COREDNS: Program = Program { name: "coredns", module: CONTROLLERS, package: "./dns" };
 
-const PROGRAMS: [Program; 7] = [
+const PROGRAMS: [Program; 9] = [
     Program { name: "etcd", module: "control-plane", package: "go.etcd.io/etcd/server/v3" },
     Program {
         name: "kube-apiserver",
@@ -40,14 +42,21 @@ const PROGRAMS: [Program; 7] = [
     },
     Program { name: "kubectl", module: "control-plane", package: "k8s.io/kubernetes/cmd/kubectl" },
     Program { name: "kwok", module: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok" },
-    JOBSET,
+    Program { name: "jobset-controller", module: CONTROLLERS, package: "sigs.k8s.io/jobset" },
+    Program { name: "lws-controller", module: CONTROLLERS, package: "sigs.k8s.io/lws/cmd" },
+    Program { name: "kubeflow-controllers", module: CONTROLLERS, package: "./kubeflow" },
 ];
 
 /// Started by the tests of jobs as units.
-const JOBSET: Program =
-    Program { name: "jobset-controller", module: "jobset", package: "sigs.k8s.io/jobset" };
-/// Its kind, in the sources of its module.
-const JOBSET_CRD: &str = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml";
+const CONTROLLERS: &str = "controllers";
+
+/// Definitions of their kinds, in the sources of Go modules.
+const DEFINITIONS: [(&str, &str); 4] = [
+    ("sigs.k8s.io/jobset", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
+    ("sigs.k8s.io/lws", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
+    ("sigs.k8s.io/lws", "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml"),
+    ("github.com/kubeflow/mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml"),
+];
 
 #[derive(Debug)]
 pub(crate) struct Binaries {
@@ -62,34 +71,50 @@ pub(crate) fn ensure() -> Result<Binaries> {
     for program in &PROGRAMS {
         program.ensure(&binaries)?;
     }
-    copy_jobset_crd(&binaries)?;
+    copy_definitions(&binaries)?;
     Ok(binaries)
 }
 
-/// Copies the CRD of the built version next to the program.
-fn copy_jobset_crd(binaries: &Binaries) -> Result<()> {
-    let (copy, stamp) = ("jobset-crd.yaml", "jobset-crd.yaml.requires");
-    let wanted = requirements(&go_mod(JOBSET.module)?);
-    let [copy, stamp] = [copy, stamp].map(|name| binaries.folder.join(name));
-    if copy.is_file() && fs::read_to_string(&stamp).is_ok_and(|copied| copied == wanted) {
+/// Copies the definitions of the built versions to the folder `crds` next to the programs.
+fn copy_definitions(binaries: &Binaries) -> Result<()> {
+    let wanted = requirements(&go_mod(CONTROLLERS)?);
+    let folder = binaries.folder.join("crds");
+    let stamp = folder.join("requires");
+    if fs::read_to_string(&stamp).is_ok_and(|copied| copied == wanted) {
         return Ok(());
     }
-    let mut go = Command::new("go");
-    go.current_dir(module(JOBSET.module));
-    go.args(["list", "-m", "-f", "{{.Dir}}", JOBSET.package]);
-    let listed = go.output().context("cannot run `go list`")?;
-    let folder = PathBuf::from(String::from_utf8_lossy(&listed.stdout).trim());
-    let source = folder.join(JOBSET_CRD);
-    fs::copy(&source, &copy).with_context(|| format!("cannot copy `{}`", source.display()))?;
+    fs::create_dir_all(&folder)?;
+    for (name, path) in DEFINITIONS {
+        let source = module_sources(name)?.join(path);
+        let copy = folder.join(source.file_name().unwrap_or_default());
+        fs::copy(&source, copy).with_context(|| format!("cannot copy `{}`", source.display()))?;
+    }
     fs::write(stamp, wanted)?;
     Ok(())
 }
 
-/// Builds the kubelet if missing or outdated; returns its path.
-pub(super) fn ensure_kubelet() -> Result<PathBuf> {
+fn module_sources(name: &str) -> Result<PathBuf> {
+    let mut go = Command::new("go");
+    go.current_dir(module(CONTROLLERS)).args(["list", "-m", "-f", "{{.Dir}}", name]);
+    let listed = go.output().context("cannot run `go list`")?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&listed.stdout).trim()))
+}
+
+/// Programs of a real node.
+#[derive(Debug)]
+pub(super) struct NodePrograms {
+    pub(super) kubelet: PathBuf,
+    pub(super) coredns: PathBuf,
+}
+
+/// Builds the programs of a real node if missing or outdated.
+pub(super) fn ensure_node_programs() -> Result<NodePrograms> {
     let binaries = locate()?;
-    KUBELET.ensure(&binaries)?;
-    Ok(binaries.folder.join(KUBELET.name))
+    for program in [&KUBELET, &COREDNS] {
+        program.ensure(&binaries)?;
+    }
+    let [kubelet, coredns] = [KUBELET, COREDNS].map(|program| binaries.folder.join(program.name));
+    Ok(NodePrograms { kubelet, coredns })
 }
 
 fn locate() -> Result<Binaries> {

@@ -117,7 +117,7 @@ impl Component {
             return "has ended";
         }
         let responds = match self.name.as_str() {
-            "etcd" => is_ok(self.port, "/health"),
+            "etcd" | "coredns" => is_ok(self.port, "/health"),
             "kwok" | "kubelet" => is_ok(self.port, "/healthz"),
             "containerd" => {
                 UnixStream::connect(node::folder(&plane.dir).join("containerd.sock")).is_ok()

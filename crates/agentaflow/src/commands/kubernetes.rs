@@ -23,12 +23,25 @@ pub(crate) fn namespace(given: Option<&str>) -> String {
     named.unwrap_or_else(|| names::NAMESPACE.to_owned())
 }
 
-/// The given address, else the port on the default address: in a pod all addresses of the pod, because kubelets and services
-/// use its IP and `kubectl port-forward` its loopback; elsewhere the loopback only.
+/// The given address, else the port on the default address.
 pub(crate) fn listen_at(given: Option<Listen>, port: u16) -> Option<SocketAddr> {
-    let in_pod = variable("KUBERNETES_SERVICE_HOST").is_some();
-    let host = if in_pod { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
-    given.map_or(Some((host, port).into()), |given| given.0)
+    let default = || default_host(variable("KUBERNETES_SERVICE_HOST").is_some(), pod_ip());
+    given.map_or_else(|| Some((default(), port).into()), |given| given.0)
+}
+
+/// In a pod its address, which kubelets and services use, or all addresses if the pod does not know its own; elsewhere the
+/// loopback.
+fn default_host(in_pod: bool, pod_ip: Option<IpAddr>) -> IpAddr {
+    match pod_ip {
+        Some(address) if in_pod => address,
+        None if in_pod => Ipv4Addr::UNSPECIFIED.into(),
+        _ => Ipv4Addr::LOCALHOST.into(),
+    }
+}
+
+/// Address of this pod, by the downward API.
+fn pod_ip() -> Option<IpAddr> {
+    variable("POD_IP")?.parse().ok()
 }
 
 /// As [`listen_at`]; a free port if the port was not given and is in use.
@@ -47,6 +60,9 @@ pub(crate) fn listen_at_free(given: Option<Listen>, port: u16) -> Option<SocketA
 /// IP of this machine or pod on the way to the API server; none outside of a cluster.
 pub(crate) fn own_address() -> Option<IpAddr> {
     let host: IpAddr = variable("KUBERNETES_SERVICE_HOST")?.parse().ok()?;
+    if let Some(address) = pod_ip() {
+        return Some(address);
+    }
     let any: IpAddr =
         if host.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // Connecting a UDP socket sends nothing.
@@ -73,6 +89,14 @@ pub(crate) fn listen(text: &str) -> Result<Listen, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_listens_on_its_own_address() {
+        let own: IpAddr = "10.1.2.3".parse().expect("an address");
+        assert_eq!(default_host(true, Some(own)), own);
+        assert_eq!(default_host(true, None), Ipv4Addr::UNSPECIFIED);
+        assert_eq!(default_host(false, Some(own)), Ipv4Addr::LOCALHOST);
+    }
 
     #[test]
     fn only_an_address_that_was_not_given_moves_to_a_free_port() {

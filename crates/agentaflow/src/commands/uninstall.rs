@@ -1,7 +1,7 @@
 //! `agentaflow uninstall`: removes agentaflow from a Kubernetes cluster.
 
 use agentaflow_console::format::counted;
-use agentaflow_kube_client::Uninstall;
+use agentaflow_kube_client::{Uninstall, UninstallStep};
 use anyhow::Result;
 
 use crate::connect::{Connect, block_on};
@@ -16,8 +16,9 @@ Examples:
   agentaflow uninstall --delete-workloads
       Also delete the custom resource definitions with all GPUWorkloads, their pods and all queues, and the namespace
 
-Running pods continue. Pending pods with `schedulerName: agentaflow` wait until a scheduler of that name runs. Labels and
-annotations that administrators set (price, maintenance) stay.";
+Running pods continue. Pending pods with `schedulerName: agentaflow` wait until a scheduler of that name runs. Jobs that wait
+suspended stay suspended; the output has the command that resumes each. Labels and annotations that administrators set
+(price, maintenance) stay.";
 
 /// Remove agentaflow from a Kubernetes cluster
 #[derive(Debug, clap::Args)]
@@ -40,8 +41,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let cluster = args.connect.only_cluster().await?;
         let mut count = 0;
         let mut printed = Ok(());
-        let mut report = |line: String| {
-            count += 1;
+        let mut report = |step: UninstallStep| {
+            let line = match step {
+                UninstallStep::Change(line) => {
+                    count += 1;
+                    line
+                }
+                UninstallStep::Advice(line) => line,
+            };
             let result = output::print(&format!("{line}\n"));
             printed = std::mem::replace(&mut printed, Ok(())).and(result);
         };

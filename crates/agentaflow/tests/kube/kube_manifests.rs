@@ -1,5 +1,7 @@
 //! Manifests without schedulerName in a namespace that opted in.
 
+use std::path::Path;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -282,10 +284,17 @@ fn manifest(file: &str) -> Value {
 
 /// The scheduler with the default schedulerName, and the webhook for the namespace of the share.
 pub(crate) async fn start_with_admission(share: &Share) -> Scheduler {
+    start_with_admission_as(share, &share.cluster.kubeconfig).await
+}
+
+/// As [`start_with_admission`], with another kubeconfig.
+pub(crate) async fn start_with_admission_as(share: &Share, kubeconfig: &Path) -> Scheduler {
+    share.apply_file("deploy/crds").await;
     let address = format!("127.0.0.1:{}", free_port());
     let url = format!("https://{address}");
     let extra = ["--scheduler-name", "agentaflow", "--webhook", &address, "--webhook-url", &url];
-    let scheduler = Scheduler::start(PROGRAM, share, &extra).await;
+    let mut scheduler = Scheduler::launch(PROGRAM, share, kubeconfig, "scheduler", &extra);
+    scheduler.ready().await;
     let own = json!({"key": "kubernetes.io/metadata.name", "operator": "In",
         "values": [share.namespace, "agentaflow"]});
     for path in configurations() {

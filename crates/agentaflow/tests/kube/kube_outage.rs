@@ -119,7 +119,8 @@ async fn objects_are_listed_again_after_an_api_server_restart() {
 }
 
 /// A ready scheduler and its proxy to the API server.
-async fn behind_cable(share: &Share) -> (Scheduler, Proxy) {
+/// The scheduler behind a proxy; a restarted one keeps its identity, and thus its lease.
+pub(crate) async fn behind_cable(share: &Share) -> (Scheduler, Proxy) {
     behind_cable_with(share, &[]).await
 }
 
@@ -145,7 +146,7 @@ impl Server {
         let own = &share.cluster.kubeconfig;
         let folder = own.parent()?;
         // Port, process id and start time.
-        let first = std::fs::read_to_string(folder.join("parts/kube-apiserver")).ok()?;
+        let first = std::fs::read_to_string(folder.join("components/kube-apiserver")).ok()?;
         let process = first.split(' ').nth(1).expect("the process of the API server");
         let line = std::fs::read(Path::new("/proc").join(process).join("cmdline"));
         let line = String::from_utf8(line.expect("its command line")).expect("its command line");

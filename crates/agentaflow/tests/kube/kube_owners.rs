@@ -81,6 +81,7 @@ pub(crate) fn pytorch_kind() -> Value {
                 "name": "v1",
                 "served": true,
                 "storage": true,
+                "subresources": {"status": {}},
                 "schema": {"openAPIV3Schema": {
                     "type": "object",
                     "x-kubernetes-preserve-unknown-fields": true,

@@ -1,9 +1,12 @@
 //! The scheduler with exactly the permissions of `deploy/`.
 
+use std::path::PathBuf;
+
 use serde_json::json;
 
 use crate::PROGRAM;
-use crate::plans::{WorkloadPlan, delete_workload, event, in_phase, placed_by_us, workload};
+use crate::kube_manifests::{end_admission, start_with_admission_as};
+use crate::plans::{WorkloadPlan, alone, delete_workload, event, in_phase, placed_by_us, workload};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, repository, wait_for};
 
 /// Workloads, preemption, a claim, a queue and a restart with the service account of the role.
@@ -13,15 +16,7 @@ async fn the_scheduler_works_with_the_permissions_of_its_role() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(1)).await;
     share.apply_file("deploy/crds").await;
-    let roles = repository().join("deploy/kubernetes/20-rbac-scheduler.yaml");
-    let roles = std::fs::read_to_string(roles).expect("the roles");
-    // Account, names and namespace of the share, since other tests use the cluster.
-    let roles = roles
-        .replace("namespace: agentaflow\n", &format!("namespace: {}\n", share.namespace))
-        .replace("name: agentaflow-scheduler\n", &format!("name: scheduler-{}\n", share.id))
-        .replace("agentaflow-gpu-scheduler", &share.scheduler_name());
-    share.apply(&roles).await;
-    let kubeconfig = share.kubeconfig_of(&format!("scheduler-{}", share.id)).await;
+    let kubeconfig = kubeconfig_of_role(&share).await;
     let mut scheduler = Scheduler::launch(PROGRAM, &share, &kubeconfig, "scheduler", &[]);
     scheduler.ready().await;
     scheduler.leads().await;
@@ -70,6 +65,37 @@ async fn the_scheduler_works_with_the_permissions_of_its_role() {
         is_so.then_some(()).ok_or_else(|| claim.to_string())
     })
     .await;
+    assert_nothing_denied(&mut scheduler);
+}
+
+/// Outside of the cluster the scheduler creates the webhook configurations.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn the_scheduler_creates_its_webhooks_with_the_permissions_of_its_role() {
+    let _alone = alone().await;
+    let share = Share::new().await;
+    let kubeconfig = kubeconfig_of_role(&share).await;
+    end_admission(&share).await;
+    let mut scheduler = start_with_admission_as(&share, &kubeconfig).await;
+    end_admission(&share).await;
+    assert_nothing_denied(&mut scheduler);
+}
+
+/// Creates the role of the scheduler with an account for this test.
+async fn kubeconfig_of_role(share: &Share) -> PathBuf {
+    let roles = repository().join("deploy/kubernetes/20-rbac-scheduler.yaml");
+    let roles = std::fs::read_to_string(roles).expect("the roles");
+    // Account, names and namespace of the share, since other tests use the cluster.
+    let roles = roles
+        .replace("namespace: agentaflow\n", &format!("namespace: {}\n", share.namespace))
+        .replace("name: agentaflow-scheduler\n", &format!("name: scheduler-{}\n", share.id))
+        .replace("agentaflow-gpu-scheduler", &share.scheduler_name());
+    share.apply(&roles).await;
+    share.kubeconfig_of(&format!("scheduler-{}", share.id)).await
+}
+
+#[track_caller]
+fn assert_nothing_denied(scheduler: &mut Scheduler) {
     scheduler.program.terminate();
     // `Forbidden` is the reason of a status with code 403; no metric counts denied requests.
     let log = scheduler.program.log();

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
-use crate::plans::{WorkloadPlan, placed_by_us, waits_because};
+use crate::plans::{WorkloadPlan, placed_by_us, pod_waits, waits_because};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
 /// A restarted container keeps its pod name, and thus its lease.
@@ -108,4 +108,43 @@ fn budget(name: &str, app: &str) -> Value {
         "metadata": {"name": name},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}},
     })
+}
+
+/// A class of an administrator ranks above pods without a class, whatever its value.
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_pod_without_a_class_evicts_no_pod_of_an_administrators_class() {
+    let share = Share::new().await;
+    share.node("only", &NodePlan::gpus(4)).await;
+    let class = format!("production-{}", share.id);
+    share
+        .apply_object(json!({
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": class},
+            "value": 100_000,
+        }))
+        .await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let names: Vec<String> = (0..4).map(|index| format!("serves-{index}")).collect();
+    for name in &names {
+        share.create_pod(&share.one_gpu(name).spec("priorityClassName", json!(class))).await;
+    }
+    for name in &names {
+        share.in_phase(name, "Running").await;
+    }
+    let large = PodPlan::new("large").gpus(4).scheduler(&share.scheduler_name());
+    share.create_pod(&large).await;
+    pod_waits(&share, "large", "Unschedulable").await;
+    for name in &names {
+        let pod = share.pod(name).await.expect("the pod stays");
+        assert_eq!(pod.metadata.deletion_timestamp, None, "{name}");
+    }
+    // The class, in turn, preempts the pod without one.
+    for name in &names {
+        share.delete_pod(name).await;
+    }
+    share.in_phase("large", "Running").await;
+    share.create_pod(&share.one_gpu("again").spec("priorityClassName", json!(class))).await;
+    placed_by_us(&share, "again").await;
 }

@@ -7,6 +7,7 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
+use crate::plans::pod_waits;
 use crate::rest::Connection;
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
@@ -51,43 +52,104 @@ async fn the_config_map_changes_the_policy_and_refused_values_are_reported() {
     scheduler.counts("agentaflow_gpu_available", 1.0).await;
     share.create_pod(&share.one_gpu("low")).await;
     share.in_phase("low", "Running").await;
-    let configure = async |data: Value| {
-        let map = json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "agentaflow-scheduler-config"},
-            "data": data,
-        });
-        share.apply_object(map).await;
-    };
-    configure(json!({"minRuntime": "1h"})).await;
+    configure(&share, json!({"minRuntime": "1h"})).await;
     // The second change keeps the refused setting at its previous value.
-    configure(json!({"minRuntime": "long", "patience": "5m"})).await;
-    wait_for("an Event about the setting", async || {
+    configure(&share, json!({"minRuntime": "long", "patience": "5m"})).await;
+    refused(&share, "minRuntime: `long`").await;
+    let high = share.one_gpu("high").spec("priorityClassName", json!("agentaflow-9"));
+    share.create_pod(&high).await;
+    waits(&share, "high").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let low = share.pod("low").await.expect("it runs");
+    assert_eq!(low.metadata.deletion_timestamp, None, "it has not run for an hour");
+    configure(&share, json!({"minRuntime": "0s"})).await;
+    share.bound("high").await;
+}
+
+/// Replaces the settings.
+async fn configure(share: &Share, data: Value) {
+    let map = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "agentaflow-scheduler-config"},
+        "data": data,
+    });
+    share.apply_object(map).await;
+}
+
+/// Waits for the Event about a refused setting: the other settings of the same change are in force.
+async fn refused(share: &Share, setting: &str) {
+    wait_for(&format!("an Event about {setting}"), async || {
         let events = share.events("agentaflow-scheduler-config").await;
         let about = |event: &k8s_openapi::api::core::v1::Event| {
             event.reason.as_deref() == Some("InvalidSetting")
-                && event
-                    .message
-                    .as_deref()
-                    .is_some_and(|text| text.starts_with("minRuntime: `long`"))
+                && event.message.as_deref().is_some_and(|text| text.starts_with(setting))
         };
         events.iter().any(about).then_some(()).ok_or(events.len())
     })
     .await;
-    let high = share.one_gpu("high").spec("priorityClassName", json!("agentaflow-9"));
-    share.create_pod(&high).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn ageing_applies_without_a_restart_and_changes_the_order() {
+    let share = Share::new().await;
+    share.apply_file("deploy/kubernetes/10-priority-classes.yaml").await;
+    share.node("only", &NodePlan::gpus(1)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.create_pod(&share.one_gpu("first")).await;
+    share.bound("first").await;
+    // Never a preemption: both are below the pod that runs, or equal to it.
+    let class =
+        |name: &str, class: &str| share.one_gpu(name).spec("priorityClassName", json!(class));
+    share.create_pod(&class("older", "agentaflow-3")).await;
+    pod_waits(&share, "older", "Unschedulable").await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    share.create_pod(&class("newer", "agentaflow-4")).await;
+    pod_waits(&share, "newer", "Unschedulable").await;
+    // The refused half-life shows when the change is in force.
+    configure(&share, json!({"ageingPointsPerMinute": "1000000", "usageHalfLife": "30s"})).await;
+    refused(&share, "usageHalfLife: `30s`").await;
+    share.delete_pod("first").await;
+    share.bound("older").await;
+    let newer = share.pod("newer").await.expect("it waits");
+    assert_eq!(newer.spec.and_then(|spec| spec.node_name), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn backfill_and_patience_apply_without_a_restart() {
+    let share = Share::new().await;
+    share.node("only", &NodePlan::gpus(4)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let plan =
+        |name: &str, gpus: u32| PodPlan::new(name).gpus(gpus).scheduler(&share.scheduler_name());
+    share.create_pod(&plan("runs", 2)).await;
+    share.bound("runs").await;
+    share.create_pod(&plan("head", 4)).await;
+    pod_waits(&share, "head", "Unschedulable").await;
+    // The refused value shows when a change is in force.
+    configure(&share, json!({"backfill": "false", "minRuntime": "one"})).await;
+    refused(&share, "minRuntime: `one`").await;
+    share.create_pod(&plan("behind", 1)).await;
+    waits(&share, "behind").await;
+    configure(&share, json!({"backfill": "true"})).await;
+    share.bound("behind").await;
+    // Without patience the head has a reservation at once, which keeps the last GPU.
+    configure(&share, json!({"patience": "0s", "minRuntime": "two"})).await;
+    refused(&share, "minRuntime: `two`").await;
+    share.create_pod(&plan("patient", 1)).await;
+    waits(&share, "patient").await;
+}
+
+/// Waits until the pod has a pending reason.
+async fn waits(share: &Share, name: &str) {
     share
-        .wait_pod("high", "unschedulable", |pod| {
+        .wait_pod(name, "waits", |pod| {
             let conditions = pod.status.as_ref()?.conditions.as_ref()?;
             conditions.iter().any(|one| one.status == "False").then_some(())
         })
         .await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let low = share.pod("low").await.expect("it runs");
-    assert_eq!(low.metadata.deletion_timestamp, None, "it has not run for an hour");
-    configure(json!({"minRuntime": "0s"})).await;
-    share.bound("high").await;
 }
 
 /// Waits until the forecast of a pod with one GPU names this node.

@@ -1,17 +1,13 @@
 //! Jobs as units: queued and admitted whole through their suspend field.
 
-use std::process::Command;
 use std::time::Duration;
 
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::PROGRAM;
 use crate::plans::event;
-use crate::support::{
-    NodePlan, OWNER, PodPlan, Program, Scheduler, Share, free_port, get, wait_for, wait_within,
-};
+use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, get, wait_for, wait_within};
+use crate::{PROGRAM, controllers};
 
 /// Pods of two GPUs each for the scheduler of the share.
 fn template(share: &Share, gpus: u32) -> Value {
@@ -281,68 +277,6 @@ async fn a_job_whose_pods_a_quota_refuses_is_suspended_again() {
     .await;
 }
 
-/// The `JobSet` controller with its defaulting webhook, both of its own release.
-struct JobSets {
-    _controller: Program,
-}
-
-impl JobSets {
-    async fn start(share: &Share) -> Self {
-        let programs = share.cluster.programs.clone();
-        let programs = programs.expect("AGENTAFLOW_TEST_KUBE_BIN names the folder of the programs");
-        let kind = std::fs::read_to_string(programs.join("jobset-crd.yaml")).expect("the CRD");
-        share.apply(&kind).await;
-        let [webhook, health] = [free_port(), free_port()];
-        let certificate = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-        let pem = certificate.cert.pem();
-        std::fs::write(share.file("tls.crt"), &pem).unwrap();
-        std::fs::write(share.file("tls.key"), certificate.signing_key.serialize_pem()).unwrap();
-        let config = json!({
-            "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
-            "webhook": {"port": webhook, "host": "127.0.0.1",
-                "certDir": share.file("tls.crt").parent()},
-            "metrics": {"bindAddress": "0"},
-            "health": {"healthProbeBindAddress": format!("127.0.0.1:{health}")},
-            "leaderElection": {"leaderElect": false},
-            "internalCertManagement": {"enable": false},
-        });
-        std::fs::write(share.file("jobset.yaml"), config.to_string()).unwrap();
-        wait_for("the API server serves JobSets", async || {
-            let answer = share.request("GET", "/apis/jobset.x-k8s.io/v1alpha2", None).await;
-            if answer.status == 200 { Ok(()) } else { Err(answer.status) }
-        })
-        .await;
-        let mut command = Command::new(programs.join("jobset-controller"));
-        command.arg("--config").arg(share.file("jobset.yaml"));
-        command.env("KUBECONFIG", &share.cluster.kubeconfig);
-        let controller = Program::start(command, &share.file("jobset.log"));
-        wait_for("the JobSet controller is ready", async || {
-            get(health, "/readyz").filter(|answer| answer.status == 200).ok_or("not ready")
-        })
-        .await;
-        share.apply_object(defaulting(share, webhook, &pem)).await;
-        Self { _controller: controller }
-    }
-}
-
-fn defaulting(share: &Share, port: u16, pem: &str) -> Value {
-    let url = format!("https://127.0.0.1:{port}/mutate-jobset-x-k8s-io-v1alpha2-jobset");
-    json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": format!("jobset-{}", share.id)},
-        "webhooks": [{
-            "name": "mjobset.kb.io",
-            "clientConfig": {"url": url, "caBundle": ByteString(pem.as_bytes().to_vec())},
-            "rules": [{"apiGroups": ["jobset.x-k8s.io"], "apiVersions": ["v1alpha2"],
-                "resources": ["jobsets"], "operations": ["CREATE"]}],
-            "failurePolicy": "Fail",
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-        }],
-    })
-}
-
 fn job_set(share: &Share, name: &str) -> Value {
     let part = |pods: u32, gpus: u32| {
         json!({"spec": {"parallelism": pods, "completions": pods,
@@ -367,19 +301,12 @@ fn job_set(share: &Share, name: &str) -> Value {
 async fn a_job_set_with_its_controller_is_admitted_and_preempted_whole() {
     let share = Share::new().await;
     share.nodes(2, &NodePlan::gpus(4)).await;
-    let _jobs = JobSets::start(&share).await;
+    let _controller = controllers::job_set(&share).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let group = "jobset.x-k8s.io/v1alpha2";
     let pods_run = async |name: &str, count: usize| {
         let selector = format!("jobset.sigs.k8s.io/jobset-name={name}");
-        wait_for(&format!("{count} pods of {name} have a node"), async || {
-            let pods = share.pods(&selector).await;
-            let node = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-            let bound = pods.iter().filter(|pod| node(pod)).count();
-            let state = format!("{bound} of {}", pods.len());
-            (bound == count && pods.len() == count).then_some(()).ok_or(state)
-        })
-        .await;
+        bound_of(&share, &selector, count, count).await;
     };
     share.apply_object(job_set(&share, "first")).await;
     pods_run("first", 5).await;
@@ -395,4 +322,123 @@ async fn a_job_set_with_its_controller_is_admitted_and_preempted_whole() {
     pods_run("first", 5).await;
     delete(&share, &path(&share, group, "jobsets", "first")).await;
     pods_run("second", 5).await;
+}
+
+/// Waits until `bound` of `all` pods have a node.
+async fn bound_of(share: &Share, selector: &str, bound: usize, all: usize) {
+    wait_for(&format!("{bound} of {all} pods {selector} have a node"), async || {
+        let pods = share.pods(selector).await;
+        let has_node = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        let found = (pods.iter().filter(has_node).count(), pods.len());
+        (found == (bound, all)).then_some(()).ok_or_else(|| format!("{} of {}", found.0, found.1))
+    })
+    .await;
+}
+
+/// A suspended `PyTorchJob` with one master and three workers.
+fn pytorch_job(share: &Share, name: &str) -> Value {
+    let replicas = |count: u32| {
+        let mut template = template(share, 2);
+        template["spec"]["containers"][0]["name"] = json!("pytorch");
+        json!({"replicas": count, "restartPolicy": "OnFailure", "template": template})
+    };
+    json!({
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {
+            "runPolicy": {"suspend": true},
+            "pytorchReplicaSpecs": {"Master": replicas(1), "Worker": replicas(3)},
+        },
+    })
+}
+
+/// A suspended `MPIJob` with a launcher and two workers.
+fn mpi_job(share: &Share, name: &str) -> Value {
+    let replicas =
+        |count: u32, gpus: u32| json!({"replicas": count, "template": template(share, gpus)});
+    json!({
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name},
+        "spec": {
+            "runPolicy": {"suspend": true},
+            "mpiReplicaSpecs": {"Launcher": replicas(1, 0), "Worker": replicas(2, 4)},
+        },
+    })
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn kubeflow_jobs_with_their_controllers_are_admitted_whole() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    let _controllers = controllers::kubeflow(&share).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let selector = |name: &str| format!("training.kubeflow.org/job-name={name}");
+    share.apply_object(pytorch_job(&share, "torch")).await;
+    bound_of(&share, &selector("torch"), 4, 4).await;
+    share.apply_object(mpi_job(&share, "mpi")).await;
+    event(&share, "MPIJob", "mpi", "FailedScheduling").await;
+    bound_of(&share, &selector("mpi"), 0, 0).await;
+    delete(&share, &path(&share, "kubeflow.org/v1", "pytorchjobs", "torch")).await;
+    bound_of(&share, &selector("mpi"), 3, 3).await;
+    share.apply_object(pytorch_job(&share, "later")).await;
+    event(&share, "PyTorchJob", "later", "FailedScheduling").await;
+    bound_of(&share, &selector("later"), 0, 0).await;
+    delete(&share, &path(&share, "kubeflow.org/v2beta1", "mpijobs", "mpi")).await;
+    bound_of(&share, &selector("later"), 4, 4).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn each_group_of_a_leader_worker_set_with_its_controller_is_placed_whole() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    let _controller = controllers::leader_worker_set(&share).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    // Two groups of four GPUs; six GPUs are left, enough for the leader of the second group.
+    share.create_pod(&PodPlan::new("other").gpus(2).scheduler(&share.scheduler_name())).await;
+    share.bound("other").await;
+    let mut worker = template(&share, 2);
+    worker["spec"]["restartPolicy"] = json!("Always");
+    share
+        .apply_object(json!({
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": "serve"},
+            "spec": {
+                "replicas": 2,
+                "leaderWorkerTemplate": {"size": 2, "workerTemplate": worker},
+            },
+        }))
+        .await;
+    let selector = "leaderworkerset.sigs.k8s.io/name=serve";
+    bound_of(&share, selector, 2, 4).await;
+    let bound = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let group = |pod: &Pod| {
+        pod.metadata.labels.as_ref()?.get("leaderworkerset.sigs.k8s.io/group-index").cloned()
+    };
+    let mut groups: Vec<_> =
+        share.pods(selector).await.iter().filter(|pod| bound(pod)).map(group).collect();
+    groups.dedup();
+    assert_eq!(groups.len(), 1, "the bound pods are one group: {groups:?}");
+    event_of_group(&share, selector).await;
+    share.delete_pod("other").await;
+    bound_of(&share, selector, 4, 4).await;
+}
+
+/// Waits until every pod without a node has its pending reason.
+async fn event_of_group(share: &Share, selector: &str) {
+    wait_for("the second group waits", async || {
+        let pods = share.pods(selector).await;
+        let reason = |pod: &Pod| {
+            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+            let scheduled = conditions.iter().find(|one| one.type_ == "PodScheduled")?;
+            (scheduled.status == "False").then_some(())
+        };
+        let waiting = pods.iter().filter(|pod| reason(pod).is_some()).count();
+        if waiting == 2 { Ok(()) } else { Err(waiting) }
+    })
+    .await;
 }

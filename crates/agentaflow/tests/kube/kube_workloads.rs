@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
+use crate::ledger::Ledger;
 use crate::plans::{
     WorkloadPlan, alone, condition, delete_workload, event, in_phase, placed_by_us, waits_because,
     workload,
@@ -176,4 +177,22 @@ async fn the_deletion_of_a_namespace_is_no_reason_for_warnings() {
     let is_warning = |line: &&str| line.contains("WARN") && !line.contains("watch interrupted");
     let warnings: Vec<&str> = log[before.len()..].lines().filter(is_warning).collect();
     assert_eq!(warnings, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_node_with_128_time_slices_takes_128_pods() {
+    let share = Share::new().await;
+    let slices = NodePlan::gpus(8)
+        .label("nvidia.com/gpu.replicas", "16")
+        .amount("nvidia.com/gpu", "128")
+        .amount("pods", "200");
+    share.node("sliced", &slices).await;
+    let ledger = Ledger::open(&share).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.burst("slice", 129, |name| share.one_gpu(name)).await;
+    ledger.until_bound(128).await;
+    scheduler.counts("agentaflow_workloads_pending", 1.0).await;
+    scheduler.counts("agentaflow_gpu_available", 0.0).await;
+    ledger.check();
 }

@@ -109,6 +109,11 @@ impl Ledger {
         self.book().pods.values().filter(|pod| pod.node.is_none() && !pod.over).count()
     }
 
+    /// The scheduler was cut off until now: it may know the present pods from this moment on.
+    pub(crate) fn end_outage(&self) {
+        self.book().pods.values_mut().for_each(|pod| pod.since = Instant::now());
+    }
+
     /// Number of pods that kubelets rejected.
     pub(crate) fn refused(&self) -> u32 {
         self.book().refused

@@ -1,13 +1,17 @@
 //! The program on a Kubernetes control plane and on a real node.
 
 mod bursts;
+mod command_line;
+mod controllers;
 #[path = "../commands/golden.rs"]
 mod golden;
+mod kube_chaos;
 mod kube_coexistence;
 mod kube_commands;
 mod kube_conditions;
 mod kube_crash;
 mod kube_endpoints;
+mod kube_faults;
 mod kube_gangs;
 mod kube_guide;
 mod kube_jobs;

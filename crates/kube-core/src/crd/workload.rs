@@ -22,7 +22,7 @@ use super::schema::{FIXED, conditions, objects, quantities, rules, words};
     category = "agentaflow",
     namespaced,
     status = "GpuWorkloadStatus",
-    doc = "GPU workload: requirements, pod template and status.",
+    doc = "GPUWorkload is a job that runs on GPUs. The spec has the GPU requirements and the pod template, the status has the placement and the phase.",
     selectable = ".spec.queue",
     selectable = ".status.phase",
     printcolumn = r#"{"name":"Queue", "type":"string", "jsonPath":".spec.queue"}"#,

@@ -184,7 +184,7 @@ pub struct StorageCapacity {
 
 impl StorageCapacity {
     /// Returns true if both objects have equal values.
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn has_equal_values(&self, other: &Self) -> bool {
         self.storage_class_name == other.storage_class_name
             && self.capacity == other.capacity
             && self.maximum_volume_size == other.maximum_volume_size

@@ -108,7 +108,7 @@ impl Obstacle {
 
 /// Request of a pod, or the reason that it cannot be placed now.
 pub fn pod(pod: &Pod, around: &TranslationContext<'_>) -> Result<PodDemand, Obstacle> {
-    refuse_what_we_cannot_do(pod)?;
+    check_supported(pod)?;
     let needs =
         resources::needs(pod).map_err(|why| Obstacle::unsupported("spec.containers", why))?;
     let claims = volumes::of_pod(pod, around.volumes)?;
@@ -147,7 +147,7 @@ pub fn foreign(pod: &Pod, around: &TranslationContext<'_>) -> ForeignUse {
         tokens: ports::tokens(pod),
         gpu_count: takes.gpus.min(MAX_NODE_GPUS as u64) as u32,
         labels: terms::task_labels(pod),
-        anti_affinity: terms::keeps_away(pod, around.namespaces),
+        anti_affinity: terms::running_anti_affinity(pod, around.namespaces),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ..ForeignUse::default()
     };
@@ -179,7 +179,7 @@ pub fn depends(pod: &Pod, around: &TranslationContext<'_>) -> Dependencies {
     depends
 }
 
-fn refuse_what_we_cannot_do(pod: &Pod) -> Result<(), Obstacle> {
+fn check_supported(pod: &Pod) -> Result<(), Obstacle> {
     let gates = pod.spec.scheduling_gates.iter().flatten().map(|gate| gate.name.clone());
     let gates: Vec<String> = gates.collect();
     if !gates.is_empty() {

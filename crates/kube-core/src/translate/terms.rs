@@ -54,7 +54,7 @@ pub(super) fn affinity(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAff
 }
 
 /// Anti-affinity terms of a running pod; invalid ones are ignored.
-pub(super) fn keeps_away(pod: &Pod, namespaces: &Namespaces) -> Vec<TaskAffinity> {
+pub(super) fn running_anti_affinity(pod: &Pod, namespaces: &Namespaces) -> Vec<TaskAffinity> {
     let terms = away_terms(pod).filter_map(|wanted| away(pod, wanted, namespaces).ok());
     terms.collect()
 }
@@ -153,7 +153,7 @@ fn term(
         add_own_values(&mut picked, pod, term.match_label_keys.as_deref(), Op::In);
         add_own_values(&mut picked, pod, term.mismatch_label_keys.as_deref(), Op::NotIn);
     }
-    match meant_namespaces(pod, term, namespaces) {
+    match namespaces_of_term(pod, term, namespaces) {
         None => {}
         Some(names) if names.is_empty() => picked = Selector::nothing(),
         Some(names) => add(&mut picked, Expr::new(names::NAMESPACE_KEY, Op::In, names)),
@@ -162,7 +162,7 @@ fn term(
 }
 
 /// Namespaces of a term; `None` selects all.
-fn meant_namespaces(
+fn namespaces_of_term(
     pod: &Pod,
     term: &PodAffinityTerm,
     namespaces: &Namespaces,

@@ -2,7 +2,7 @@
 
 use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::crd::{BackOff, GpuWorkloadSpec, GpuWorkloadStatus, WorkloadPhase};
-use agentaflow_kube_core::pod_end::{clip, ended_at, story};
+use agentaflow_kube_core::pod_end::{clip, end_message, ended_at};
 use jiff::{SignedDuration, Timestamp, Unit};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub(super) fn failure(cause: &TaskPod<'_>, tasks: usize, retries: u32) -> String
         1 => " after 1 retry".to_owned(),
         retries => format!(" after {retries} retries"),
     };
-    format!("{who} failed{tried}: {}.", story(cause.pod))
+    format!("{who} failed{tried}: {}.", end_message(cause.pod))
 }
 
 pub(super) fn success(tasks: usize) -> String {
@@ -92,7 +92,7 @@ pub(super) fn retrying(
     let who = subject(cause.task, table.slots.len());
     let message = format!(
         "{who} failed: {}. Retry {} of {allowed} starts after {}.",
-        story(cause.pod),
+        end_message(cause.pod),
         table.spent,
         until.until.0
     );
@@ -105,7 +105,7 @@ pub(super) fn rescheduling(table: &TaskTable<'_>, missing: &[u32]) -> Option<Wor
     let who = subject(first, table.slots.len());
     let how = match table.slots.get(first as usize) {
         Some(TaskSlot::Empty(Some(lost))) => {
-            format!("pod {}: {}", lost.name(), story(lost.pod))
+            format!("pod {}: {}", lost.name(), end_message(lost.pod))
         }
         _ => "its pod was deleted".to_owned(),
     };

@@ -31,7 +31,7 @@ pub(crate) async fn ensure(server: ApiServer) {
         listed.into_iter().flatten().filter_map(|class| class.metadata.name).collect();
     for priority in 0..=names::HIGHEST_PRIORITY {
         // The class of the default priority is for pods that name it.
-        let name = format!("{}{priority}", names::PRIORITY_CLASS_PREFIX);
+        let name = names::priority_class_name(priority);
         if existing.contains(&name) {
             continue;
         }

@@ -4,7 +4,8 @@ use agentaflow_engine::{
     AdoptedTask, AdoptedWorkload, Decision, Event, NodeId, Scheduler, Time, Workload, WorkloadId,
 };
 use agentaflow_kube_core::slim::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+    CsiNode, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageCapacity,
+    StorageClass, StorageDriver,
 };
 use agentaflow_kube_core::translate::{self, Namespaces, TranslationContext, Volumes};
 use agentaflow_kube_scheduler::state::Settings;
@@ -19,6 +20,8 @@ use crate::support::{OWNER, Share};
 pub(crate) struct Sight {
     nodes: Vec<Node>,
     pods: Vec<Pod>,
+    /// By node.
+    drivers: BTreeMap<String, CsiNode>,
     volumes: Volumes,
     namespaces: Namespaces,
 }
@@ -55,7 +58,8 @@ impl Sight {
         for space in &spaces.items {
             namespaces.set(space);
         }
-        Self { nodes: nodes.items, pods: pods.items, volumes, namespaces }
+        let drivers = storage(share, &mut volumes).await;
+        Self { nodes: nodes.items, pods: pods.items, drivers, volumes, namespaces }
     }
 
     /// The snapshot without a pod.
@@ -158,7 +162,8 @@ impl Sight {
         let policy = Settings::new("agentaflow").policy;
         tell(&mut engine, Event::PolicyUpdated(Box::new(policy)));
         for node in &self.nodes {
-            let mut view = translate::node(node, None, None);
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let mut view = translate::node(node, None, self.drivers.get(name));
             self.volumes.lift_limits(&mut view.node);
             if only.is_some_and(|only| only != view.node.id.as_str()) {
                 view.node.resources.insert("pods".into(), 0);
@@ -179,6 +184,28 @@ impl Sight {
         }
         engine
     }
+}
+
+/// Reads drivers, their limits on each node, and the remaining capacity.
+async fn storage(share: &Share, volumes: &mut Volumes) -> BTreeMap<String, CsiNode> {
+    let (own, all) = (ListParams::default().labels(&share.node_selector()), ListParams::default());
+    let (nodes, drivers) = (share.cluster_api::<CsiNode>(), share.cluster_api::<StorageDriver>());
+    let capacities = share.api::<StorageCapacity>();
+    let (nodes, drivers, capacities) =
+        tokio::try_join!(nodes.list(&own), drivers.list(&own), capacities.list(&all))
+            .expect("lists of storage");
+    for driver in &drivers.items {
+        volumes.set_driver(driver);
+    }
+    for capacity in capacities.items {
+        volumes.set_capacity(capacity);
+    }
+    let named = |node: CsiNode| (node.metadata.name.clone().unwrap_or_default(), node);
+    let nodes: BTreeMap<String, CsiNode> = nodes.items.into_iter().map(named).collect();
+    for node in nodes.values() {
+        volumes.set_csi_node(node);
+    }
+    nodes
 }
 
 fn id_of(pod: &Pod) -> String {

@@ -13,6 +13,7 @@ mod judge;
 mod nodes;
 mod pods;
 mod priorities;
+mod storage;
 #[path = "../support/mod.rs"]
 mod support;
 mod volumes;

@@ -106,7 +106,7 @@ impl Scarcity {
         let mut total = 0;
         for index in 0..20 {
             // Pods of one class have one size, so that only the class decides.
-            let class = dice.below(classes.0.len() + 2);
+            let class = dice.below(classes.0.len() + 2).min(classes.0.len());
             let gpus = 1 + class % 3;
             total += gpus;
             let class = classes.0.get(class).map(String::as_str);

@@ -59,6 +59,12 @@ impl PodPlan {
         self
     }
 
+    /// Any field of the container.
+    pub(crate) fn container(mut self, field: &str, value: Value) -> Self {
+        self.0["spec"]["containers"][0][field] = value;
+        self
+    }
+
     /// Start delay, such as `2s`.
     pub(crate) fn start_after(self, time: &str) -> Self {
         self.annotation("kwok.agentaflow.io/start-after", time)

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::super::certificates::files;
+use super::super::control_plane::kubeconfig_in;
 use super::super::options::Options;
 use super::host_resources::HostResources;
 use super::{NAME, folder, images};
@@ -48,6 +49,27 @@ pub(super) fn network(folder: &Path, host: &HostResources) -> String {
     json!({"cniVersion": "0.4.0", "name": host.name(), "plugins": [plugin]}).to_string()
 }
 
+/// Domain of the names of Services.
+const CLUSTER_DOMAIN: &str = "cluster.local";
+
+/// Configuration of `CoreDNS`: names of Services and their pods, and no names of other networks.
+pub(super) fn resolver(dir: &Path, host: &HostResources, health: u16) -> String {
+    format!(
+        "{CLUSTER_DOMAIN}:53 {{
+    bind {address}
+    errors
+    health 127.0.0.1:{health}
+    kubernetes {{
+        kubeconfig \"{kubeconfig}\"
+        ttl 0
+    }}
+}}
+",
+        address = host.address(),
+        kubeconfig = kubeconfig_in(dir).display(),
+    )
+}
+
 pub(super) fn kubelet(dir: &Path, host: &HostResources, health: u16, grace: u32) -> Value {
     let certificates = dir.join("certificates");
     let (certificate, key) = files(&certificates, "kubelet");
@@ -81,8 +103,8 @@ pub(super) fn kubelet(dir: &Path, host: &HostResources, health: u16, grace: u32)
         "imageGCHighThresholdPercent": 100,
         // Leaves the firewall of the machine unchanged.
         "makeIPTablesUtilChains": false,
-        // No DNS server runs at this address; without an address every pod gets a warning event.
-        "clusterDNS": ["192.0.2.53"],
+        "clusterDNS": [host.address()],
+        "clusterDomain": CLUSTER_DOMAIN,
         "resolvConf": "",
         "volumePluginDir": folder(dir).join("volume-plugins"),
         // Short intervals for fast tests.

@@ -94,6 +94,7 @@ impl HostResources {
             for group in self.groups() {
                 remove_group(&group)?;
             }
+            self.forwarding_rule("--delete");
             if self.link().exists() {
                 run(&mut ip(&["link", "delete", &self.name()]))?;
             }
@@ -106,12 +107,22 @@ impl HostResources {
         run(ip(&["link", "set", "dev", &name, "alias"]).arg(folder))?;
         run(&mut ip(&["address", "add", &format!("{}/24", self.address()), "dev", &name]))?;
         run(&mut ip(&["link", "set", &name, "up"]))?;
+        self.forwarding_rule("--insert");
         for group in self.groups() {
             fs::create_dir_all(&group).with_context(|| {
                 format!("cannot create the control group `{}`", group.display())
             })?;
         }
         Ok(())
+    }
+
+    /// Packets between pods cross the bridge, and Docker drops forwarded packets of other bridges. Without iptables no such
+    /// firewall exists.
+    fn forwarding_rule(&self, change: &str) {
+        let name = self.name();
+        let mut rule = Command::new("iptables");
+        rule.args(["--wait", change, "FORWARD", "--in-interface", &name, "--out-interface", &name]);
+        let _ = rule.args(["--jump", "ACCEPT"]).output();
     }
 
     fn link(&self) -> PathBuf {

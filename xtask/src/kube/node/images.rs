@@ -17,9 +17,9 @@ const BUSYBOX: &str = "docker.io/agentaflow-test/busybox:1";
 pub(super) const PAUSE: &str = "docker.io/agentaflow-test/pause:1";
 
 /// Commands available to tests.
-const APPLETS: [&str; 16] = [
-    "cat", "date", "echo", "env", "false", "grep", "head", "mkdir", "seq", "sh", "sleep", "tail",
-    "test", "touch", "tr", "true",
+const APPLETS: [&str; 18] = [
+    "cat", "date", "echo", "env", "false", "grep", "head", "mkdir", "nc", "nslookup", "seq", "sh",
+    "sleep", "tail", "test", "touch", "tr", "true",
 ];
 
 /// Builds both images and imports them into the containerd of this folder.

@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::binaries::{self, NodePrograms};
 use super::control_plane::{self, ControlPlane};
 use super::options::Options;
-use super::{binaries, certificates, nodes};
+use super::{certificates, nodes};
 use crate::ports::free_port;
 use crate::{process, tools};
 use host_resources::HostResources;
@@ -63,10 +64,11 @@ pub(super) fn ensure(plane: &ControlPlane, options: &Options) -> Result<bool> {
         return Ok(false);
     }
     let plugins = ensure_programs(&options.dir)?;
-    let kubelet = binaries::ensure_kubelet()?;
-    start(plane, options, &plugins, &kubelet).inspect_err(|_| {
+    let programs = binaries::ensure_node_programs()?;
+    start(plane, options, &plugins, &programs).inspect_err(|_| {
         // The start error is the one to report; the logs stay.
-        let _ = control_plane::stop_components_named(&options.dir, &["kubelet", "containerd"]);
+        let names = ["kubelet", "coredns", "containerd"];
+        let _ = control_plane::stop_components_named(&options.dir, &names);
         let _ = clear(&options.dir);
     })?;
     Ok(true)
@@ -100,7 +102,12 @@ fn ensure_programs(dir: &Path) -> Result<PathBuf> {
     found().context("`containernetworking-plugins` is installed, but its plugins are missing")
 }
 
-fn start(plane: &ControlPlane, options: &Options, plugins: &Path, kubelet: &Path) -> Result<()> {
+fn start(
+    plane: &ControlPlane,
+    options: &Options,
+    plugins: &Path,
+    programs: &NodePrograms,
+) -> Result<()> {
     let dir = &options.dir;
     let folder = folder(dir);
     for name in ["kubelet", "cni", "log", "network", "volume-plugins"] {
@@ -126,12 +133,27 @@ fn start(plane: &ControlPlane, options: &Options, plugins: &Path, kubelet: &Path
     let health = free_port();
     let settings = configuration::kubelet(dir, &host, health, options.grace());
     fs::write(folder.join("kubelet.json"), serde_json::to_vec_pretty(&settings)?)?;
+    start_resolver(dir, &host, &programs.coredns)?;
     let mut command = Command::new("nsenter");
-    command.arg(&inside).arg(kubelet).args(configuration::kubelet_options(dir, &host, options));
+    command
+        .arg(&inside)
+        .arg(&programs.kubelet)
+        .args(configuration::kubelet_options(dir, &host, options));
     command.env(mark.0, mark.1);
     control_plane::start_component(dir, "kubelet", health, &command)?;
     control_plane::wait_for(dir, "kubelet")?;
     wait_until_usable(plane, dir)
+}
+
+/// Starts the DNS server of the pods on the bridge.
+fn start_resolver(dir: &Path, host: &HostResources, coredns: &Path) -> Result<()> {
+    let health = free_port();
+    let file = folder(dir).join("Corefile");
+    fs::write(&file, configuration::resolver(dir, host, health))?;
+    let mut command = Command::new(coredns);
+    command.arg("-conf").arg(&file);
+    control_plane::start_component(dir, "coredns", health, &command)?;
+    control_plane::wait_for(dir, "coredns")
 }
 
 fn wait_until_usable(plane: &ControlPlane, dir: &Path) -> Result<()> {

@@ -3,9 +3,9 @@
 use agentaflow_kube_core::names::SCHEDULER_NAME;
 use serde_json::json;
 
-use super::command_line::CommandLine;
 use super::real::{IMAGE, LISTENS, RealNode, UNTIL_TOLD, go_on, lent};
 use crate::PROGRAM;
+use crate::command_line::CommandLine;
 use crate::plans::{alone, in_phase, workload};
 use crate::support::{Proxy, Scheduler, Share, wait_for};
 

@@ -1,10 +1,10 @@
 //! Pods on a real kubelet with containers, on the node of `cargo xtask kube up --real-node`. A device plugin
 //! simulates the GPUs.
 
-mod command_line;
 mod commands;
 mod device_plugin;
 mod jobs;
 mod monitor;
 mod real;
+mod rendezvous;
 mod workloads;

@@ -8,9 +8,9 @@ use kube::api::WatchParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, WatchEvent};
 use serde_json::{Value, json};
 
-use super::command_line::CommandLine;
 use super::real::{LISTENS, NAME, RealNode, UNTIL_TOLD, go_on, lent, script};
 use crate::PROGRAM;
+use crate::command_line::CommandLine;
 use crate::plans::{
     WorkloadPlan, condition, in_phase, placed_by_us, wait_workload, waits_because, workload,
 };

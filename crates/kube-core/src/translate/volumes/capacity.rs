@@ -41,7 +41,7 @@ impl Capacities {
         );
         let class = capacity.storage_class_name.clone();
         let old = self.remove(&key.0, &key.1);
-        let relevant = old.is_none_or(|old| !old.says_the_same(&capacity));
+        let relevant = old.is_none_or(|old| !old.has_equal_values(&capacity));
         self.classes.insert(key.clone(), class.clone());
         self.by_class.entry(class).or_default().insert(key, capacity);
         relevant

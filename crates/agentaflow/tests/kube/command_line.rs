@@ -8,12 +8,12 @@ use serde_json::Value;
 use crate::PROGRAM;
 use crate::support::{Program, Scheduler, Share};
 
-pub(super) struct CommandLine {
+pub(crate) struct CommandLine {
     home: PathBuf,
 }
 
 impl CommandLine {
-    pub(super) fn new(share: &Share, scheduler: &Scheduler) -> Self {
+    pub(crate) fn new(share: &Share, scheduler: &Scheduler) -> Self {
         let home = share.file("home");
         std::fs::create_dir_all(home.join("agentaflow")).expect("a folder for contexts");
         let text = format!(
@@ -28,12 +28,12 @@ impl CommandLine {
         Self { home }
     }
 
-    pub(super) fn run(&self, words: &[&str]) -> Output {
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
         self.command(words).output().expect("the program can be started")
     }
 
     /// Starts a long-running command.
-    pub(super) fn starts(&self, share: &Share, words: &[&str]) -> Program {
+    pub(crate) fn starts(&self, share: &Share, words: &[&str]) -> Program {
         Program::start(self.command(words), &share.file(&format!("{}.log", words[0])))
     }
 
@@ -48,7 +48,7 @@ impl CommandLine {
 
     /// Stdout of a successful command.
     #[track_caller]
-    pub(super) fn says(&self, words: &[&str]) -> String {
+    pub(crate) fn says(&self, words: &[&str]) -> String {
         let output = self.run(words);
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{words:?}: {told}");
@@ -56,7 +56,7 @@ impl CommandLine {
     }
 
     #[track_caller]
-    pub(super) fn json(&self, words: &[&str]) -> Value {
+    pub(crate) fn json(&self, words: &[&str]) -> Value {
         let text = self.says(words);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"))
     }
