@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use tokio::task::JoinSet;
 use tracing::warn;
 
 use agentaflow_api::link::{StopCause, TaskKey};
@@ -16,9 +17,9 @@ use super::container_leases::LeaseFile;
 use super::device_rule::DeviceControl;
 use super::groups::GroupRoots;
 use super::record::{self, StartRecord};
-use super::running_task::RunningTask;
+use super::running_task::{RunningTask, StartState};
 use super::sentinel::Sentinel;
-use super::spawn::{Place, spawn};
+use super::spawn::{Place, Started, node_fault, spawn};
 use super::wire::{ExitRecord, ProcessSpec, Response, StartFault, TaskState};
 use super::{leftovers, procs};
 use crate::clock::{boot_ms, until};
@@ -35,10 +36,18 @@ struct EndedTask {
     saved: bool,
 }
 
+/// Task without remaining processes.
+#[derive(Debug)]
+pub(super) enum Reaped {
+    Ended(TaskState),
+    NotStarted(TaskState, StartFault),
+}
+
 #[derive(Debug)]
 pub(super) struct Supervisor {
     tasks: PathBuf,
     running: BTreeMap<TaskKey, RunningTask>,
+    starts: JoinSet<(TaskKey, Result<(), StartFault>)>,
     ended: BTreeMap<TaskKey, EndedTask>,
     /// Leased containers with the socket of their Docker daemon.
     containers: BTreeMap<TaskKey, PathBuf>,
@@ -69,6 +78,7 @@ impl Supervisor {
         Self {
             tasks,
             running: BTreeMap::new(),
+            starts: JoinSet::new(),
             ended,
             containers: BTreeMap::new(),
             stopping: BTreeSet::new(),
@@ -90,49 +100,58 @@ impl Supervisor {
         Self { sentinel: Some(sentinel), oom_score, ..self }
     }
 
-    /// Starts a task. A repeated request returns the first start.
-    pub(super) fn start(&mut self, spec: &ProcessSpec) -> Response {
+    /// Starts a task. Returns `None` if [`Self::finish_start`] or [`Self::reap`] will return the result. A repeated
+    /// request has the result of the first.
+    pub(super) fn start(&mut self, spec: &ProcessSpec) -> Option<Response> {
         self.leaving = false;
-        if let Some(state) = self.state(spec.key) {
-            return Response::Started { at: state.started_at };
+        if self.running.get(&spec.key).is_some_and(|task| task.start != StartState::Done) {
+            return None;
         }
+        if let Some(state) = self.state(spec.key) {
+            return Some(Response::Started { at: state.started_at });
+        }
+        let launched = self.check_start(spec).and_then(|dir| self.launch(spec, dir));
+        launched.err().map(|fault| Response::Failed { fault })
+    }
+
+    /// Returns the folder of the task.
+    fn check_start(&mut self, spec: &ProcessSpec) -> Result<PathBuf, StartFault> {
         let dir = record::folder(&self.tasks, spec.key);
         if !dir.is_dir() {
             let detail = format!("the folder of task {} does not exist", spec.key);
-            return Response::Failed { fault: StartFault::Node { detail } };
+            return Err(StartFault::Node { detail });
         }
         if spec.leased && boot_ms() >= self.lease() {
             // The server may have assigned the task to another node.
             let detail = "the lease expired: the node has lost its connection to the server";
-            return Response::Failed { fault: StartFault::Node { detail: detail.to_owned() } };
+            return Err(StartFault::Node { detail: detail.to_owned() });
         }
-        match self.launch(spec, dir) {
-            Ok(running) => {
-                let at = running.started_at;
-                self.running.insert(spec.key, running);
-                Response::Started { at }
-            }
-            Err(fault) => Response::Failed { fault },
-        }
+        Ok(dir)
     }
 
-    fn launch(&self, spec: &ProcessSpec, dir: PathBuf) -> Result<RunningTask, StartFault> {
-        let groups = self.groups.create(spec);
-        let place = groups.open().map_err(|error| StartFault::Node {
-            detail: format!("cannot open the cgroups of a process: {error}"),
-        })?;
-        let (pid, output) = spawn(spec, &dir, Place { oom_score: self.oom_score, ..place })?;
+    fn launch(&mut self, spec: &ProcessSpec, dir: PathBuf) -> Result<(), StartFault> {
+        let groups = self.groups.create(spec)?;
+        let place =
+            groups.open().map_err(|error| node_fault("open the cgroups of a process", &error))?;
+        let Started { pid, output, outcome } =
+            spawn(spec, &dir, Place { oom_score: self.oom_score, ..place })?;
         tokio::spawn(output.clone().pump());
+        let key = spec.key;
+        self.starts.spawn(async move { (key, outcome.wait().await) });
         let (since, started_at) = (Instant::now(), Stamp::now());
         let started = procs::stat(pid).map_or(0, |stat| stat.started);
-        let start = StartRecord { pid, started, boot: self.boot.clone(), started_at };
+        let user = spec.user.map(|(uid, _)| uid);
+        let uid = user.filter(|_| spec.exclusive_user);
+        let start = StartRecord { pid, started, boot: self.boot.clone(), started_at, uid };
         if let Err(error) = record::write_start(&dir, &start) {
             // A full disk must not stop a running task; the marker in its environment still identifies it.
-            warn!(key = %spec.key, %error, "cannot save the start of a task");
+            warn!(%key, %error, "cannot save the start of a task");
         }
-        Ok(RunningTask {
-            key: spec.key,
+        let running = RunningTask {
+            key,
             pid,
+            start: StartState::Pending,
+            user,
             started_at,
             since,
             grace: Duration::from_millis(spec.grace_ms),
@@ -150,7 +169,34 @@ impl Supervisor {
             peak: 0,
             descendants: BTreeSet::new(),
             ended: None,
-        })
+        };
+        self.running.insert(key, running);
+        Ok(())
+    }
+
+    /// Waits for a program that runs, or did not start. Returns `None` without pending starts.
+    pub(super) async fn next_start(&mut self) -> Option<(TaskKey, Result<(), StartFault>)> {
+        self.starts.join_next().await?.ok()
+    }
+
+    /// Records the result of a start; `None` if it failed: the first process has to end before the response.
+    pub(super) fn finish_start(
+        &mut self,
+        key: TaskKey,
+        outcome: Result<(), StartFault>,
+    ) -> Option<Response> {
+        let running = self.running.get_mut(&key)?;
+        match outcome {
+            Ok(()) => {
+                running.start = StartState::Done;
+                Some(Response::Started { at: running.started_at })
+            }
+            Err(fault) => {
+                running.signal(Signal::KILL, &[]);
+                running.start = StartState::Failed(fault);
+                None
+            }
+        }
     }
 
     /// Stops a task; ignores an unknown one.
@@ -228,7 +274,7 @@ impl Supervisor {
     }
 
     /// Collects ended tasks and kills their remaining processes. Called after every death of a child.
-    pub(super) fn reap(&mut self) -> Vec<TaskState> {
+    pub(super) fn reap(&mut self) -> Vec<Reaped> {
         let before = self.oom_kills;
         let ended: Vec<TaskKey> = self
             .running
@@ -244,18 +290,22 @@ impl Supervisor {
         ended.into_iter().filter_map(|key| self.sweep(key, &orphans)).collect()
     }
 
-    fn sweep(&mut self, key: TaskKey, orphans: &[u32]) -> Option<TaskState> {
+    fn sweep(&mut self, key: TaskKey, orphans: &[u32]) -> Option<Reaped> {
         let running = self.running.get(&key)?;
         let own: Vec<u32> = orphans.iter().copied().filter(|pid| running.owns(*pid)).collect();
         if !running.sweep(&own) {
             return None;
         }
         let running = self.running.remove(&key)?;
+        if let StartState::Failed(fault) = &running.start {
+            record::remove_start(&running.dir);
+            return Some(Reaped::NotStarted(running.state(), fault.clone()));
+        }
         let record = running.finish()?;
         let saved = write_exit(&running.dir, &record);
         let state = TaskState { key, started_at: running.started_at, ended: Some(record) };
         self.ended.insert(key, EndedTask { state: state.clone(), saved });
-        Some(state)
+        Some(Reaped::Ended(state))
     }
 
     /// Samples usage, kills unowned processes and retries unsaved ends. Called once a second.

@@ -105,6 +105,7 @@ impl Process {
             env: environment(launch, &folder),
             working_dir: working_dir.as_ref().map_or(work, PathBuf::from),
             user: launch.user.as_ref().map(|user| (user.uid, user.gid)),
+            exclusive_user: launch.user.as_ref().is_some_and(|user| user.exclusive),
             memory: *memory,
             cpu_milli: cpu.0,
             pids: self.limits.pids,
