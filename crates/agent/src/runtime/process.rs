@@ -20,7 +20,7 @@ use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::gpus::device_files;
 use crate::guardian::client::{Guardian, GuardianUnreachable};
 use crate::guardian::wire::{ExitRecord, ProcessSpec, Response, StartFault};
-use crate::storage::disk_usage;
+use crate::storage::{disk_usage, unlinked_usage};
 
 /// `PATH` of jobs that do not set it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -220,8 +220,11 @@ impl Runtime for Process {
 
     async fn disk_used(&self, key: TaskKey) -> Option<u64> {
         let folder = self.tasks.join(key.to_string());
-        let used = tokio::task::spawn_blocking(move || disk_usage(&folder)).await;
-        used.ok()?.ok()
+        let pids = self.guardian.pids(key).await;
+        let used = tokio::task::spawn_blocking(move || {
+            Ok::<_, io::Error>(disk_usage(&folder)?.saturating_add(unlinked_usage(&folder, &pids)?))
+        });
+        used.await.ok()?.ok()
     }
 
     async fn remove(&self, key: TaskKey) {
