@@ -125,14 +125,15 @@ impl State {
             return Err(ApiError::too_many(message, 300));
         }
         let live = self.jobs.live_jobs(user);
-        if live.count < MAX_LIVE_JOBS && live.bytes + bytes <= MAX_LIVE_BYTES {
+        let exceeded = if live.count >= MAX_LIVE_JOBS {
+            format!("has {} live jobs, the maximum for one account", live.count)
+        } else if live.bytes + bytes > MAX_LIVE_BYTES {
+            let limit = MAX_LIVE_BYTES >> 20;
+            format!("would exceed {limit} MiB of specs and secrets of live jobs")
+        } else {
             return Ok(());
-        }
-        let message = format!(
-            "the account has {} live jobs, the maximum for one account; wait for some to end",
-            live.count
-        );
-        Err(ApiError::too_many(message, 10))
+        };
+        Err(ApiError::too_many(format!("the account {exceeded}; wait for some to end"), 10))
     }
 
     /// Queue of a job, if the caller may use it; the caller's default queue if the job names none.
