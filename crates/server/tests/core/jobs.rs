@@ -1,17 +1,11 @@
 //! Life cycle of jobs.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
-
 use agentaflow_api::end::EndReason;
-use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::JobId;
-use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, JobStatusUpdate};
+use agentaflow_api::job::{JobCreate, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{StopCause, TaskUpdate};
 use agentaflow_api::pending::{Alternative, PendingCode, PendingReason};
-use agentaflow_api::units::Secret;
 use agentaflow_server::core::{Idempotency, Worker as From};
 
 use crate::rig::{Rig, ended, running, spec, stopped};
@@ -250,19 +244,6 @@ async fn a_missing_runtime_has_its_own_pending_code() {
     let explained = rig.core.explain(id).await.unwrap();
     let code = explained.pending_reason.as_ref().map(PendingReason::code);
     assert_eq!(code, Some(PendingCode::NoRuntime), "{explained:?}");
-}
-
-/// 256 MiB.
-#[tokio::test]
-async fn secrets_count_into_the_size_of_the_live_jobs_of_an_account() {
-    let rig = Rig::new().await;
-    let input_data = Value::String("x".repeat(240 << 20));
-    rig.submit(JobSpec { input_data, ..spec(1) }).await;
-    let secret_env = BTreeMap::from([("KEY".to_owned(), Secret("x".repeat(16 << 20)))]);
-    let job = JobCreate { spec: spec(1), secret_env, ..JobCreate::default() };
-    let refused = rig.core.submit(&rig.ana, job, None, None).await.unwrap_err();
-    assert_eq!((refused.status, refused.code), (429, ErrorCode::TooManyRequests));
-    rig.submit(spec(1)).await;
 }
 
 #[tokio::test]
