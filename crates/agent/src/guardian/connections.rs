@@ -76,8 +76,9 @@ impl Connections {
                     _ => None,
                 };
                 let Some(response) = execute(request.command, supervisor) else {
-                    let waiting = start.map(|key| self.starts.entry(key).or_default());
-                    waiting.into_iter().for_each(|waiting| waiting.push((id, request.id)));
+                    if let Some(key) = start {
+                        self.starts.entry(key).or_default().push((id, request.id));
+                    }
                     return;
                 };
                 Message::Response { id: request.id, response }

@@ -280,11 +280,11 @@ impl Guardian {
     }
 
     /// An agent that connected during the start knows the task as a running one.
-    fn report_failure(&mut self, task: TaskState, fault: StartFault) {
+    fn report_failure(&mut self, mut task: TaskState, fault: StartFault) {
         if !self.connections.answer_start(task.key, &Response::Failed { fault }) {
             let started_at = task.started_at;
             let exit = ExitRecord { code: Some(NOT_STARTED), started_at, ..ExitRecord::default() };
-            let task = TaskState { ended: Some(exit), ..task };
+            task.ended = Some(exit);
             self.connections.broadcast(&Message::Ended { task });
         }
     }
