@@ -153,7 +153,7 @@ fn bench() -> Result<Report> {
 }
 
 fn bench_server() -> Result<Report> {
-    let mut command = crate::bench_server::command(&[]);
+    let mut command = crate::bench_server::command(&["--limits".to_owned()]);
     let finished = process::run(&mut command)?;
     finished.show_output();
     Ok(if finished.succeeded() {

@@ -1,7 +1,7 @@
 //! The `tests` phase: all tests, then the tests that need a service, with the service running.
 //!
 //! A test that needs a service is ignored with a reason, and its name or the name of its module starts with the prefix of
-//! the service: `postgres_`, `docker_`, `kube_`, `kubelet_`, `kinds_`.
+//! the service: `postgres_`, `docker_`, `userns_`, `kube_`, `kubelet_`, `kinds_`.
 
 use std::fmt;
 use std::process::Command;

@@ -1,9 +1,11 @@
 //! Disk usage of tasks. Few hosts have file system quotas, so the agent measures tasks with a limit and stops tasks above
 //! it: a task may exceed its limit for some seconds.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -71,6 +73,21 @@ pub(crate) fn disk_usage(folder: &Path) -> io::Result<u64> {
     Ok(walk.bytes)
 }
 
+/// Allocated bytes of open files without a name, on the file system of a folder. Other file systems are in memory, or have
+/// quotas of their own.
+pub(crate) fn unlinked_usage(folder: &Path, pids: &[u32]) -> io::Result<u64> {
+    let device = fs::metadata(folder)?.dev();
+    let mut files = BTreeMap::new();
+    for pid in pids {
+        // Ended meanwhile.
+        let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        let found = open.flatten().filter_map(|file| fs::metadata(file.path()).ok());
+        let unlinked = found.filter(|file| file.is_file() && file.nlink() == 0);
+        files.extend(unlinked.filter(|file| file.dev() == device).map(|f| (f.ino(), f.blocks())));
+    }
+    Ok(files.values().sum::<u64>().saturating_mul(512))
+}
+
 #[derive(Default)]
 struct Walk {
     bytes: u64,
@@ -112,8 +129,9 @@ fn open_folder(at: impl rustix::fd::AsFd, path: impl rustix::path::Arg) -> io::R
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
+
+    use std::io::Write as _;
 
     use super::*;
 
@@ -130,6 +148,20 @@ mod tests {
         fs::write(temp.path().join("other"), vec![1; 1 << 20]).unwrap();
         symlink(temp.path(), dir.join("outside")).unwrap();
         assert!(disk_usage(&dir).unwrap() < full + 65_536);
+    }
+
+    #[test]
+    fn open_files_without_a_name_count_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let me = [std::process::id()];
+        let before = unlinked_usage(temp.path(), &me).unwrap();
+        let mut file = tempfile::tempfile_in(temp.path()).unwrap();
+        file.write_all(&vec![1; 1 << 20]).unwrap();
+        let _again = file.try_clone().unwrap();
+        fs::write(temp.path().join("named"), vec![1; 1 << 20]).unwrap();
+        let after = unlinked_usage(temp.path(), &me).unwrap();
+        assert!((1 << 20..2 << 20).contains(&(after - before)), "{before} {after}");
+        assert_eq!(unlinked_usage(temp.path(), &[]).unwrap(), 0);
     }
 
     #[test]

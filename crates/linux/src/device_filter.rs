@@ -11,6 +11,8 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 // Values of `linux/bpf.h`.
 const PROG_LOAD: u32 = 5;
 const PROG_ATTACH: u32 = 8;
@@ -103,7 +105,12 @@ impl DeviceFilter {
             kernel_version: 0,
             flags: 0,
         };
-        let descriptor = bpf(PROG_LOAD, &attributes)?;
+        let descriptor = match bpf(PROG_LOAD, &attributes) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                with_locked_memory(|| bpf(PROG_LOAD, &attributes))?
+            }
+            loaded => loaded?,
+        };
         // SAFETY: the kernel has just created the descriptor for this call, so nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
@@ -118,6 +125,16 @@ impl DeviceFilter {
         };
         bpf(PROG_ATTACH, &attributes).map(drop)
     }
+}
+
+/// Linux before 5.11 counts programs as locked memory, of which most users have 64 KiB. Processes inherit the limit, so it
+/// is raised for this call only.
+fn with_locked_memory<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = getrlimit(Resource::Memlock);
+    setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })?;
+    let result = call();
+    setrlimit(Resource::Memlock, before)?;
+    result
 }
 
 /// Prefix of `union bpf_attr`: the kernel takes missing fields as zero. `T` is one of the two structs above.

@@ -18,8 +18,9 @@ struct Mapping {
 pub fn release_program_pages() -> io::Result<()> {
     let program = fs::read_link("/proc/self/exe")?;
     for mapping in unchanged(&fs::read_to_string("/proc/self/smaps")?, &program) {
-        // SAFETY: the mapping belongs to the program file, has no write permission and no changed page, so every page
-        // has the bytes of the file. `MADV_DONTNEED` changes no bytes then: the next access reads the file again.
+        // SAFETY: the mapping belongs to the program file, has no write permission, and neither in memory nor in swap a
+        // changed page, so every page has the bytes of the file. `MADV_DONTNEED` changes no bytes then: the next access
+        // reads the file again. No thread writes to code or constants of the program between the check and this call.
         let result = unsafe {
             libc::madvise(
                 std::ptr::with_exposed_provenance_mut(mapping.start),
@@ -35,8 +36,9 @@ pub fn release_program_pages() -> io::Result<()> {
 }
 
 /// Mappings of a file without write permission and without changed pages. Relocated constants have no write permission
-/// either, but changed pages: these would be lost.
+/// either, but changed pages, in memory or in swap: these would be lost.
 fn unchanged(smaps: &str, file: &Path) -> Vec<Mapping> {
+    let none = |size: &str| size.trim() == "0 kB";
     let mut found = Vec::new();
     let mut current = None;
     for line in smaps.lines() {
@@ -44,8 +46,9 @@ fn unchanged(smaps: &str, file: &Path) -> Vec<Mapping> {
             let of_file = file.to_str().is_some_and(|file| line.ends_with(file));
             current = (of_file && matches!(mode, "r--p" | "r-xp")).then_some(mapping);
         } else if let Some(size) = line.strip_prefix("Anonymous:") {
-            let unchanged = size.trim() == "0 kB";
-            found.extend(current.take().filter(|_| unchanged));
+            current = current.filter(|_| none(size));
+        } else if let Some(size) = line.strip_prefix("Swap:") {
+            found.extend(current.take().filter(|_| none(size)));
         }
     }
     found
@@ -66,10 +69,14 @@ mod tests {
 
     #[test]
     fn writable_and_relocated_mappings_and_other_files_are_left_alone() {
-        let mapping = |range: &str, mode: &str, anonymous: u32, file: &str| {
+        let swapped = |range: &str, mode: &str, anonymous: u32, swap: u32, file: &str| {
             format!(
-                "{range} {mode} 00000000 fe:00 42   {file}\nRss: 8 kB\nAnonymous: {anonymous} kB\nVmFlags: rd\n"
+                "{range} {mode} 00000000 fe:00 42   {file}\nRss: 8 kB\nAnonymous: {anonymous} kB\n\
+                 Swap: {swap} kB\nSwapPss: 0 kB\nVmFlags: rd\n"
             )
+        };
+        let mapping = |range: &str, mode: &str, anonymous: u32, file: &str| {
+            swapped(range, mode, anonymous, 0, file)
         };
         let smaps = [
             mapping("1000-3000", "r--p", 0, "/bin/program"),
@@ -78,6 +85,7 @@ mod tests {
             mapping("9000-a000", "rw-p", 0, "/bin/program"),
             mapping("a000-b000", "r-xp", 0, "/lib/other"),
             mapping("b000-c000", "r--p", 0, ""),
+            swapped("c000-d000", "r--p", 0, 4, "/bin/program"),
         ];
         let expected =
             [Mapping { start: 0x1000, length: 0x2000 }, Mapping { start: 0x3000, length: 0x5000 }];

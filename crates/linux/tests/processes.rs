@@ -6,15 +6,16 @@ mod skip;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::Command;
 
 use agentaflow_linux::device_filter::{DeniedDevice, DeviceFilter};
-use agentaflow_linux::process::{Confinement, ProcessImage, SpawnError, Step, spawn};
-use rustix::process::{Pid, WaitOptions, waitpid};
+use agentaflow_linux::process::{
+    Confinement, ProcessImage, REPORT_LENGTH, SpawnError, Spawned, Step, outcome, spawn,
+};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use skip::skip;
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 fn image(argv: &[&str], dir: &Path) -> ProcessImage {
     let argv: Vec<String> = argv.iter().map(|arg| (*arg).to_owned()).collect();
@@ -35,23 +36,38 @@ fn confinement() -> (Confinement, io::PipeReader) {
     (confinement, reader)
 }
 
+fn report(spawned: &mut Spawned) -> Result<(), SpawnError> {
+    let mut report = [0; REPORT_LENGTH];
+    let length = spawned.report.read(&mut report).unwrap();
+    outcome(&report[..length])
+}
+
+/// Exit code.
+fn reap(pid: u32) -> Option<i32> {
+    let (_, status) =
+        waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::empty()).unwrap().unwrap();
+    status.exit_status()
+}
+
 /// Output of a shell script and its exit code.
 fn run(script: &str, change: impl FnOnce(&mut Confinement)) -> (String, Option<i32>) {
     let (mut confinement, mut reader) = confinement();
     change(&mut confinement);
-    let pid = spawn(&image(&["sh", "-c", script], Path::new("/")), &confinement, LIMIT).unwrap();
+    let mut spawned = spawn(&image(&["sh", "-c", script], Path::new("/")), &confinement).unwrap();
     drop(confinement);
+    report(&mut spawned).unwrap();
     let mut output = String::new();
     reader.read_to_string(&mut output).unwrap();
-    let pid = Pid::from_raw(pid.cast_signed());
-    let (_, status) = waitpid(pid, WaitOptions::empty()).unwrap().unwrap();
-    (output, status.exit_status())
+    (output, reap(spawned.pid))
 }
 
 fn failure(argv: &[&str], dir: &Path, change: impl FnOnce(&mut Confinement)) -> SpawnError {
     let (mut confinement, _reader) = confinement();
     change(&mut confinement);
-    spawn(&image(argv, dir), &confinement, LIMIT).unwrap_err()
+    let mut spawned = spawn(&image(argv, dir), &confinement).unwrap();
+    let error = report(&mut spawned).unwrap_err();
+    assert_eq!(reap(spawned.pid), Some(127));
+    error
 }
 
 fn is_root() -> bool {
@@ -104,6 +120,39 @@ fn a_broken_pipe_ends_a_process_and_no_signal_is_blocked() {
 fn a_process_cannot_gain_privileges_and_leads_its_own_group() {
     let script = "grep NoNewPrivs /proc/self/status; [ $$ = $(cut -d' ' -f5 /proc/$$/stat) ]";
     assert_eq!(run(script, |_| {}), ("NoNewPrivs:\t1\n".to_owned(), Some(0)));
+}
+
+#[test]
+fn no_process_can_join_the_group_of_another_job() {
+    let (confinement, _reader) = confinement();
+    let mut spawned = spawn(&image(&["sleep", "300"], Path::new("/")), &confinement).unwrap();
+    report(&mut spawned).unwrap();
+    let mut intruder = Command::new("true");
+    let joined = intruder.process_group(spawned.pid.cast_signed()).status();
+    kill_process(Pid::from_raw(spawned.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    reap(spawned.pid);
+    assert!(joined.is_err(), "{joined:?}");
+}
+
+/// Programs inherit ignored signals.
+#[test]
+fn no_signal_is_ignored_in_a_process_of_a_parent_that_ignores_some() {
+    // A shell that ignores signals runs this program again.
+    const SWITCH: &str = "AGENTAFLOW_TEST_IGNORED";
+    if std::env::var_os(SWITCH).is_some() {
+        let (output, _) = run("grep SigIgn /proc/self/status", |_| {});
+        print!("{output}");
+        return;
+    }
+    let name = "no_signal_is_ignored_in_a_process_of_a_parent_that_ignores_some";
+    let script = format!("trap '' USR1 HUP; exec \"$0\" --exact {name} --nocapture");
+    let mut shell = Command::new("sh");
+    let program = std::env::current_exe().unwrap();
+    let output = shell.args(["-c", &script]).arg(program).env(SWITCH, "1").output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let mask = output.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
+    let mask = u64::from_str_radix(mask, 16).unwrap();
+    assert_eq!(mask & (1 << (libc::SIGUSR1 - 1) | 1 << (libc::SIGHUP - 1)), 0, "{output}");
 }
 
 #[test]

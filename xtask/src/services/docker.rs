@@ -1,5 +1,7 @@
-//! A Docker engine with its own socket and data, beside the engine of the machine.
+//! Docker engines with their own sockets and data, beside the engine of the machine.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,15 +12,27 @@ use super::{RunningService, folder};
 use crate::{process, tools};
 
 pub(super) fn start() -> Result<RunningService> {
+    run("docker", "AGENTAFLOW_TEST_DOCKER", &[])
+}
+
+/// An engine whose containers have users of their own. The engine creates the user `dockremap` with its range of ids.
+pub(super) fn start_remapped() -> Result<RunningService> {
+    // Containers of the test need no network, and the engines would share the bridge.
+    run("userns", "AGENTAFLOW_TEST_USERNS", &["--userns-remap=default", "--bridge=none"])
+}
+
+fn run(name: &str, variable: &str, options: &[&str]) -> Result<RunningService> {
     if !tools::is_root() {
         bail!(
-            "a Docker engine needs root; set AGENTAFLOW_TEST_DOCKER to the socket of an engine to use it instead"
+            "a Docker engine needs root; set {variable} to the socket of an engine to use it instead"
         );
     }
     tools::ensure_program("dockerd")?;
     tools::ensure_static_busybox()?;
     tools::ensure_program("curl")?;
-    let folder = folder("docker")?;
+    let folder = folder(name)?;
+    // Users of a remapped engine pass through this folder to their files.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o711))?;
     let socket = folder.join("docker.sock");
     let mut dockerd = Command::new("dockerd");
     dockerd.arg("--host").arg(format!("unix://{}", socket.display()));
@@ -27,6 +41,7 @@ pub(super) fn start() -> Result<RunningService> {
     dockerd.arg("--pidfile").arg(folder.join("docker.pid"));
     // Works without systemd and without the right to change OOM scores.
     dockerd.args(["--exec-opt", "native.cgroupdriver=cgroupfs", "--oom-score-adjust=0"]);
+    dockerd.args(options);
     let address = socket.display().to_string();
     let answers = || {
         let mut ping = Command::new("curl");

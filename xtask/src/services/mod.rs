@@ -26,7 +26,7 @@ Start PostgreSQL, a Docker engine and Kubernetes for tests until Ctrl-C.
 Usage: cargo xtask services
 
 Prints the variables that name the services. Paste them into a second terminal and run
-  cargo test --workspace -- --ignored postgres_ docker_ kube_ kubelet_ kinds_
+  cargo test --workspace -- --ignored postgres_ docker_ userns_ kube_ kubelet_ kinds_
 or one of these tests by name. A service whose variable is already set is not started.
 Docker and the Kubernetes node need root; Kubernetes needs Go.";
 
@@ -41,7 +41,7 @@ pub(crate) struct ServiceKind {
     start: fn(&[Service]) -> Result<RunningService>,
 }
 
-const KINDS: [ServiceKind; 5] = [
+const KINDS: [ServiceKind; 6] = [
     ServiceKind {
         name: "PostgreSQL",
         prefix: "postgres_",
@@ -53,6 +53,12 @@ const KINDS: [ServiceKind; 5] = [
         prefix: "docker_",
         variable: "AGENTAFLOW_TEST_DOCKER",
         start: |_| docker::start(),
+    },
+    ServiceKind {
+        name: "Docker engine with user-namespace remapping",
+        prefix: "userns_",
+        variable: "AGENTAFLOW_TEST_USERNS",
+        start: |_| docker::start_remapped(),
     },
     ServiceKind {
         name: "Kubernetes control plane",

@@ -65,12 +65,16 @@ impl Owners {
     }
 }
 
-/// Owner by pid, by cgroup, or by the nearest known ancestor.
+/// Owner by cgroup, which a process cannot choose, by pid, or by the nearest known ancestor. A pid of two tasks identifies
+/// neither.
 fn owner(origin: &ProcessOrigin, tasks: &[TaskMarks]) -> Option<TaskKey> {
-    let by_pid = |pid: u32| tasks.iter().find(|task| task.pids.contains(&pid));
-    let by_group = || tasks.iter().find(|task| task.groups.iter().any(|mark| inside(origin, mark)));
-    by_pid(origin.pid)
-        .or_else(by_group)
+    let by_group = tasks.iter().find(|task| task.groups.iter().any(|mark| inside(origin, mark)));
+    let by_pid = |pid: u32| {
+        let mut claims = tasks.iter().filter(|task| task.pids.contains(&pid));
+        claims.next().filter(|_| claims.next().is_none())
+    };
+    by_group
+        .or_else(|| by_pid(origin.pid))
         .or_else(|| origin.ancestors.iter().find_map(|pid| by_pid(*pid)))
         .map(|task| task.key)
 }

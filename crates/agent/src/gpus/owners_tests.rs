@@ -40,6 +40,18 @@ fn the_owner_is_found_by_pid_cgroup_or_nearest_ancestor() {
 }
 
 #[test]
+fn a_pid_that_two_tasks_claim_decides_nothing_and_the_cgroup_comes_first() {
+    let tasks = [task(1, &[7], &[]), task(2, &[7], &[]), task(3, &[8], &["/docker/x"])];
+    for (process, expected) in [
+        (process(7, &[], "/"), None),
+        (process(7, &[8], "/"), Some(3)),
+        (process(7, &[], "/docker/x"), Some(3)),
+    ] {
+        assert_eq!(owner(&process, &tasks), expected.map(key), "{process:?}");
+    }
+}
+
+#[test]
 fn a_mark_is_the_cgroup_prefix_of_one_task() {
     for (path, expected) in [
         ("/agentaflow/a/17-1-0-00000000", Some("/agentaflow/a/17-1-0-00000000".to_owned())),

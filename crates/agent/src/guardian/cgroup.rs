@@ -75,7 +75,7 @@ impl CgroupRoot {
         }
     }
 
-    /// Creates the cgroup of a task. Only the memory limit is mandatory.
+    /// Creates the cgroup of a task. The controllers of CPU and processes may be missing.
     pub(super) fn group(
         &self,
         key: TaskKey,
@@ -92,10 +92,10 @@ impl CgroupRoot {
             let _ = group.set("memory.oom.group", "1");
         }
         if cpu_milli > 0 {
-            let _ = group.set("cpu.max", &format!("{} 100000", (cpu_milli * 100).max(1000)));
+            group.set_existing("cpu.max", &format!("{} 100000", (cpu_milli * 100).max(1000)))?;
         }
         if pids > 0 {
-            let _ = group.set("pids.max", &pids.to_string());
+            group.set_existing("pids.max", &pids.to_string())?;
         }
         Ok(group)
     }
@@ -152,6 +152,10 @@ impl Cgroup {
 
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
         fs::write(self.0.join(file), value)
+    }
+
+    fn set_existing(&self, file: &str, value: &str) -> io::Result<()> {
+        if self.0.join(file).exists() { self.set(file, value) } else { Ok(()) }
     }
 }
 

@@ -33,7 +33,7 @@ impl Controller {
 pub(super) struct V1Root(Vec<(Controller, PathBuf)>);
 
 /// cgroups of one task; removed when dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct V1Group(Vec<(Controller, PathBuf)>);
 
 impl V1Root {

@@ -8,6 +8,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{self, Sender, UnboundedReceiver, UnboundedSender};
 
+use agentaflow_api::link::TaskKey;
+
 use super::supervisor::Supervisor;
 use super::wire::{Command, Message, PROTOCOL, Request, Response, StartFault};
 
@@ -27,6 +29,8 @@ struct Connection {
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     open: BTreeMap<u64, Connection>,
+    /// Connections and requests that wait for the start of a task.
+    starts: BTreeMap<TaskKey, Vec<(u64, u64)>>,
     next_id: u64,
 }
 
@@ -67,7 +71,16 @@ impl Connections {
         let response = match message {
             Ok(request) => {
                 connection.watches |= matches!(request.command, Command::Watch);
-                let response = execute(request.command, supervisor);
+                let start = match &request.command {
+                    Command::Start(spec) => Some(spec.key),
+                    _ => None,
+                };
+                let Some(response) = execute(request.command, supervisor) else {
+                    if let Some(key) = start {
+                        self.starts.entry(key).or_default().push((id, request.id));
+                    }
+                    return;
+                };
                 Message::Response { id: request.id, response }
             }
             Err(detail) => {
@@ -77,25 +90,41 @@ impl Connections {
         };
         let _ = connection.outbox.send(response);
     }
+
+    /// Answers all requests that wait for the start of a task. Returns false if no connection waits.
+    pub(super) fn answer_start(&mut self, key: TaskKey, response: &Response) -> bool {
+        let waiting = self.starts.remove(&key).unwrap_or_default();
+        let mut answered = false;
+        for (id, request) in waiting {
+            if let Some(connection) = self.open.get(&id) {
+                let response = Message::Response { id: request, response: response.clone() };
+                answered |= connection.outbox.send(response).is_ok();
+            }
+        }
+        answered
+    }
 }
 
-fn execute(command: Command, supervisor: &mut Supervisor) -> Response {
+/// `None` if the response follows later.
+fn execute(command: Command, supervisor: &mut Supervisor) -> Option<Response> {
     match command {
         Command::Hello { interval_ms } => {
             supervisor.set_interval(interval_ms);
-            return Response::Hello {
+            return Some(Response::Hello {
                 protocol: PROTOCOL,
                 pid: std::process::id(),
                 device_control: Some(supervisor.device_control()),
-            };
+            });
         }
         Command::Start(spec) => return supervisor.start(&spec),
-        Command::List | Command::Watch => return Response::Tasks { tasks: supervisor.list() },
+        Command::List | Command::Watch => {
+            return Some(Response::Tasks { tasks: supervisor.list() });
+        }
         Command::Usage { key } => {
             let (cpu_ms, memory) = supervisor.usage(key);
-            return Response::Usage { cpu_ms, memory };
+            return Some(Response::Usage { cpu_ms, memory });
         }
-        Command::Pids { key } => return Response::Pids { pids: supervisor.pids(key) },
+        Command::Pids { key } => return Some(Response::Pids { pids: supervisor.pids(key) }),
         Command::Stop { key, cause, grace_ms } => {
             supervisor.stop(key, cause, Duration::from_millis(grace_ms));
         }
@@ -105,11 +134,11 @@ fn execute(command: Command, supervisor: &mut Supervisor) -> Response {
         Command::Protect { key, docker_socket } => {
             if let Err(error) = supervisor.protect(key, docker_socket) {
                 let detail = format!("cannot save the lease of a container: {error}");
-                return Response::Failed { fault: StartFault::Node { detail } };
+                return Some(Response::Failed { fault: StartFault::Node { detail } });
             }
         }
     }
-    Response::Done
+    Some(Response::Done)
 }
 
 async fn read(id: u64, reading: OwnedReadHalf, requests: Sender<Incoming>) {

@@ -5,15 +5,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use tracing::{info, warn};
+use tracing::info;
 
 use agentaflow_linux::device_filter::DeviceFilter;
 
 use super::cgroup::{Cgroup, CgroupRoot};
 use super::cgroup_v1::{V1Group, V1Root};
 use super::device_rule::DeviceControl;
-use super::spawn::Place;
-use super::wire::ProcessSpec;
+use super::spawn::{Place, node_fault};
+use super::wire::{ProcessSpec, StartFault};
 
 /// Parents of the cgroups of all tasks.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ pub(super) struct GroupRoots {
 pub(super) struct TaskGroups {
     /// Limits memory and CPU, and accounts for them.
     pub(super) unified: Option<Cgroup>,
-    pub(super) v1: Option<V1Group>,
+    pub(super) v1: V1Group,
 }
 
 impl GroupRoots {
@@ -49,24 +49,24 @@ impl GroupRoots {
         self.unified.is_some()
     }
 
-    pub(super) fn create(&self, spec: &ProcessSpec) -> TaskGroups {
-        let key = spec.key;
-        let unified = self.unified.as_ref().and_then(|root| {
-            let group = root.group(key, spec.memory, spec.cpu_milli, spec.pids);
-            group
-                .inspect_err(|error| warn!(%key, %error, "cannot create the cgroup of a task"))
-                .ok()
-        });
+    /// Fails if a control that this host has does not work: the task would start without it.
+    pub(super) fn create(&self, spec: &ProcessSpec) -> Result<TaskGroups, StartFault> {
+        let unified = self.unified.as_ref();
+        let unified = unified
+            .map(|root| root.group(spec.key, spec.memory, spec.cpu_milli, spec.pids))
+            .transpose()
+            .map_err(|error| node_fault("create the cgroup of a task", &error))?;
         if self.device_control == DeviceControl::CgroupV2
             && !spec.denied_devices.is_empty()
-            && let Some(Err(error)) =
-                unified.as_ref().map(|group| group.deny_devices(&spec.denied_devices))
+            && let Some(group) = &unified
         {
-            warn!(%key, %error, "cannot limit the devices of a task");
+            group
+                .deny_devices(&spec.denied_devices)
+                .map_err(|error| node_fault("limit the devices of a task", &error))?;
         }
-        let v1 = self.v1.group(key, spec.pids, &spec.denied_devices);
-        let v1 = v1.inspect_err(|error| warn!(%key, %error, "cannot limit processes and devices"));
-        TaskGroups { unified, v1: v1.ok() }
+        let v1 = self.v1.group(spec.key, spec.pids, &spec.denied_devices);
+        let v1 = v1.map_err(|error| node_fault("limit processes and devices of a task", &error))?;
+        Ok(TaskGroups { unified, v1 })
     }
 
     pub(super) fn kill_all(&self) {
@@ -87,20 +87,19 @@ impl TaskGroups {
         let open = |dir: &Path| File::open(dir).map(OwnedFd::from);
         Ok(Place {
             unified_cgroup: self.unified.as_ref().map(|group| open(group.dir())).transpose()?,
-            cgroups: self.v1.iter().flat_map(V1Group::dirs).map(open).collect::<io::Result<_>>()?,
+            cgroups: self.v1.dirs().map(open).collect::<io::Result<_>>()?,
             pids_limited: self.limit_pids(),
             oom_score: None,
         })
     }
 
     fn limit_pids(&self) -> bool {
-        self.unified.as_ref().is_some_and(Cgroup::limits_pids)
-            || self.v1.as_ref().is_some_and(V1Group::limits_pids)
+        self.unified.as_ref().is_some_and(Cgroup::limits_pids) || self.v1.limits_pids()
     }
 
     pub(super) fn pids(&self) -> Vec<u32> {
         let mut pids = self.unified.as_ref().map(Cgroup::pids).unwrap_or_default();
-        pids.extend(self.v1.as_ref().map(V1Group::pids).unwrap_or_default());
+        pids.extend(self.v1.pids());
         pids.sort_unstable();
         pids.dedup();
         pids
@@ -108,7 +107,12 @@ impl TaskGroups {
 
     pub(super) fn kill(&self) {
         self.unified.iter().for_each(Cgroup::kill);
-        self.v1.iter().for_each(V1Group::kill);
+        self.v1.kill();
+    }
+
+    /// True if the task has a cgroup of its own.
+    pub(super) fn exist(&self) -> bool {
+        self.unified.is_some() || self.v1.dirs().next().is_some()
     }
 }
 

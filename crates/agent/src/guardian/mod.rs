@@ -50,8 +50,8 @@ use container_leases::LeaseFile;
 use groups::GroupRoots;
 use role::Role;
 use sentinel::Sentinel;
-use supervisor::{OverdueContainers, Supervisor};
-use wire::Message;
+use supervisor::{OverdueContainers, Reaped, Supervisor};
+use wire::{ExitRecord, Message, Response, StartFault, TaskState};
 
 /// Environment variable that identifies the task of a process.
 pub(crate) const MARKER: &str = "AGENTAFLOW_OUTPUT";
@@ -64,6 +64,9 @@ const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Longest wait for the lock: a sentinel kills processes for at most five seconds.
 const LOCK_LIMIT: Duration = Duration::from_secs(8);
+
+/// Exit code of a task whose program did not start, as of a shell.
+const NOT_STARTED: i32 = 127;
 
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 const PROTECTED_OOM_SCORE: i32 = -500;
@@ -122,6 +125,8 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
     // Handlers are installed before the first child exists. Children do not inherit handlers, unlike ignored signals.
     let signals = Signals::new()
         .map_err(|source| GuardianError::System { operation: "catch signals", source })?;
+    // Also takes over from the sentinel of a killed guardian.
+    let sentinel = Sentinel::start();
     raise_file_limit();
     set_child_subreaper(Some(getpid())).map_err(|error| GuardianError::System {
         operation: "adopt orphans",
@@ -135,7 +140,7 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
         "guardian started"
     );
     let supervisor = Supervisor::new(tasks, groups).with_lease_file(LeaseFile::new(dir));
-    let supervisor = supervisor.with_sentinel(Sentinel::start(), protect_from_oom());
+    let supervisor = supervisor.with_sentinel(sentinel, protect_from_oom());
     let listener = socket::bind(dir).map_err(folder)?;
     tokio::spawn(crate::memory::release_start_pages());
     let dir = dir.to_owned();
@@ -232,6 +237,12 @@ impl Guardian {
                 Ok((stream, _)) = listener.accept() => self.connections.open(stream, requests.clone()),
                 Some((connection, request)) = inbox.recv() => self.connections.handle(connection, request, &mut self.supervisor),
                 _ = signals.child.recv() => self.reap(),
+                Some((key, outcome)) = self.supervisor.next_start() => {
+                    if let Some(response) = self.supervisor.finish_start(key, outcome) {
+                        self.connections.answer_start(key, &response);
+                    }
+                    self.reap();
+                }
                 () = tokio::time::sleep(soon) => {
                     self.supervisor.kill_due();
                     self.reap();
@@ -260,7 +271,20 @@ impl Guardian {
     }
 
     fn reap(&mut self) {
-        for task in self.supervisor.reap() {
+        for reaped in self.supervisor.reap() {
+            match reaped {
+                Reaped::Ended(task) => self.connections.broadcast(&Message::Ended { task }),
+                Reaped::NotStarted(task, fault) => self.report_failure(task, fault),
+            }
+        }
+    }
+
+    /// An agent that connected during the start knows the task as a running one.
+    fn report_failure(&mut self, mut task: TaskState, fault: StartFault) {
+        if !self.connections.answer_start(task.key, &Response::Failed { fault }) {
+            let started_at = task.started_at;
+            let exit = ExitRecord { code: Some(NOT_STARTED), started_at, ..ExitRecord::default() };
+            task.ended = Some(exit);
             self.connections.broadcast(&Message::Ended { task });
         }
     }

@@ -9,6 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     pub(crate) zombie: bool,
+    pub(crate) stopped: bool,
+    pub(crate) parent: u32,
     pub(crate) group: i32,
     pub(crate) session: i32,
     /// CPU time in ticks, reaped children included.
@@ -29,6 +31,8 @@ fn parse_stat(line: &str) -> Option<ProcessStat> {
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<i64>().ok());
     Some(ProcessStat {
         zombie: matches!(*fields.first()?, "Z" | "X"),
+        stopped: *fields.first()? == "T",
+        parent: number(1)? as u32,
         group: number(2)? as i32,
         session: number(3)? as i32,
         ticks: (11..=14).filter_map(number).sum::<i64>() as u64,
@@ -66,6 +70,13 @@ pub(crate) fn tree(root: u32) -> BTreeSet<u32> {
         open.extend(children(pid).into_iter().filter(|child| seen.insert(*child)));
     }
     seen
+}
+
+/// Real user of a process.
+pub(crate) fn user(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Value of a variable in the initial environment of a process.
@@ -115,7 +126,7 @@ mod tests {
             (seen.group, seen.session, seen.ticks, seen.started, seen.pages),
             (7, 8, 100, 555, 77)
         );
-        assert!(!seen.zombie);
+        assert_eq!((seen.zombie, seen.stopped, seen.parent), (false, false, 1));
         assert_eq!(parse_stat("42 (cut"), None);
     }
 

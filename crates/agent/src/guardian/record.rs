@@ -23,6 +23,9 @@ pub(super) struct StartRecord {
     pub(super) started: u64,
     pub(super) boot: String,
     pub(super) started_at: Stamp,
+    /// User of the task, if only tasks have this user.
+    #[serde(default)]
+    pub(super) uid: Option<u32>,
 }
 
 impl StartRecord {
@@ -49,6 +52,11 @@ pub(crate) fn folders(tasks: &Path) -> Vec<TaskKey> {
 
 pub(super) fn write_start(dir: &Path, record: &StartRecord) -> io::Result<()> {
     write(dir, STARTED, record)
+}
+
+/// A task that did not start leaves no record.
+pub(super) fn remove_start(dir: &Path) {
+    let _ = fs::remove_file(dir.join(STARTED));
 }
 
 pub(super) fn read_start(dir: &Path) -> Option<StartRecord> {

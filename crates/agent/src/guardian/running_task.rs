@@ -16,16 +16,27 @@ use super::cgroup::Cgroup;
 use super::groups::TaskGroups;
 use super::output::Output;
 use super::procs;
-use super::wire::{ExitRecord, TaskState};
+use super::wire::{ExitRecord, StartFault, TaskState};
 use crate::clock::{boot_ms, millis};
 
 /// After this time, processes that cannot be killed (a hung network disk) no longer delay the end of the task.
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
 
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum StartState {
+    /// The program of the first process may not run yet.
+    Pending,
+    Failed(StartFault),
+    Done,
+}
+
 #[derive(Debug)]
 pub(super) struct RunningTask {
     pub(super) key: TaskKey,
     pub(super) pid: u32,
+    pub(super) start: StartState,
+    /// Real user of the task's processes, which no process can change; `None` means the guardian's.
+    pub(super) user: Option<u32>,
     pub(super) dir: PathBuf,
     pub(super) started_at: Stamp,
     pub(super) since: Instant,
@@ -67,15 +78,26 @@ impl RunningTask {
         if self.ended.is_none() || self.group_exists() {
             self.signal_group(signal);
         }
+        if self.start == StartState::Pending {
+            // The process may not lead its group yet.
+            procs::signal(self.pid, signal);
+        }
         let grouped = self.groups.pids();
         for pid in orphans.iter().chain(&grouped).filter(|pid| **pid != self.pid) {
             procs::signal(*pid, signal);
         }
     }
 
-    /// True if an orphaned process belongs to this task.
+    /// True if an orphaned process belongs to this task. A process of another user cannot leave its cgroup, and cannot
+    /// pose as a process of this task; the marker counts only among processes of one user.
     pub(super) fn owns(&self, pid: u32) -> bool {
         let Some(stat) = procs::stat(pid) else { return false };
+        if self.user.is_some() && self.groups.exist() {
+            return self.groups.pids().contains(&pid);
+        }
+        if self.user.is_some() && self.user != procs::user(pid) {
+            return false;
+        }
         self.descendants.contains(&(pid, stat.started))
             || stat.group == self.pid as i32
             || stat.session == self.pid as i32
@@ -85,6 +107,9 @@ impl RunningTask {
     /// Reaps the first process if it has ended. Returns true once it has.
     pub(super) fn check_exit(&mut self, oom_killed: impl FnOnce() -> bool) -> bool {
         let Some(pid) = Pid::from_raw(self.pid as i32) else { return false };
+        if self.start == StartState::Pending {
+            return false;
+        }
         if self.ended.is_some() {
             return true;
         }

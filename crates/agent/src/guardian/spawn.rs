@@ -2,13 +2,20 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Signal;
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::timeout;
+
 use agentaflow_api::end::{EndCause, EndReason, StartFailure};
-use agentaflow_linux::process::{self, Confinement, ProcessImage, SpawnError, Step};
+use agentaflow_linux::process::{
+    self, Confinement, ProcessImage, REPORT_LENGTH, SpawnError, Step, outcome,
+};
 
 use super::output::Output;
+use super::procs;
 use super::wire::{ProcessSpec, StartFault};
 
 const ENOEXEC: i32 = 8;
@@ -28,13 +35,26 @@ pub(super) struct Place {
     pub(super) oom_score: Option<i32>,
 }
 
-/// Starts the process in its own process group, with its output going to `output.log` in the task folder. The guardian
+/// Process whose program may not run yet.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) pid: u32,
+    pub(super) output: Output,
+    pub(super) outcome: StartOutcome,
+}
+
+/// Result of a start that may take any time.
+#[derive(Debug)]
+pub(super) struct StartOutcome {
+    pid: u32,
+    report: Receiver,
+    program: String,
+    working_dir: PathBuf,
+}
+
+/// Starts the process in its own session, with its output going to `output.log` in the task folder. The guardian
 /// never enters a cgroup of a task: the memory limit of a job must not end the guardian.
-pub(super) fn spawn(
-    spec: &ProcessSpec,
-    dir: &Path,
-    place: Place,
-) -> Result<(u32, Output), StartFault> {
+pub(super) fn spawn(spec: &ProcessSpec, dir: &Path, place: Place) -> Result<Started, StartFault> {
     let program = spec.argv.first().filter(|program| !program.is_empty());
     let Some(program) = program else {
         return Err(job_fault(None, "The job has no command".to_owned()));
@@ -50,8 +70,42 @@ pub(super) fn spawn(
     let (output, writer) = Output::open(dir, spec.user, spec.log_limit)
         .map_err(|error| node_fault("open the log", &error))?;
     // The confinement has the guardian's copy of the pipe, and closes it.
-    let pid = process::spawn(&image, &confinement(spec, place, writer.into()), START_LIMIT);
-    pid.map(|pid| (pid, output)).map_err(|error| start_error(spec, program, &error))
+    let spawned = process::spawn(&image, &confinement(spec, place, writer.into()))
+        .map_err(|error| node_fault(&error.step.to_string(), &error.source))?;
+    let pid = spawned.pid;
+    let report = Receiver::from_owned_fd(spawned.report.into()).map_err(|error| {
+        procs::signal(pid, Signal::KILL);
+        node_fault("read the report of a process", &error)
+    })?;
+    let (program, working_dir) = (program.clone(), spec.working_dir.clone());
+    Ok(Started { pid, output, outcome: StartOutcome { pid, report, program, working_dir } })
+}
+
+impl StartOutcome {
+    /// Waits until the program runs. A process that does not start in time is not killed here.
+    pub(super) async fn wait(self) -> Result<(), StartFault> {
+        let mut report = [0; REPORT_LENGTH];
+        let result = match timeout(START_LIMIT, self.read(&mut report)).await {
+            Ok(Ok(length)) => outcome(&report[..length]),
+            Ok(Err(source)) => Err(SpawnError { step: Step::Exec, source }),
+            Err(_) if procs::stat(self.pid).is_some_and(|stat| stat.stopped) => {
+                let detail = "A signal stopped the process before its program started";
+                return Err(job_fault(None, detail.to_owned()));
+            }
+            Err(_) => Err(SpawnError { step: Step::Exec, source: ErrorKind::TimedOut.into() }),
+        };
+        result.map_err(|error| start_error(&self.working_dir, &self.program, &error))
+    }
+
+    async fn read(&self, report: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.report.readable().await?;
+            match self.report.try_read(report) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
 }
 
 fn confinement(spec: &ProcessSpec, place: Place, output: OwnedFd) -> Confinement {
@@ -68,11 +122,11 @@ fn confinement(spec: &ProcessSpec, place: Place, output: OwnedFd) -> Confinement
     }
 }
 
-fn start_error(spec: &ProcessSpec, program: &str, error: &SpawnError) -> StartFault {
+fn start_error(working_dir: &Path, program: &str, error: &SpawnError) -> StartFault {
     match (error.step, error.source.kind()) {
         (Step::Exec, _) => exec_error(program, &error.source),
         (Step::WorkingDir, ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
-            let (dir, reason) = (spec.working_dir.display(), &error.source);
+            let (dir, reason) = (working_dir.display(), &error.source);
             job_fault(None, format!("Cannot enter the working directory `{dir}`: {reason}"))
         }
         (step, _) => node_fault(&step.to_string(), &error.source),
@@ -104,6 +158,6 @@ fn job_fault(cause: Option<EndCause>, detail: String) -> StartFault {
     StartFault::Job(StartFailure { reason: EndReason::StartFailed, cause, detail })
 }
 
-fn node_fault(operation: &str, error: &io::Error) -> StartFault {
+pub(super) fn node_fault(operation: &str, error: &io::Error) -> StartFault {
     StartFault::Node { detail: format!("cannot {operation}: {error}") }
 }

@@ -1,25 +1,25 @@
 //! Tasks of the guardian: start, stop, reaping and the lease. Contains no socket code.
 
 mod lease;
+mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use tokio::task::JoinSet;
 use tracing::warn;
 
 use agentaflow_api::link::{StopCause, TaskKey};
-use agentaflow_api::units::Stamp;
 
 use super::container_leases::LeaseFile;
 use super::device_rule::DeviceControl;
 use super::groups::GroupRoots;
-use super::record::{self, StartRecord};
-use super::running_task::RunningTask;
+use super::record;
+use super::running_task::{RunningTask, StartState};
 use super::sentinel::Sentinel;
-use super::spawn::{Place, spawn};
-use super::wire::{ExitRecord, ProcessSpec, Response, StartFault, TaskState};
+use super::wire::{ExitRecord, StartFault, TaskState};
 use super::{leftovers, procs};
 use crate::clock::{boot_ms, until};
 pub(super) use lease::OverdueContainers;
@@ -35,10 +35,18 @@ struct EndedTask {
     saved: bool,
 }
 
+/// Task without remaining processes.
+#[derive(Debug)]
+pub(super) enum Reaped {
+    Ended(TaskState),
+    NotStarted(TaskState, StartFault),
+}
+
 #[derive(Debug)]
 pub(super) struct Supervisor {
     tasks: PathBuf,
     running: BTreeMap<TaskKey, RunningTask>,
+    starts: JoinSet<(TaskKey, Result<(), StartFault>)>,
     ended: BTreeMap<TaskKey, EndedTask>,
     /// Leased containers with the socket of their Docker daemon.
     containers: BTreeMap<TaskKey, PathBuf>,
@@ -69,6 +77,7 @@ impl Supervisor {
         Self {
             tasks,
             running: BTreeMap::new(),
+            starts: JoinSet::new(),
             ended,
             containers: BTreeMap::new(),
             stopping: BTreeSet::new(),
@@ -88,69 +97,6 @@ impl Supervisor {
     /// Protects the tasks against the death of this guardian.
     pub(super) fn with_sentinel(self, sentinel: Sentinel, oom_score: Option<i32>) -> Self {
         Self { sentinel: Some(sentinel), oom_score, ..self }
-    }
-
-    /// Starts a task. A repeated request returns the first start.
-    pub(super) fn start(&mut self, spec: &ProcessSpec) -> Response {
-        self.leaving = false;
-        if let Some(state) = self.state(spec.key) {
-            return Response::Started { at: state.started_at };
-        }
-        let dir = record::folder(&self.tasks, spec.key);
-        if !dir.is_dir() {
-            let detail = format!("the folder of task {} does not exist", spec.key);
-            return Response::Failed { fault: StartFault::Node { detail } };
-        }
-        if spec.leased && boot_ms() >= self.lease() {
-            // The server may have assigned the task to another node.
-            let detail = "the lease expired: the node has lost its connection to the server";
-            return Response::Failed { fault: StartFault::Node { detail: detail.to_owned() } };
-        }
-        match self.launch(spec, dir) {
-            Ok(running) => {
-                let at = running.started_at;
-                self.running.insert(spec.key, running);
-                Response::Started { at }
-            }
-            Err(fault) => Response::Failed { fault },
-        }
-    }
-
-    fn launch(&self, spec: &ProcessSpec, dir: PathBuf) -> Result<RunningTask, StartFault> {
-        let groups = self.groups.create(spec);
-        let place = groups.open().map_err(|error| StartFault::Node {
-            detail: format!("cannot open the cgroups of a process: {error}"),
-        })?;
-        let (pid, output) = spawn(spec, &dir, Place { oom_score: self.oom_score, ..place })?;
-        tokio::spawn(output.clone().pump());
-        let (since, started_at) = (Instant::now(), Stamp::now());
-        let started = procs::stat(pid).map_or(0, |stat| stat.started);
-        let start = StartRecord { pid, started, boot: self.boot.clone(), started_at };
-        if let Err(error) = record::write_start(&dir, &start) {
-            // A full disk must not stop a running task; the marker in its environment still identifies it.
-            warn!(key = %spec.key, %error, "cannot save the start of a task");
-        }
-        Ok(RunningTask {
-            key: spec.key,
-            pid,
-            started_at,
-            since,
-            grace: Duration::from_millis(spec.grace_ms),
-            leased: spec.leased,
-            output,
-            stopped: None,
-            kill_at: None,
-            groups,
-            marker: spec
-                .env
-                .get(super::MARKER)
-                .map(|value| value.expose().to_owned())
-                .unwrap_or_default(),
-            dir,
-            peak: 0,
-            descendants: BTreeSet::new(),
-            ended: None,
-        })
     }
 
     /// Stops a task; ignores an unknown one.
@@ -227,7 +173,7 @@ impl Supervisor {
     }
 
     /// Collects ended tasks and kills their remaining processes. Called after every death of a child.
-    pub(super) fn reap(&mut self) -> Vec<TaskState> {
+    pub(super) fn reap(&mut self) -> Vec<Reaped> {
         let before = self.oom_kills;
         let ended: Vec<TaskKey> = self
             .running
@@ -243,18 +189,22 @@ impl Supervisor {
         ended.into_iter().filter_map(|key| self.sweep(key, &orphans)).collect()
     }
 
-    fn sweep(&mut self, key: TaskKey, orphans: &[u32]) -> Option<TaskState> {
+    fn sweep(&mut self, key: TaskKey, orphans: &[u32]) -> Option<Reaped> {
         let running = self.running.get(&key)?;
         let own: Vec<u32> = orphans.iter().copied().filter(|pid| running.owns(*pid)).collect();
         if !running.sweep(&own) {
             return None;
         }
         let running = self.running.remove(&key)?;
+        if let StartState::Failed(fault) = &running.start {
+            record::remove_start(&running.dir);
+            return Some(Reaped::NotStarted(running.state(), fault.clone()));
+        }
         let record = running.finish()?;
         let saved = write_exit(&running.dir, &record);
         let state = TaskState { key, started_at: running.started_at, ended: Some(record) };
         self.ended.insert(key, EndedTask { state: state.clone(), saved });
-        Some(state)
+        Some(Reaped::Ended(state))
     }
 
     /// Samples usage, kills unowned processes and retries unsaved ends. Called once a second.

@@ -1,6 +1,7 @@
 //! Guardian with real processes.
 
 mod cgroups;
+mod hostile;
 mod lease;
 
 use std::collections::BTreeMap;
@@ -90,6 +91,7 @@ impl TestDir {
                 .collect::<BTreeMap<_, _>>(),
             working_dir: dir,
             user: None,
+            exclusive_user: false,
             memory: 0,
             cpu_milli: 0,
             pids: 0,

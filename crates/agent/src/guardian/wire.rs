@@ -76,6 +76,9 @@ pub(crate) struct ProcessSpec {
     pub(crate) working_dir: PathBuf,
     /// uid and gid. Default: the guardian's.
     pub(crate) user: Option<(u32, u32)>,
+    /// Only processes of tasks have this user.
+    #[serde(default)]
+    pub(crate) exclusive_user: bool,
     /// MiB; 0 means no limit.
     pub(crate) memory: u64,
     /// Thousandths of a core; 0 means no limit.

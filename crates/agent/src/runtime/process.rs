@@ -20,7 +20,7 @@ use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::gpus::device_files;
 use crate::guardian::client::{Guardian, GuardianUnreachable};
 use crate::guardian::wire::{ExitRecord, ProcessSpec, Response, StartFault};
-use crate::storage::disk_usage;
+use crate::storage::{disk_usage, unlinked_usage};
 
 /// `PATH` of jobs that do not set it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -105,6 +105,7 @@ impl Process {
             env: environment(launch, &folder),
             working_dir: working_dir.as_ref().map_or(work, PathBuf::from),
             user: launch.user.as_ref().map(|user| (user.uid, user.gid)),
+            exclusive_user: launch.user.as_ref().is_some_and(|user| user.exclusive),
             memory: *memory,
             cpu_milli: cpu.0,
             pids: self.limits.pids,
@@ -219,8 +220,11 @@ impl Runtime for Process {
 
     async fn disk_used(&self, key: TaskKey) -> Option<u64> {
         let folder = self.tasks.join(key.to_string());
-        let used = tokio::task::spawn_blocking(move || disk_usage(&folder)).await;
-        used.ok()?.ok()
+        let pids = self.guardian.pids(key).await;
+        let used = tokio::task::spawn_blocking(move || {
+            Ok::<_, io::Error>(disk_usage(&folder)?.saturating_add(unlinked_usage(&folder, &pids)?))
+        });
+        used.await.ok()?.ok()
     }
 
     async fn remove(&self, key: TaskKey) {

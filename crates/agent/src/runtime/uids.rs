@@ -26,7 +26,7 @@ impl UidRange {
         let uid = uid.filter(|uid| *uid <= self.last).ok_or_else(|| {
             format!("--process-uids {self} has no uid for the user with id {}; widen it", owner.0)
         })?;
-        Ok(JobUser { uid, gid: uid, home: PathBuf::from("/nonexistent") })
+        Ok(JobUser { uid, gid: uid, home: PathBuf::from("/nonexistent"), exclusive: true })
     }
 }
 

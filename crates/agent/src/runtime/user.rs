@@ -14,6 +14,8 @@ pub struct JobUser {
     pub uid: u32,
     pub gid: u32,
     pub home: PathBuf,
+    /// Only processes of jobs have this user.
+    pub exclusive: bool,
 }
 
 /// Assigns users of the host to the owners of jobs.
@@ -81,11 +83,21 @@ fn find(passwd: &str, name: &str) -> Option<JobUser> {
         let fields: Vec<&str> = line.split(':').collect();
         let [login, _, uid, gid, _, home, ..] = fields[..] else { return None };
         (login == name).then_some(())?;
-        Some(JobUser { uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: home.into() })
+        Some(JobUser {
+            uid: uid.parse().ok()?,
+            gid: gid.parse().ok()?,
+            home: home.into(),
+            exclusive: false,
+        })
     });
     by_name.or_else(|| {
         let (uid, gid) = name.split_once(':')?;
-        Some(JobUser { uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: "/".into() })
+        Some(JobUser {
+            uid: uid.parse().ok()?,
+            gid: gid.parse().ok()?,
+            home: "/".into(),
+            exclusive: false,
+        })
     })
 }
 
@@ -96,7 +108,7 @@ mod tests {
     #[test]
     fn a_user_is_found_by_name_or_by_uid_and_gid() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\njobs:x:990:991:,,,:/srv/jobs:/bin/false\n";
-        let jobs = JobUser { uid: 990, gid: 991, home: "/srv/jobs".into() };
+        let jobs = JobUser { uid: 990, gid: 991, home: "/srv/jobs".into(), exclusive: false };
         assert_eq!(find(passwd, "jobs"), Some(jobs));
         assert_eq!(find(passwd, "7:8").map(|user| (user.uid, user.gid)), Some((7, 8)));
         assert_eq!(find(passwd, "job"), None);

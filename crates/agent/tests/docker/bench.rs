@@ -1,7 +1,7 @@
 //! Fixture: an image with busybox, a state directory, a connection to Docker.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,13 @@ use agentaflow_agent::runtime::{Exit, Launch, Runtime, StartError};
 use agentaflow_api::end::StartFailure;
 use agentaflow_api::link::TaskKey;
 
-use crate::image::{IMAGE, client, ensure_image, socket};
+use crate::image::{IMAGE, client, client_of, ensure_image, import, socket};
 
 pub(crate) struct Bench {
     pub(crate) state: TempDir,
     pub(crate) docker: Docker,
     pub(crate) client: DockerClient,
+    socket: PathBuf,
 }
 
 impl Bench {
@@ -33,11 +34,29 @@ impl Bench {
     pub(crate) async fn with(change: impl FnOnce(&mut DockerSettings)) -> Self {
         let client = client().await;
         ensure_image(&client).await;
+        Self::of(client, socket(), change).await
+    }
+
+    /// On an engine with user-namespace remapping.
+    pub(crate) async fn remapped(change: impl FnOnce(&mut DockerSettings)) -> Self {
+        let client = client_of(&userns_socket()).await;
+        import(&client).await;
+        Self::of(client, userns_socket(), change).await
+    }
+
+    async fn of(
+        client: DockerClient,
+        socket: PathBuf,
+        change: impl FnOnce(&mut DockerSettings),
+    ) -> Self {
         let state = tempfile::tempdir().unwrap();
-        let mut settings = settings(state.path());
+        let mut settings = DockerSettings {
+            socket: socket.clone(),
+            ..DockerSettings::new(state.path().to_owned())
+        };
         change(&mut settings);
         let docker = connect(settings).await;
-        Self { state, docker, client }
+        Self { state, docker, client, socket }
     }
 
     /// `sh -c script` in the test image, with a new key.
@@ -102,7 +121,9 @@ impl Drop for Bench {
     fn drop(&mut self) {
         let tasks = fs::read_dir(self.state.path().join("tasks")).into_iter().flatten().flatten();
         let keys = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-        let (keys, settings) = (keys.collect::<Vec<TaskKey>>(), settings(self.state.path()));
+        let keys = keys.collect::<Vec<TaskKey>>();
+        let state = self.state.path().to_owned();
+        let settings = DockerSettings { socket: self.socket.clone(), ..DockerSettings::new(state) };
         let clean = async move {
             let docker = connect(settings).await;
             for key in keys {
@@ -114,6 +135,16 @@ impl Drop for Bench {
             || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _ = std::thread::spawn(move || runtime().block_on(clean)).join();
     }
+}
+
+/// Socket of an engine with user-namespace remapping.
+fn userns_socket() -> PathBuf {
+    std::env::var_os("AGENTAFLOW_TEST_USERNS")
+        .expect(
+            "AGENTAFLOW_TEST_USERNS must be the path of the socket of a Docker engine with userns-remap; run `cargo xtask \
+             services`",
+        )
+        .into()
 }
 
 pub(crate) fn name(key: TaskKey) -> String {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bollard::query_parameters::CreateImageOptions;
@@ -21,7 +21,10 @@ pub(crate) fn socket() -> PathBuf {
 }
 
 pub(crate) async fn client() -> DockerClient {
-    let socket = socket();
+    client_of(&socket()).await
+}
+
+pub(crate) async fn client_of(socket: &Path) -> DockerClient {
     let client = DockerClient::connect_with_unix(socket.to_str().unwrap(), 60, API_DEFAULT_VERSION);
     client.unwrap().negotiate_version().await.unwrap()
 }
@@ -47,7 +50,7 @@ pub(crate) fn archive() -> Vec<u8> {
     tar.stdout
 }
 
-async fn import(client: &DockerClient) {
+pub(crate) async fn import(client: &DockerClient) {
     let (repo, tag) = IMAGE.split_once(':').unwrap();
     let options = CreateImageOptions {
         from_src: Some("-".to_owned()),

@@ -152,9 +152,60 @@ async fn docker_containers_reach_services_of_the_host_only_if_allowed() {
         let seen = output(&launch).matches("service of the host").count();
         assert_eq!(seen, if allowed { 2 } else { 0 }, "{}", output(&launch));
     }
-    let metadata =
-        ["-w", "-C", "DOCKER-USER", "-i", "aafc+", "-d", "169.254.0.0/16", "-j", "REJECT"];
-    assert!(Command::new("iptables").args(metadata).status().unwrap().success());
+    for address in ["169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32"] {
+        let rule = ["-w", "-C", "DOCKER-USER", "-i", "aafc+", "-d", address, "-j", "REJECT"];
+        assert!(Command::new("iptables").args(rule).status().unwrap().success(), "{address}");
+    }
+}
+
+/// Interface with the metadata address of clouds; removed when dropped.
+struct MetadataInterface;
+
+impl MetadataInterface {
+    const NAME: &str = "aaftest0";
+    const ADDRESS: &str = "169.254.169.254";
+
+    fn new() -> Option<Self> {
+        let ip = |args: &[&str]| {
+            Command::new("ip").args(args).output().is_ok_and(|done| done.status.success())
+        };
+        if !ip(&["link", "add", Self::NAME, "type", "bridge"]) {
+            return None;
+        }
+        let interface = Self;
+        let address = format!("{}/32", Self::ADDRESS);
+        let up = ip(&["addr", "add", &address, "dev", Self::NAME])
+            && ip(&["link", "set", Self::NAME, "up"]);
+        up.then_some(interface)
+    }
+}
+
+impl Drop for MetadataInterface {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "delete", Self::NAME]).output();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
+async fn docker_containers_reach_the_metadata_of_a_cloud_only_if_allowed() {
+    let Some(_interface) = MetadataInterface::new() else {
+        skip!("needs root and an interface with the metadata address");
+    };
+    let listener = TcpListener::bind((MetadataInterface::ADDRESS, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.write_all(b"credentials of the host\n");
+        }
+    });
+    for allowed in [true, false] {
+        let bench = Bench::with(|settings| settings.allow_host_access = allowed).await;
+        let script = format!("nc -w 2 {} {port} < /dev/null; exit 0", MetadataInterface::ADDRESS);
+        let launch = bench.launch(&script);
+        bench.run(&launch).await;
+        assert_eq!(output(&launch).contains("credentials"), allowed, "{}", output(&launch));
+    }
 }
 
 #[tokio::test]

@@ -84,11 +84,11 @@ async fn docker_a_link_swapped_in_while_the_image_is_fetched_is_rejected() {
 }
 
 #[tokio::test]
-#[ignore = "needs a Docker engine with userns-remap; set AGENTAFLOW_TEST_DOCKER to its socket"]
+#[ignore = "needs a Docker engine with userns-remap; `cargo xtask test` starts one"]
 async fn userns_root_of_a_container_is_not_root_in_a_volume() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("file"), "from the host\n").unwrap();
-    let bench = Bench::with(|settings| settings.allowed_mounts = root(temp.path(), true)).await;
+    let bench = Bench::remapped(|settings| settings.allowed_mounts = root(temp.path(), true)).await;
     let options = bench.client.info().await.unwrap().security_options.unwrap_or_default();
     assert!(options.iter().any(|option| option.starts_with("name=userns")), "{options:?}");
     fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

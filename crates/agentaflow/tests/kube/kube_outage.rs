@@ -118,8 +118,7 @@ async fn objects_are_listed_again_after_an_api_server_restart() {
     assert!(scheduler.program.runs(), "no restart:\n{}", scheduler.program.log());
 }
 
-/// A ready scheduler and its proxy to the API server.
-/// The scheduler behind a proxy; a restarted one keeps its identity, and thus its lease.
+/// A ready scheduler behind a proxy to the API server; a restarted one keeps its identity, and thus its lease.
 pub(crate) async fn behind_cable(share: &Share) -> (Scheduler, Proxy) {
     behind_cable_with(share, &[]).await
 }

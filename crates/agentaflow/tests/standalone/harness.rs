@@ -208,9 +208,11 @@ impl Cluster {
         ]
         .map(String::from)
         .into();
-        if extra.contains(&"--token-file") {
-            let at = arguments.iter().position(|word| word == "--token-file").unwrap();
-            arguments.drain(at..at + 2);
+        for option in ["--token-file", "--health-listen"] {
+            if extra.contains(&option) {
+                let at = arguments.iter().position(|word| word == option).unwrap();
+                arguments.drain(at..at + 2);
+            }
         }
         if !extra.contains(&"--runtime") {
             arguments.extend(["--runtime", "process", "--allow-process"].map(String::from));

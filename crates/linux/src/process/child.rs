@@ -6,15 +6,15 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::{Errno, write};
 use rustix::process::{
-    Gid, Pid, Resource, Rlimit, Signal, Uid, chdir, getppid, set_parent_process_death_signal,
-    setpgid, setrlimit,
+    Gid, Pid, Resource, Rlimit, Signal, Uid, chdir, getppid, getuid,
+    set_parent_process_death_signal, setrlimit, setsid,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::image::{Pointers, ProcessImage};
 use super::report::{Reporter, Step};
-use super::{Confinement, descriptors, signals};
+use super::{Confinement, descriptors, keyring, signals};
 
 const OOM_SCORE: &CStr = c"/proc/self/oom_score_adj";
 const PROCESSES: &CStr = c"cgroup.procs";
@@ -53,20 +53,24 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     for (resource, limit) in plan.limits.iter().flatten() {
         setrlimit(*resource, *limit).map_err(failed(Step::Limits))?;
     }
-    // A change of the user clears the death signal, so it comes first.
-    change_user(plan).map_err(failed(Step::User))?;
     set_no_new_privs(true).map_err(failed(Step::Privileges))?;
-    die_with_parent(plan).map_err(failed(Step::Parent))?;
-    // With the rights of the new user.
-    chdir(plan.image.working_dir()).map_err(failed(Step::WorkingDir))?;
     descriptors::close_on_exec().map_err(failed(Step::Descriptors))?;
     signals::reset();
-    Ok(())
+    if plan.confinement.user.is_some() {
+        keyring::leave().map_err(failed(Step::Keyring))?;
+    }
+    take_rights_of_user(plan).map_err(failed(Step::User))?;
+    // A change of the effective user clears the death signal.
+    die_with_parent(plan).map_err(failed(Step::Parent))?;
+    chdir(plan.image.working_dir()).map_err(failed(Step::WorkingDir))?;
+    // From here on other processes of the user can stop this one.
+    become_user(plan).map_err(failed(Step::User))
 }
 
 /// The descriptors are not standard ones: the Rust runtime opens those at its start, if they are closed.
 fn connect(plan: &Plan<'_>) -> Result<(), Errno> {
-    setpgid(None, None)?;
+    // A process can join a group of its own session only.
+    setsid()?;
     dup2_stdin(&plan.stdin)?;
     dup2_stdout(&plan.confinement.output)?;
     dup2_stderr(&plan.confinement.output)
@@ -90,12 +94,20 @@ fn set_oom_score(plan: &Plan<'_>) {
     }
 }
 
-/// Changes the user of the only thread.
-fn change_user(plan: &Plan<'_>) -> Result<(), Errno> {
+/// Changes the groups and the effective user of the only thread. The kernel checks signals against the real and the saved
+/// user.
+fn take_rights_of_user(plan: &Plan<'_>) -> Result<(), Errno> {
     let Some((uid, gid)) = plan.confinement.user else { return Ok(()) };
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let gid = Gid::from_raw(gid);
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(getuid(), Uid::from_raw(uid), getuid())
+}
+
+/// Keeps the death signal: the effective user stays the same.
+fn become_user(plan: &Plan<'_>) -> Result<(), Errno> {
+    let Some((uid, _)) = plan.confinement.user else { return Ok(()) };
+    let uid = Uid::from_raw(uid);
     set_thread_res_uid(uid, uid, uid)
 }
 

@@ -15,22 +15,21 @@ mod child;
 mod descriptors;
 mod fork;
 mod image;
+mod keyring;
 mod report;
 mod signals;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getrlimit, kill_process};
-use rustix::process::{WaitOptions, waitpid};
+use rustix::process::{Pid, Resource, Rlimit, getpid, getrlimit};
 use thiserror::Error;
 
 use child::Plan;
 use fork::Side;
 pub use image::ProcessImage;
-pub use report::Step;
-use report::{Report, Reporter};
+use report::Reporter;
+pub use report::{REPORT_LENGTH, Step, outcome};
 
 /// Rights and limits of a process.
 #[derive(Debug)]
@@ -58,20 +57,23 @@ pub struct SpawnError {
     pub source: io::Error,
 }
 
-/// Starts a process in its own process group and returns its pid when its program runs. The process dies with the
-/// calling thread, cannot gain privileges, and inherits no descriptor except the standard ones; its standard input is
-/// empty. The caller reaps it, also after a timeout.
-pub fn spawn(
-    image: &ProcessImage,
-    confinement: &Confinement,
-    limit: Duration,
-) -> Result<u32, SpawnError> {
-    let (reporter, mut report) =
-        report::channel().map_err(|source| SpawnError { step: Step::Fork, source })?;
-    let pid = start(image, confinement, reporter)
-        .map_err(|source| SpawnError { step: Step::Fork, source })?;
-    outcome(pid, &mut report, limit)?;
-    Ok(pid.as_raw_nonzero().get().cast_unsigned())
+/// Process whose program may not run yet.
+#[derive(Debug)]
+pub struct Spawned {
+    pub pid: u32,
+    /// One read returns the report for [`outcome`]. It can block for any time: the new user of the process may stop it
+    /// before its program runs, and a program may be on a slow disk.
+    pub report: io::PipeReader,
+}
+
+/// Starts a process in a session of its own. The process dies with the calling thread, cannot gain privileges, and inherits
+/// no descriptor except the standard ones; its standard input is empty. The caller reaps it, also after a failed
+/// start.
+pub fn spawn(image: &ProcessImage, confinement: &Confinement) -> Result<Spawned, SpawnError> {
+    let fork = |source| SpawnError { step: Step::Fork, source };
+    let (reporter, report) = report::channel().map_err(fork)?;
+    let pid = start(image, confinement, reporter).map_err(fork)?;
+    Ok(Spawned { pid: pid.as_raw_nonzero().get().cast_unsigned(), report })
 }
 
 fn start(image: &ProcessImage, confinement: &Confinement, reporter: Reporter) -> io::Result<Pid> {
@@ -112,19 +114,4 @@ fn start(image: &ProcessImage, confinement: &Confinement, reporter: Reporter) ->
 fn rlimit(resource: Resource, limit: u64) -> Option<(Resource, Rlimit)> {
     let limit = getrlimit(resource).maximum.map_or(limit, |hard| hard.min(limit));
     (limit > 0).then_some((resource, Rlimit { current: Some(limit), maximum: Some(limit) }))
-}
-
-fn outcome(pid: Pid, report: &mut Report, limit: Duration) -> Result<(), SpawnError> {
-    match report.read(limit) {
-        Ok(None) => Ok(()),
-        Ok(Some((step, errno))) => {
-            // The child exits right after its report.
-            let _ = waitpid(Some(pid), WaitOptions::empty());
-            Err(SpawnError { step, source: io::Error::from_raw_os_error(errno) })
-        }
-        Err(source) => {
-            let _ = kill_process(pid, Signal::KILL);
-            Err(SpawnError { step: Step::Exec, source })
-        }
-    }
 }

@@ -1,12 +1,13 @@
 //! Report of a failed step from the child to its parent.
 
 use std::fmt;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::io;
+use std::os::fd::OwnedFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use super::SpawnError;
+
+/// Bytes of a report.
+pub const REPORT_LENGTH: usize = 5;
 
 /// Step of a start that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +22,13 @@ pub enum Step {
     Parent,
     WorkingDir,
     Descriptors,
+    Keyring,
     Exec,
 }
 
 impl Step {
     /// Steps of the child, in their order; the report has the index.
-    const OF_CHILD: [Self; 9] = [
+    const OF_CHILD: [Self; 10] = [
         Self::Input,
         Self::Cgroup,
         Self::Limits,
@@ -35,6 +37,7 @@ impl Step {
         Self::Parent,
         Self::WorkingDir,
         Self::Descriptors,
+        Self::Keyring,
         Self::Exec,
     ];
 }
@@ -51,6 +54,7 @@ impl fmt::Display for Step {
             Self::Parent => "tie a process to its parent",
             Self::WorkingDir => "enter the working directory of a process",
             Self::Descriptors => "close descriptors of a process",
+            Self::Keyring => "create the keyring of a process",
             Self::Exec => "execute a program",
         })
     }
@@ -60,14 +64,23 @@ impl fmt::Display for Step {
 #[derive(Debug)]
 pub(super) struct Reporter(OwnedFd);
 
-/// Side of the parent.
-#[derive(Debug)]
-pub(super) struct Report(io::PipeReader);
-
-pub(super) fn channel() -> io::Result<(Reporter, Report)> {
+pub(super) fn channel() -> io::Result<(Reporter, io::PipeReader)> {
     // Both ends are closed by `exec`.
     let (reader, writer) = io::pipe()?;
-    Ok((Reporter(writer.into()), Report(reader)))
+    Ok((Reporter(writer.into()), reader))
+}
+
+/// Result of a start from its report. An empty report means that the program runs, or that a signal ended the process.
+pub fn outcome(report: &[u8]) -> Result<(), SpawnError> {
+    let failed = |step, source| Err(SpawnError { step, source });
+    match *report {
+        [] => Ok(()),
+        [index, a, b, c, d] => {
+            let step = Step::OF_CHILD.get(usize::from(index)).copied().unwrap_or(Step::Exec);
+            failed(step, io::Error::from_raw_os_error(i32::from_ne_bytes([a, b, c, d])))
+        }
+        _ => failed(Step::Exec, io::ErrorKind::InvalidData.into()),
+    }
 }
 
 impl Reporter {
@@ -75,37 +88,7 @@ impl Reporter {
     pub(super) fn send(&self, step: Step, errno: i32) {
         let index = Step::OF_CHILD.iter().position(|one| *one == step).unwrap_or_default();
         let [a, b, c, d] = errno.to_ne_bytes();
-        let _ = rustix::io::write(&self.0, &[index as u8, a, b, c, d]);
-    }
-}
-
-impl Report {
-    /// Waits until the program runs (`None`), or for the step that failed and its error number.
-    pub(super) fn read(&mut self, limit: Duration) -> io::Result<Option<(Step, i32)>> {
-        self.wait(limit)?;
-        let mut bytes = [0; 5];
-        match self.0.read(&mut bytes)? {
-            0 => Ok(None),
-            5 => {
-                let [index, errno @ ..] = bytes;
-                let step = Step::OF_CHILD.get(usize::from(index)).copied().unwrap_or(Step::Exec);
-                Ok(Some((step, i32::from_ne_bytes(errno))))
-            }
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-
-    fn wait(&self, limit: Duration) -> io::Result<()> {
-        let begun = Instant::now();
-        loop {
-            let left = Timespec::try_from(limit.saturating_sub(begun.elapsed())).ok();
-            let mut pipe = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
-            match poll(&mut pipe, left.as_ref()) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Err(Errno::INTR) => {}
-                Ok(_) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let report: [u8; REPORT_LENGTH] = [index as u8, a, b, c, d];
+        let _ = rustix::io::write(&self.0, &report);
     }
 }

@@ -30,11 +30,15 @@ impl Drop for Blocked {
     }
 }
 
-/// Gives the child the state of signals that programs expect: the Rust runtime ignores `SIGPIPE`, and programs inherit
-/// ignored and blocked signals.
+/// Gives the child the state of signals that programs expect: they inherit ignored and blocked signals, and the Rust
+/// runtime ignores `SIGPIPE`. The actions change before the mask: a pending signal must not run a handler of the parent,
+/// which would tell the parent of a signal that the child got.
 pub(super) fn reset() {
-    // SAFETY: the default action is no handler, so no code runs in a signal context.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: the default action is no handler, so no code runs in a signal context. Fails for signals that have no
+        // other action, and for those of the C library.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     let _ = change_mask(&set(libc::sigemptyset), None);
 }
 

@@ -1,8 +1,8 @@
 //! Registrations with the name of a known node.
 //!
 //! The holder of the node's current key may repeat its registration. A worker of the documented protocol knows only a
-//! registration token: it may repeat the registration from the address of the last one. Anything else awaits the approval
-//! of an admin, so that a stolen registration token does not take over a node.
+//! registration token: it may repeat the registration from the address of the last one. agentaflow's agents have a key.
+//! Anything else awaits the approval of an admin, so that a stolen registration token does not take over a node.
 
 use std::net::IpAddr;
 
@@ -20,6 +20,8 @@ use crate::store::{Change, CredentialRow, NodeRow};
 
 /// Time within which an approved registration must follow.
 const APPROVAL_MS: i64 = 3600 * 1000;
+/// Capability of agents that hold a key.
+const STREAM: &str = "stream";
 /// Interval at which a repeated request is recorded again.
 const RECORD_MS: i64 = 60 * 1000;
 
@@ -48,7 +50,7 @@ impl State {
             (None, Registrant::Token { .. }) => return Ok(Claim::Granted),
             (Some(row), Registrant::Token { .. }) => row,
         };
-        if is_address_of(known, peer) || is_approved(known, peer, Stamp::now()) {
+        if self.may_use_token(known, peer) || is_approved(known, peer, Stamp::now()) {
             return Ok(Claim::Granted);
         }
         self.record_claim(known, peer);
@@ -79,6 +81,17 @@ impl State {
         Ok(())
     }
 
+    /// A registration token may act for a node from the address of the node, unless the node has an agent with a key.
+    pub(super) fn may_use_token(&self, row: &NodeRow, peer: IpAddr) -> bool {
+        let has_key = self.nodes.agents_of(row.id).any(|agent| {
+            agent
+                .capabilities
+                .get(STREAM)
+                .is_some_and(|stream| *stream == serde_json::Value::Bool(true))
+        });
+        !has_key && is_address_of(row, peer)
+    }
+
     /// An agent registers with the key of its node, or with a token from the address of its node.
     pub(super) fn check_agent_registrant(
         &self,
@@ -93,7 +106,7 @@ impl State {
             }
             Registrant::Key(_) => Ok(()),
             Registrant::Token { .. } => match node.and_then(|node| self.nodes.get(node)) {
-                Some(live) if !is_address_of(live.row(), peer) => {
+                Some(live) if !self.may_use_token(live.row(), peer) => {
                     Err(approval_required(&live.row().spec.node_name, peer))
                 }
                 _ => Ok(()),
@@ -145,17 +158,17 @@ impl State {
     }
 }
 
-/// The node registered from this address, or from an unknown one.
-pub(super) fn is_address_of(row: &NodeRow, peer: IpAddr) -> bool {
+/// False for an unknown address.
+fn is_address_of(row: &NodeRow, peer: IpAddr) -> bool {
     let registered = row.peer.as_ref().and_then(|text| text.parse::<IpAddr>().ok());
-    registered.is_none_or(|registered| registered.to_canonical() == peer.to_canonical())
+    registered.is_some_and(|registered| registered.to_canonical() == peer.to_canonical())
 }
 
 /// Error for a registration that awaits approval.
 pub(super) fn approval_required(name: &str, peer: IpAddr) -> ApiError {
     let message = format!(
-        "Node `{name}` is registered from another address than {peer}, and the request has no key of the node; an admin \
-         approves it with `agentaflow node approve {name}`"
+        "Node `{name}` is known, and the request from {peer} has no key of the node; an admin approves it with `agentaflow \
+         node approve {name}`"
     );
     ApiError::new(403, ErrorCode::ApprovalRequired, message)
         .about(ResourceKind::Node, Some(name.to_owned()))

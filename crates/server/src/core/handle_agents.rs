@@ -13,7 +13,6 @@ use agentaflow_api::ids::{AgentId, JobId, NodeId};
 use agentaflow_api::job::{Job, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, TaskKey};
 
-use super::claims::is_address_of;
 use super::handle::{Core, Registrant, StreamItem, Worker};
 use super::node::{Contact, JobAnswer, PushReach};
 use super::push_agents::{PushNode, PushWork};
@@ -172,7 +171,7 @@ impl Core {
     /// Returns true if a registration token from this address may act for the node.
     pub fn registered_from(&self, node: NodeId, peer: IpAddr) -> bool {
         let state = self.inner.lock();
-        state.nodes.get(node).is_none_or(|node| is_address_of(node.row(), peer))
+        state.nodes.get(node).is_none_or(|node| state.may_use_token(node.row(), peer))
     }
 
     /// Applies updates of tasks from one agent. The caller stores their logs.

@@ -8,8 +8,8 @@ use agentaflow_api::job::JobCreate;
 use agentaflow_engine::{Event, Rejected, Workload};
 
 use super::handle::{Caller, Idempotency, NodeRef};
-use super::job::job_bytes;
 use super::job::workload::workload;
+use super::job::{LiveJobs, job_bytes};
 use super::queue_table::ROOT;
 use super::state::State;
 use crate::api_error::ApiError;
@@ -124,15 +124,13 @@ impl State {
             );
             return Err(ApiError::too_many(message, 300));
         }
-        let live = self.jobs.live_jobs(user);
-        if live.count < MAX_LIVE_JOBS && live.bytes + bytes <= MAX_LIVE_BYTES {
-            return Ok(());
+        match exceeded_limit(self.jobs.live_jobs(user), bytes) {
+            None => Ok(()),
+            Some(limit) => {
+                let message = format!("the account {limit}; wait for some to end");
+                Err(ApiError::too_many(message, 10))
+            }
         }
-        let message = format!(
-            "the account has {} live jobs, the maximum for one account; wait for some to end",
-            live.count
-        );
-        Err(ApiError::too_many(message, 10))
     }
 
     /// Queue of a job, if the caller may use it; the caller's default queue if the job names none.
@@ -188,10 +186,38 @@ impl State {
     }
 }
 
+/// Limit of an account that a further job of this size exceeds.
+fn exceeded_limit(live: LiveJobs, bytes: usize) -> Option<String> {
+    if live.count >= MAX_LIVE_JOBS {
+        return Some(format!("has {} live jobs, the maximum for one account", live.count));
+    }
+    let limit = MAX_LIVE_BYTES >> 20;
+    (live.bytes + bytes > MAX_LIVE_BYTES)
+        .then(|| format!("would exceed {limit} MiB of specs and secrets of live jobs"))
+}
+
 /// Error for a key that was used with another body.
 pub(super) fn key_reused() -> ApiError {
     ApiError::conflict(
         ErrorCode::IdempotencyKeyReused,
         "this Idempotency-Key was used with another body in the last 24 hours; use a new key for a new job",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_count_into_the_size_of_the_live_jobs_of_an_account() {
+        let mut row = JobRow::default();
+        let spec = job_bytes(&row);
+        let full = LiveJobs { count: 1, bytes: MAX_LIVE_BYTES - spec - 1000 };
+        row.state.sealed = Some("x".repeat(1000));
+        assert_eq!(exceeded_limit(full, job_bytes(&row)), None);
+        row.state.sealed = Some("x".repeat(1001));
+        assert!(exceeded_limit(full, job_bytes(&row)).is_some());
+        let most = LiveJobs { count: MAX_LIVE_JOBS, bytes: 0 };
+        assert!(exceeded_limit(most, 0).is_some());
+    }
 }

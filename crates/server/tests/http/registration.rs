@@ -65,6 +65,24 @@ async fn a_known_name_needs_its_key_its_address_or_an_approval() {
     assert_eq!(heartbeat(&site, C, &key(&moved), &node).await, 200);
 }
 
+/// The token may be stolen by a job on the host.
+#[tokio::test]
+async fn a_token_from_the_address_of_a_node_does_not_take_over_its_agent() {
+    let site = site().await;
+    let token = site.registration().to_owned();
+    let node = register(&site, A, &token, "n").await.expect(200);
+    let agent = register_agent(&site, A, &key(&node), "worker", &node).await.expect(200);
+    let refused = register(&site, A, &token, "n").await.refused(403);
+    assert_eq!(refused["code"], "approval_required");
+    register_agent(&site, A, &token, "thief", &node).await.refused(403);
+    register_agent(&site, A, &token, "worker", &node).await.refused(403);
+    assert_eq!(heartbeat(&site, A, &token, &node).await, 403);
+    assert_eq!(heartbeat(&site, A, &key(&agent), &node).await, 200, "the agent keeps its key");
+    let approve = format!("/gpu-workers/nodes/{}/approve", node["id"]);
+    site.post(site.admin(), &approve, json!({})).await.expect(200);
+    register(&site, A, &token, "n").await.expect(200);
+}
+
 #[tokio::test]
 async fn an_admin_approves_one_registration_from_one_address() {
     let site = site().await;

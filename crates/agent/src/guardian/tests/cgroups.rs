@@ -10,12 +10,14 @@ use agentaflow_api::link::StopCause;
 
 use super::{TestDir, key, run};
 use crate::gpus::device_files;
+use crate::guardian::TASKS;
 use crate::guardian::cgroup::CgroupRoot;
 use crate::guardian::cgroup_v1::V1Root;
 use crate::guardian::device_rule::{DeviceControl, DeviceRule};
 use crate::guardian::groups::GroupRoots;
 use crate::guardian::spawn::spawn;
-use crate::guardian::wire::ProcessSpec;
+use crate::guardian::supervisor::Supervisor;
+use crate::guardian::wire::{ProcessSpec, Response, StartFault};
 use crate::skip::skip;
 
 #[tokio::test]
@@ -67,14 +69,36 @@ async fn a_task_cannot_open_denied_devices_on_hosts_with_cgroup_v2() {
     let denied_devices = vec![DeviceRule { major: 1, minor: Some(5) }];
     let script = "head -c 1 /dev/zero > /dev/null && echo open; head -c 1 /dev/null && echo other";
     let spec = ProcessSpec { denied_devices, ..test.spec(1, script) };
-    let groups = roots.create(&spec);
-    let (pid, output) = spawn(&spec, &test.task(1), groups.open().unwrap()).unwrap();
-    waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::empty()).unwrap();
-    output.finish();
+    let groups = roots.create(&spec).unwrap();
+    let started = spawn(&spec, &test.task(1), groups.open().unwrap()).unwrap();
+    waitpid(Pid::from_raw(started.pid.cast_signed()), WaitOptions::empty()).unwrap();
+    started.output.finish();
     let log = test.output(1);
     assert!(!log.contains("open\n") && log.contains("other\n"), "{log}");
     drop(groups);
     roots.remove();
+}
+
+/// The task would run without its limits.
+#[tokio::test]
+async fn a_task_does_not_start_without_a_control_of_the_host() {
+    let name = format!("agentaflow-test-gone-{}", std::process::id());
+    let unified = CgroupRoot::without_controllers(&name)
+        .map(|root| GroupRoots::new(Some(root), V1Root::default()));
+    let v1 = V1Root::find(&name);
+    let v1 = v1.filters_devices().then(|| GroupRoots::new(None, v1));
+    if unified.is_none() && v1.is_none() {
+        skip!("needs usable cgroups");
+    }
+    let test = TestDir::new();
+    for roots in unified.into_iter().chain(v1) {
+        let mut supervisor = Supervisor::new(test.dir.path().join(TASKS), roots.clone());
+        // Tasks get no cgroup below missing parents.
+        roots.remove();
+        let response = supervisor.start(&test.spec(1, "true"));
+        let of_node = matches!(response, Some(Response::Failed { fault: StartFault::Node { .. } }));
+        assert!(of_node, "{response:?}");
+    }
 }
 
 /// With `--nocapture` prints the mechanism: `cgroup_v1` or `cgroup_v2`.

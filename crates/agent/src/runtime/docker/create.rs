@@ -115,7 +115,10 @@ pub(super) fn body(
     } = &launch.assignment;
     let mut host = host_config(settings, launch, surroundings.volumes)?;
     let network = surroundings.network;
-    let (networking_config, exposed_ports) = network.configure(&launch.assignment, &mut host);
+    let address = launch.env.iter().find(|(name, _)| name == MASTER_ADDR);
+    let address = address.and_then(|(_, address)| address.parse().ok());
+    let (networking_config, exposed_ports) =
+        network.configure(&launch.assignment, address, &mut host);
     let mut labels = labels(&launch.assignment, agent);
     labels.extend(network.label());
     Ok(ContainerCreateBody {

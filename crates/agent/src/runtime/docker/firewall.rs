@@ -10,11 +10,12 @@ use tokio::process::Command;
 
 use super::network::CLOSED;
 
-/// Link-local addresses, at which clouds serve metadata and credentials.
-const METADATA: &str = "169.254.0.0/16";
+/// Addresses at which clouds serve metadata and credentials: link-local ones, and those of Alibaba Cloud and Azure.
+const METADATA: [&str; 3] = ["169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32"];
 
-/// Program that changes the rules.
+/// Programs that change the rules.
 const IPTABLES: &str = "iptables";
+const IP6TABLES: &str = "ip6tables";
 
 /// Restriction of containers by the firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,40 +29,77 @@ pub(super) enum Firewall {
     Failed,
 }
 
+impl Firewall {
+    /// Problem for the operator of the host.
+    pub(super) fn problem(self) -> Option<&'static str> {
+        match self {
+            Self::Enforced => None,
+            Self::OtherNetwork => {
+                Some("the agent is not root, or not in the network of the Docker daemon")
+            }
+            Self::Missing => Some("the host has no iptables"),
+            Self::Failed => Some("iptables failed"),
+        }
+    }
+}
+
 /// Adds missing rules. Called before each start: a restart of a firewall service removes rules.
 pub(super) async fn enforce() -> Firewall {
     if !geteuid().is_root() {
         return Firewall::OtherNetwork;
     }
-    if run(&["--version"]).await.is_none() {
+    if run(IPTABLES, &["--version"]).await.is_none() {
         return Firewall::Missing;
     }
     let bridges = format!("{CLOSED}+");
     let answers = ["-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED"];
-    let metadata = ["-i", &bridges, "-d", METADATA, "-j", "REJECT"];
     let replies = [&["-i", &bridges][..], &answers, &["-j", "ACCEPT"]].concat();
     let host = ["-i", &bridges, "-j", "REJECT"];
     // Docker evaluates its chain before its own rules; without that chain Docker does not forward packets either.
-    let forward =
-        if run(&["-S", "DOCKER-USER"]).await == Some(true) { "DOCKER-USER" } else { "FORWARD" };
-    let forward = insert(forward, &metadata).await;
+    let forward = if run(IPTABLES, &["-S", "DOCKER-USER"]).await == Some(true) {
+        "DOCKER-USER"
+    } else {
+        "FORWARD"
+    };
+    for address in METADATA {
+        if !insert(IPTABLES, forward, &["-i", &bridges, "-d", address, "-j", "REJECT"]).await {
+            return Firewall::Failed;
+        }
+    }
+    // The networks have no IPv6, and some hosts have none: a failure opens nothing.
+    for chain in ["INPUT", "FORWARD"] {
+        insert(IP6TABLES, chain, &host).await;
+    }
     // Inserted in reverse order: replies come first.
-    let input = insert("INPUT", &host).await && insert("INPUT", &replies).await;
-    if forward && input { Firewall::Enforced } else { Firewall::Failed }
+    let input = insert(IPTABLES, "INPUT", &host).await && insert(IPTABLES, "INPUT", &replies).await;
+    if input { Firewall::Enforced } else { Firewall::Failed }
 }
 
 /// Inserts a rule at the top of a chain unless the chain has it.
-async fn insert(chain: &str, rule: &[&str]) -> bool {
-    if run(&[&["-C", chain][..], rule].concat()).await == Some(true) {
+async fn insert(program: &str, chain: &str, rule: &[&str]) -> bool {
+    if run(program, &[&["-C", chain][..], rule].concat()).await == Some(true) {
         return true;
     }
-    run(&[&["-I", chain][..], rule].concat()).await == Some(true)
+    run(program, &[&["-I", chain][..], rule].concat()).await == Some(true)
 }
 
-/// Success of `iptables`; `None` if the program does not exist.
-async fn run(args: &[&str]) -> Option<bool> {
-    let mut command = Command::new(IPTABLES);
+/// Success of the program; `None` if it does not exist.
+async fn run(program: &str, args: &[&str]) -> Option<bool> {
+    let mut command = Command::new(program);
     // Waits for other programs that change rules.
     command.arg("-w").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().await.ok().map(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_start_only_behind_rules() {
+        assert_eq!(Firewall::Enforced.problem(), None);
+        for open in [Firewall::OtherNetwork, Firewall::Missing, Firewall::Failed] {
+            assert!(open.problem().is_some(), "{open:?}");
+        }
+    }
 }

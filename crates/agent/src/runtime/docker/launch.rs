@@ -1,6 +1,5 @@
 //! Starts a container, or adopts one that an earlier agent started.
 
-use std::sync::Once;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -16,8 +15,6 @@ use super::fault::{self, Secrets};
 use super::firewall::{self, Firewall};
 use super::kill::ContainerRecord;
 use super::{Docker, NetworkMode, connect, create, pull, status, stop, watch};
-
-static WARNED: Once = Once::new();
 
 const LEASE_EXPIRED: &str = "the lease expired before the container started";
 
@@ -98,8 +95,9 @@ impl Docker {
         Ok(watch::started_at(&found).unwrap_or_else(Stamp::now))
     }
 
-    /// Keeps containers from services of the host, as far as this host permits.
-    async fn restrict_host_access(&self) -> Result<(), StartError> {
+    /// Keeps containers from services of the host and from cloud metadata. Fails unless this host can do that or its
+    /// operator permits the access.
+    pub(super) async fn restrict_host_access(&self) -> Result<(), StartError> {
         if self.settings.allow_host_access || self.settings.network == NetworkMode::Host {
             return Ok(());
         }
@@ -108,24 +106,13 @@ impl Docker {
         } else {
             Firewall::OtherNetwork
         };
-        let problem = match enforced {
-            Firewall::Enforced => return Ok(()),
-            Firewall::Failed => {
-                let detail = "iptables cannot keep containers from services of the host; repair it, or start the agent \
-                     with --allow-host-access";
-                return Err(StartError::Node(detail.to_owned()));
-            }
-            Firewall::OtherNetwork => {
-                "the agent is not root, or not in the network of the Docker daemon"
-            }
-            Firewall::Missing => "the host has no iptables",
-        };
-        WARNED.call_once(|| {
-            tracing::warn!(
-                "containers can reach services of this host and cloud metadata: {problem}"
-            );
-        });
-        Ok(())
+        match enforced.problem() {
+            None => Ok(()),
+            Some(problem) => Err(StartError::Node(format!(
+                "containers could reach services of this host and cloud metadata: {problem}; start the agent as root on a \
+                 host with iptables, or permit the access with --allow-host-access"
+            ))),
+        }
     }
 
     /// Most storage drivers have no quotas and refuse a disk limit; the agent then measures the container.

@@ -117,6 +117,9 @@ impl Docker {
         let agent = agent_label(&settings.state_dir);
         let docker = Self::new(client, settings, agent);
         docker.sweep_networks().await;
+        if let Err(StartError::Node(problem)) = docker.restrict_host_access().await {
+            tracing::warn!("no container starts on this host: {problem}");
+        }
         Ok(Some(docker))
     }
 

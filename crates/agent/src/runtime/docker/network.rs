@@ -1,7 +1,7 @@
 //! Networks of containers: one per job and attempt. Tasks of a gang on one host share it; other jobs cannot reach it.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use bollard::errors::Error as DockerError;
 use bollard::models::{
@@ -47,10 +47,12 @@ impl ContainerNetwork {
         }
     }
 
-    /// Connects a container; publishes the port at which the tasks of a gang meet if other hosts need it.
+    /// Connects a container; publishes the port at which the tasks of a gang meet if other hosts need it, at `address` if
+    /// this host has it.
     pub(super) fn configure(
         &self,
         assignment: &Assignment,
+        address: Option<IpAddr>,
         host: &mut HostConfig,
     ) -> (Option<NetworkingConfig>, Option<Vec<String>>) {
         let Self::Job(name) = self else {
@@ -67,7 +69,8 @@ impl ContainerNetwork {
             return (Some(config), None);
         };
         let port = format!("{master_port}/tcp");
-        let binding = PortBinding { host_ip: None, host_port: Some(master_port.to_string()) };
+        let host_ip = address.filter(|address| is_own(*address)).map(|address| address.to_string());
+        let binding = PortBinding { host_ip, host_port: Some(master_port.to_string()) };
         host.port_bindings = Some(HashMap::from([(port.clone(), Some(vec![binding]))]));
         (Some(config), Some(vec![port]))
     }
@@ -162,6 +165,11 @@ impl Docker {
     }
 }
 
+/// False behind a translation of addresses.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 fn used(networks: &[Network]) -> Vec<String> {
     let configs = networks.iter().filter_map(|network| network.ipam.as_ref()?.config.as_ref());
     configs.flatten().filter_map(|config| config.subnet.clone()).collect()
@@ -196,12 +204,27 @@ mod tests {
     }
 
     #[test]
+    fn the_port_of_the_master_is_published_at_the_address_that_the_host_has() {
+        let mut assignment = super::super::tests::launch().assignment;
+        assignment.gang = Some(Gang { master_port: 29_501, master_here: true, spans_nodes: true });
+        let network = ContainerNetwork::Job("net".to_owned());
+        let published = |address: &str| {
+            let mut host = HostConfig::default();
+            network.configure(&assignment, Some(address.parse().unwrap()), &mut host);
+            let bindings = host.port_bindings.unwrap().into_values().flatten().flatten();
+            bindings.map(|binding| binding.host_ip).collect::<Vec<_>>()
+        };
+        assert_eq!(published("127.0.0.1"), [Some("127.0.0.1".to_owned())]);
+        assert_eq!(published("192.0.2.9"), [None]);
+    }
+
+    #[test]
     fn only_the_master_of_a_gang_on_several_nodes_publishes_its_port() {
         let mut assignment = super::super::tests::launch().assignment;
         let network = ContainerNetwork::Job("net".to_owned());
         let published = |assignment: &Assignment| {
             let mut host = HostConfig::default();
-            let (_, exposed) = network.configure(assignment, &mut host);
+            let (_, exposed) = network.configure(assignment, None, &mut host);
             assert_eq!(exposed.is_some(), host.port_bindings.is_some());
             exposed.is_some()
         };

@@ -15,10 +15,14 @@ use super::pull::{pull_error, with_login};
 /// Registry of images without one.
 const DOCKER_HUB_HOST: &str = "registry-1.docker.io";
 
-/// Host and port of the registry of an image.
+/// Host and port of the registry of an image. Names of repositories have no upper case.
 fn registry(image: &str) -> &str {
     let first = image.split_once('/').map(|(first, _)| first);
-    let is_host = |first: &&str| first.contains(['.', ':']) || *first == "localhost";
+    let is_host = |first: &&str| {
+        first.contains(['.', ':'])
+            || *first == "localhost"
+            || first.contains(|letter: char| letter.is_uppercase())
+    };
     first.filter(is_host).unwrap_or(DOCKER_HUB_HOST)
 }
 
@@ -97,6 +101,8 @@ mod tests {
         for image in [
             "localhost:5000/a",
             "localhost/a",
+            "LOCALHOST/a",
+            "Localhost/a/b:1",
             "127.0.0.1/a:1",
             "127.9.9.9:80/a/b",
             "x.localhost:5000/a",

@@ -11,12 +11,13 @@ mod strikes;
 mod wall_clock;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, SOON, eventually, shell_job};
+use crate::harness::{Cluster, HEARTBEAT, SOON, eventually, shell_job};
 use crate::http::Connection;
 use crate::image::IMAGE;
 use crate::original_worker::OriginalWorker;
@@ -115,6 +116,32 @@ fn postgres_crash_campaign_with_kills_of_the_database() {
         skip!("needs root and the server programs of PostgreSQL in /usr/lib/postgresql");
     };
     Campaign::start(None, Some(PostgresServer::start(&programs))).run(15);
+}
+
+/// A server answers no heartbeats without its database, which another server may use meanwhile.
+#[test]
+#[ignore = "needs PostgreSQL: AGENTAFLOW_TEST_POSTGRES"]
+fn postgres_an_outage_of_the_database_within_the_lease_stops_no_job() {
+    let Some(programs) = PostgresServer::programs() else {
+        skip!("needs root and the server programs of PostgreSQL in /usr/lib/postgresql");
+    };
+    let mut postgres = PostgresServer::start(&programs);
+    let mut cluster = Cluster::server(&["--lease", LONG_LEASE, "--database", &postgres.url()]);
+    cluster.agent("one", &[]);
+    cluster.wait_for_nodes(1);
+    let (starts, end) = (cluster.shared("starts"), cluster.shared("end"));
+    let script = format!("echo x >> {starts}; until [ -e {end} ]; do sleep 0.05; done");
+    let id = cluster.submit(&script, json!({"stop_grace_seconds": 1}));
+    cluster.wait_for_status(id, "running");
+    eventually("the job began", SOON, || fs::read_to_string(&starts).ok());
+    postgres.kill();
+    // Long after two heartbeat intervals, the lease without a setting of its own.
+    sleep(if is_full() { LONG_OUTAGE } else { HEARTBEAT * 15 });
+    postgres.start_again();
+    cluster.wait_for_nodes(1);
+    fs::write(end, "").unwrap();
+    let job = cluster.wait_for_status(id, "completed");
+    assert_eq!((&job["attempt"], fs::read_to_string(starts).unwrap().as_str()), (&json!(1), "x\n"));
 }
 
 impl Campaign {

@@ -61,13 +61,12 @@ impl Campaign {
         format!("agent {name}, for {:?}", self.stay_away(&name, true))
     }
 
-    /// Process jobs die with the guardian. Containers run on until an agent starts again, a documented limit: the agent
-    /// returns within the lease.
+    /// Process jobs die with the guardian, containers with their lease unless the agent returns before.
     fn kill_agent_and_guardian(&mut self) -> String {
         let name = self.victim();
         self.cluster.agents.get_mut(&name).unwrap().kill();
         self.cluster.kill_guardian(&name);
-        format!("agent and guardian {name}, for {:?}", self.stay_away(&name, self.docker.is_none()))
+        format!("agent and guardian {name}, for {:?}", self.stay_away(&name, true))
     }
 
     /// Kills all processes of a machine. A Docker engine serves all three agents and loses its power with them.

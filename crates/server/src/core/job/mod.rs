@@ -58,7 +58,7 @@ struct UserJobs {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LiveJobs {
     pub(crate) count: usize,
-    /// Size of all specs as JSON.
+    /// Size of all specs as JSON, and of all sealed secrets.
     pub(crate) bytes: usize,
 }
 
