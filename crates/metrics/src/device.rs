@@ -62,7 +62,7 @@ impl DeviceReading {
 /// Use of one GPU by one workload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkloadReading {
-    /// Labels that name the workload: `job`, or `namespace` and `pod`.
+    /// Labels that name the workload: `job_id`, or `namespace` and `pod`.
     pub workload: Vec<(&'static str, String)>,
     pub node: String,
     pub uuid: String,
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn workloads_are_labelled_by_their_owner_and_gpu() {
         let workload = WorkloadReading {
-            workload: vec![("job", "7".into())],
+            workload: vec![("job_id", "7".into())],
             node: "n1".into(),
             uuid: "GPU-a".into(),
             memory: 1,
@@ -320,7 +320,7 @@ mod tests {
             energy: Some(12.0),
         };
         let text = written(|text| write_workloads("agentaflow_job", &[workload.clone()], text));
-        let labels = "{node=\"n1\",job=\"7\",gpu=\"GPU-a\"}";
+        let labels = "{node=\"n1\",job_id=\"7\",gpu=\"GPU-a\"}";
         assert!(text.contains(&format!("agentaflow_job_gpu_memory_bytes{labels} 1048576\n")));
         assert!(text.contains(&format!("agentaflow_job_gpu_energy_joules_total{labels} 12\n")));
         assert!(!text.contains("agentaflow_job_gpu_utilization"));

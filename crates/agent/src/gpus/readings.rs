@@ -26,7 +26,7 @@ impl GpuWatch {
         let each = state.usage.uses().iter().take(limit).map(|entry| {
             let key = entry.workload;
             WorkloadReading {
-                workload: vec![("job", key.job.0.to_string()), ("task", key.task.to_string())],
+                workload: vec![("job_id", key.job.0.to_string()), ("task", key.task.to_string())],
                 node: node.to_owned(),
                 memory: state.usage.memory(key, &entry.uuid),
                 utilization: entry.utilization.map(f64::from),

@@ -64,14 +64,14 @@ fn up_counts_each_gpu_once_and_follows_jobs() {
 fn a_running_job_has_series_of_its_own_until_it_ends() {
     let port = free_port();
     let cluster = Cluster::up(&["--metrics-listen", &format!("127.0.0.1:{port}")]);
-    let submitted = cluster.run(&["submit", "--gpus", "1", "-o", "name", "--", "sleep", "1000"]);
+    let submitted = cluster.run(&["submit", "--gpus", "1", "--", "sleep", "1000"]);
     assert_eq!(submitted.code, Some(0), "{}", submitted.err);
     let energy = "agentaflow_job_gpu_energy_joules_total{";
     let found = eventually("energy of the job", SOON, || {
         let text = scrape(port, None).1;
         series(&text, energy).first().map(|line| (*line).to_owned())
     });
-    assert!(found.contains("job=\"1\",task=\"0\",gpu=\"SIM-"), "{found}");
+    assert!(found.contains("job_id=\"1\",task=\"0\",gpu=\"SIM-"), "{found}");
     assert_eq!(cluster.run(&["cancel", "1"]).code, Some(0));
     eventually("the series end", SOON, || {
         series(&scrape(port, None).1, energy).is_empty().then_some(())
@@ -128,7 +128,7 @@ fn prometheus_scrapes_up_and_evaluates_rules_and_dashboards() {
     let Some(prometheus) = Prometheus::start(free_port(), &targets, &rules) else {
         skip!("needs Prometheus; `sudo apt-get install prometheus` installs it");
     };
-    let submitted = cluster.run(&["submit", "--gpus", "1", "-o", "name", "--", "sleep", "1000"]);
+    let submitted = cluster.run(&["submit", "--gpus", "1", "--", "sleep", "1000"]);
     assert_eq!(submitted.code, Some(0), "{}", submitted.err);
     let nodes = prometheus.eventually("agentaflow_agent_connected == 1");
     let node = nodes[0]["metric"]["node"].as_str().expect("a label").to_owned();
@@ -141,7 +141,7 @@ fn prometheus_scrapes_up_and_evaluates_rules_and_dashboards() {
     }
     let busy = prometheus.eventually("agentaflow_gpu_total - agentaflow_gpu_available == 1");
     assert_eq!(busy.len(), 1, "GPUs are counted once: {busy:?}");
-    prometheus.eventually("rate(agentaflow_job_gpu_energy_joules_total{job=\"1\"}[10s]) > 0");
+    prometheus.eventually("rate(agentaflow_job_gpu_energy_joules_total{job_id=\"1\"}[10s]) > 0");
     prometheus.eventually("agentaflow:gpu_allocation:ratio == 0.5");
     prometheus.eventually("agentaflow:node_gpu_power_watts:sum > 0");
     assert!(prometheus.query("ALERTS{alertstate=\"firing\"}").is_empty());

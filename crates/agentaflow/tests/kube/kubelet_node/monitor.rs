@@ -76,6 +76,8 @@ async fn a_gpu_process_is_attributed_to_its_pod() {
         proc: "/proc".into(),
         health: None,
         metrics: Some(([127, 0, 0, 1], port).into()),
+        metrics_access: agentaflow_metrics::Access::Open,
+        dcgm_names: false,
         once: false,
     };
     let client = Cluster::client_of(&share.cluster.kubeconfig).await;
