@@ -25,14 +25,11 @@ impl Prometheus {
     /// Starts a server with a scrape configuration and a file of rules; none without the program.
     pub(crate) fn start(port: u16, targets: &[(&str, u16)], rules: &Path) -> Option<Self> {
         let data = tempfile::tempdir().expect("a folder");
-        let jobs: String = targets
-            .iter()
-            .map(|(job, port)| {
-                format!(
-                    "- job_name: {job}\n  static_configs:\n  - targets: [\"127.0.0.1:{port}\"]\n"
-                )
-            })
-            .collect();
+        let mut jobs = String::new();
+        for (job, port) in targets {
+            let target = format!("  static_configs:\n  - targets: [\"127.0.0.1:{port}\"]\n");
+            jobs = format!("{jobs}- job_name: {job}\n{target}");
+        }
         let rules = rules.display();
         let text = format!(
             "global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\nrule_files: [\"{rules}\"]\nscrape_configs:\n{jobs}"
@@ -73,7 +70,8 @@ impl Prometheus {
 
     /// Result vector of an expression, which must be valid.
     pub(crate) fn query(&self, expression: &str) -> Vec<Value> {
-        let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let encoded = expression.bytes().map(|byte| format!("%{byte:02X}"));
+        let encoded = encoded.collect::<Vec<_>>().concat();
         let body = self.get(&format!("/api/v1/query?query={encoded}")).expect("a response");
         let answer: Value = serde_json::from_str(&body).expect("JSON");
         assert_eq!(answer["status"], "success", "`{expression}`: {answer}");

@@ -151,7 +151,7 @@ impl GpuSource for NvmlSource {
                 let xid = self.errors.get().and_then(|watch| watch.take(&uuid));
                 let read = self.nvml.device_by_index(index).and_then(|gpu| sample(&gpu, &uuid));
                 let tensor_activity = self.tensors.get().and_then(|watch| watch.percent(&uuid));
-                let complete = |sample| Sample { xid, tensor_activity, ..sample };
+                let complete = |sample| Sample { tensor_activity, xid, ..sample };
                 read.map(complete).or_else(|error| {
                     let message = driver_message(&error);
                     if is_driver(&error) {

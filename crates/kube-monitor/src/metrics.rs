@@ -167,22 +167,22 @@ fn devices(
 fn pods(
     node: &str,
     used: &PodUse,
-    uses: &[GpuUse<PodName>],
+    holders: &[GpuUse<PodName>],
     energy: &EnergyMeter<PodName>,
 ) -> Vec<WorkloadReading> {
     let reading = |entry: &GpuUse<PodName>| {
         let pod = &entry.workload;
-        let used = used.get(&(pod.clone(), entry.uuid.clone()));
+        let own = used.get(&(pod.clone(), entry.uuid.clone()));
         WorkloadReading {
             workload: vec![("namespace", pod.namespace.clone()), ("pod", pod.name.clone())],
             node: node.to_owned(),
             uuid: entry.uuid.clone(),
-            memory: used.map_or(0, |used| used.memory),
+            memory: own.map_or(0, |own| own.memory),
             utilization: entry.utilization.map(f64::from),
             energy: energy.joules(pod, &entry.uuid),
         }
     };
-    uses.iter().map(reading).collect()
+    holders.iter().map(reading).collect()
 }
 
 fn node(now: &Snapshot, text: &mut Exposition) {

@@ -319,7 +319,9 @@ mod tests {
             utilization: None,
             energy: Some(12.0),
         };
-        let text = written(|text| write_workloads("agentaflow_job", &[workload.clone()], text));
+        let text = written(|text| {
+            write_workloads("agentaflow_job", std::slice::from_ref(&workload), text);
+        });
         let labels = "{node=\"n1\",job_id=\"7\",gpu=\"GPU-a\"}";
         assert!(text.contains(&format!("agentaflow_job_gpu_memory_bytes{labels} 1048576\n")));
         assert!(text.contains(&format!("agentaflow_job_gpu_energy_joules_total{labels} 12\n")));

@@ -1,5 +1,7 @@
 //! Errors that the API returns: an HTTP status, a code and details for programs, and a human-readable message.
 
+use std::fmt::Display;
+
 use agentaflow_api::error::{
     Credential, ErrorBody, ErrorCode, ErrorDetails, ResourceKind, ResourceRef, TokenProblem,
 };
@@ -38,7 +40,7 @@ impl ApiError {
     }
 
     /// 404: the object does not exist or is not visible to the caller.
-    pub fn not_found(kind: ResourceKind, name: impl ToString) -> Self {
+    pub fn not_found(kind: ResourceKind, name: impl Display) -> Self {
         let resource = ResourceRef { kind, name: Some(name.to_string()) };
         let message = agentaflow_explain::error::not_found(&resource);
         Self::new(404, ErrorCode::NotFound, message).about(resource.kind, resource.name)
@@ -80,7 +82,7 @@ impl ApiError {
     }
 
     /// 422: this field names an object that does not exist.
-    pub fn unknown_object(field: &str, kind: ResourceKind, name: impl ToString) -> Self {
+    pub fn unknown_object(field: &str, kind: ResourceKind, name: impl Display) -> Self {
         let missing = Self::not_found(kind, name).at(field);
         Self { status: 422, code: ErrorCode::Invalid, ..missing }
     }
