@@ -43,7 +43,8 @@ impl Scheduler {
         let slot = &mut self.workloads.get_mut(index).tasks[task as usize];
         let lost = slot.lost.take();
         let until = lost.map_or(until, |lost| lost.until);
-        slot.lost = Some(LostTask { until, replacement: Replacement::Missing, reported: false });
+        let lost_task = LostTask { until, replacement: Replacement::Missing, reported: false };
+        slot.lost = Some(Box::new(lost_task));
         self.incomplete.insert(index);
     }
 

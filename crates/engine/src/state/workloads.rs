@@ -76,15 +76,15 @@ pub(crate) struct TaskState {
     /// Of a lost task: the place reserved for its replacement.
     pub(crate) allocation: Option<TaskAllocation>,
     pub(crate) finished: bool,
-    /// Only of placed workloads.
-    pub(crate) lost: Option<LostTask>,
+    /// Only of placed workloads. Boxed: a lost task is rare, and a fleet has hundreds of thousands of tasks.
+    pub(crate) lost: Option<Box<LostTask>>,
 }
 
 impl TaskState {
     /// The task runs or is being started, as opposed to a place without a task.
     pub(crate) fn is_occupied(&self) -> bool {
         let starts = |lost: &LostTask| lost.replacement == Replacement::Starting;
-        self.allocation.is_some() && self.lost.as_ref().is_none_or(starts)
+        self.allocation.is_some() && self.lost.as_deref().is_none_or(starts)
     }
 }
 
@@ -161,7 +161,7 @@ impl WorkloadEntry {
     /// Lost tasks, in order.
     pub(crate) fn lost(&self) -> impl Iterator<Item = (u32, &LostTask)> {
         let tasks = self.tasks.iter().enumerate();
-        tasks.filter_map(|(task, slot)| Some((task as u32, slot.lost.as_ref()?)))
+        tasks.filter_map(|(task, slot)| Some((task as u32, slot.lost.as_deref()?)))
     }
 
     /// Latest expected end of all terminating tasks; `None` when a task is not terminating.

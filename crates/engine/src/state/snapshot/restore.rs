@@ -148,7 +148,7 @@ impl Scheduler {
             let slot = self.workloads.get_mut(index).tasks.get_mut(task as usize);
             let slot = slot.filter(|slot| phase == WorkloadPhase::Placed && !slot.finished);
             let slot = slot.ok_or_else(|| inconsistent("lost task of", &id))?;
-            slot.lost = Some(LostTask { until, replacement, reported });
+            slot.lost = Some(Box::new(LostTask { until, replacement, reported }));
             self.incomplete.insert(index);
         }
         Ok(())
