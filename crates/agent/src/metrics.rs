@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use agentaflow_metrics::MetricType::Gauge;
-use agentaflow_metrics::{Exposition, MetricSource, write_dcgm, write_devices, write_workloads};
+use agentaflow_metrics::{
+    Exposition, JOB_NAMES, MetricSource, write_dcgm, write_devices, write_workloads,
+};
 
 use crate::gpus::GpuWatch;
 use crate::session::Sessions;
@@ -64,7 +66,7 @@ impl MetricSource for AgentMetrics {
         }
         let devices = gpus.device_readings(node);
         write_devices(&devices, text);
-        write_workloads("agentaflow_job", &gpus.task_readings(node, MOST_TASKS), text);
+        write_workloads(JOB_NAMES, &gpus.task_readings(node, MOST_TASKS), text);
         if self.dcgm_names {
             write_dcgm(&devices, text);
         }

@@ -9,7 +9,7 @@ use agentaflow_gpu::{EnergyMeter, GpuUse, Sample};
 use agentaflow_kube_core::crd::{GpuDevice, GpuStatus};
 use agentaflow_metrics::MetricType::{self, Counter, Gauge};
 use agentaflow_metrics::{
-    DeviceReading, Exposition, MetricSource, WorkloadReading, write_dcgm, write_devices,
+    DeviceReading, Exposition, MetricSource, POD_NAMES, WorkloadReading, write_dcgm, write_devices,
     write_workloads,
 };
 
@@ -79,7 +79,7 @@ impl MetricSource for Metrics {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         node(&last, text);
         write_devices(&last.devices, text);
-        write_workloads("agentaflow_pod", &last.pods, text);
+        write_workloads(POD_NAMES, &last.pods, text);
         allocations(&last, text);
         if self.dcgm {
             write_dcgm(&last.devices, text);

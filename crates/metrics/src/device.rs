@@ -154,8 +154,28 @@ pub fn write_devices(devices: &[DeviceReading], text: &mut Exposition) {
     text.series("agentaflow_gpu_throttle_reason", Gauge, "Active throttle reasons.", reasons);
 }
 
-/// Writes the use of GPUs by workloads, in metrics whose names begin with `prefix`: `agentaflow_job`, `agentaflow_pod`.
-pub fn write_workloads(prefix: &str, workloads: &[WorkloadReading], text: &mut Exposition) {
+/// Names of the metrics of a kind of workload.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkloadNames {
+    memory: &'static str,
+    utilization: &'static str,
+    energy: &'static str,
+}
+
+pub const JOB_NAMES: WorkloadNames = WorkloadNames {
+    memory: "agentaflow_job_gpu_memory_bytes",
+    utilization: "agentaflow_job_gpu_utilization",
+    energy: "agentaflow_job_gpu_energy_joules_total",
+};
+
+pub const POD_NAMES: WorkloadNames = WorkloadNames {
+    memory: "agentaflow_pod_gpu_memory_bytes",
+    utilization: "agentaflow_pod_gpu_utilization",
+    energy: "agentaflow_pod_gpu_energy_joules_total",
+};
+
+/// Writes the use of GPUs by workloads.
+pub fn write_workloads(names: WorkloadNames, workloads: &[WorkloadReading], text: &mut Exposition) {
     let series = |read: fn(&WorkloadReading) -> Option<f64>| {
         workloads.iter().filter_map(move |workload| {
             let mut labels = vec![("node", workload.node.clone())];
@@ -165,19 +185,19 @@ pub fn write_workloads(prefix: &str, workloads: &[WorkloadReading], text: &mut E
         })
     };
     text.series(
-        &format!("{prefix}_gpu_memory_bytes"),
+        names.memory,
         Gauge,
         "GPU memory used by the workload.",
         series(|workload| Some(workload.memory as f64 * MIB)),
     );
     text.series(
-        &format!("{prefix}_gpu_utilization"),
+        names.utilization,
         Gauge,
         "Percent of a GPU used by the workload.",
         series(|workload| workload.utilization),
     );
     text.series(
-        &format!("{prefix}_gpu_energy_joules_total"),
+        names.energy,
         Counter,
         "Energy of the workload; a shared GPU is divided by use of its multiprocessors.",
         series(|workload| workload.energy),
@@ -320,7 +340,7 @@ mod tests {
             energy: Some(12.0),
         };
         let text = written(|text| {
-            write_workloads("agentaflow_job", std::slice::from_ref(&workload), text);
+            write_workloads(JOB_NAMES, std::slice::from_ref(&workload), text);
         });
         let labels = "{node=\"n1\",job_id=\"7\",gpu=\"GPU-a\"}";
         assert!(text.contains(&format!("agentaflow_job_gpu_memory_bytes{labels} 1048576\n")));

@@ -10,7 +10,10 @@ mod exposition;
 mod values;
 
 pub use bounded::Bounded;
-pub use device::{DeviceReading, WorkloadReading, write_dcgm, write_devices, write_workloads};
+pub use device::{
+    DeviceReading, JOB_NAMES, POD_NAMES, WorkloadNames, WorkloadReading, write_dcgm, write_devices,
+    write_workloads,
+};
 pub use endpoint::{Access, Endpoint, MetricSource};
 pub use exposition::{Exposition, Format, Labels, MetricType};
 pub use values::{Counter, Histogram, HistogramFamily};

@@ -17,8 +17,13 @@ pub(super) fn start() -> Result<RunningService> {
 
 /// An engine whose containers have users of their own. The engine creates the user `dockremap` with its range of ids.
 pub(super) fn start_remapped() -> Result<RunningService> {
-    // Containers of the test need no network, and the engines would share the bridge.
-    run("userns", "AGENTAFLOW_TEST_USERNS", &["--userns-remap=default", "--bridge=none"])
+    // Containers of the test need no network. Two engines would share the bridge, and each resets the rules that separate
+    // the networks of the other.
+    run(
+        "userns",
+        "AGENTAFLOW_TEST_USERNS",
+        &["--userns-remap=default", "--bridge=none", "--iptables=false"],
+    )
 }
 
 fn run(name: &str, variable: &str, options: &[&str]) -> Result<RunningService> {

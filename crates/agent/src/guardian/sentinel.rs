@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use rustix::process::setsid;
@@ -24,6 +24,9 @@ use crate::runtime::docker::stop_overdue;
 
 /// Interval between checks for a new guardian.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Interval between attempts to lock the directory of a dead guardian.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sentinel of this guardian.
 #[derive(Debug)]
@@ -91,13 +94,28 @@ pub(super) fn sweep(dir: &Path) -> io::Result<()> {
 
 /// Returns false if another guardian runs.
 fn kill_processes(dir: &Path) -> io::Result<bool> {
-    let Some(_lock) = socket::lock(dir)? else { return Ok(false) };
+    let Some(_lock) = lock(dir)? else { return Ok(false) };
     let tasks = dir.join(super::TASKS).canonicalize()?;
     let groups = task_groups(dir);
     let ended = leftovers::settle(&tasks, &groups);
     info!(tasks = ended.len(), "killed the process jobs of a killed guardian");
     groups.remove();
     Ok(true)
+}
+
+/// Locks the directory of a dead guardian; `None` if another guardian runs. The kernel closes the files of a killed
+/// process one after the other: the lock may outlive the link for a moment.
+fn lock(dir: &Path) -> io::Result<Option<socket::GuardianLock>> {
+    let began = Instant::now();
+    loop {
+        if let Some(lock) = socket::lock(dir)? {
+            return Ok(Some(lock));
+        }
+        if socket::answers(dir) || began.elapsed() > super::LOCK_LIMIT {
+            return Ok(None);
+        }
+        sleep(LOCK_INTERVAL);
+    }
 }
 
 /// Returns the containers at the end of their lease, or `None` if there are none or a new guardian has taken over. The lock
@@ -129,5 +147,31 @@ fn stop_containers(dir: &Path, leases: &ContainerLeases) -> io::Result<()> {
     match socket::lock(dir)? {
         Some(_lock) => LeaseFile::new(dir).remove(),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_outlives_the_guardian_for_a_moment_delays_the_sentinel() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = socket::lock(dir.path()).unwrap();
+        assert!(held.is_some());
+        let path = dir.path().to_owned();
+        let sentinel = std::thread::spawn(move || lock(&path).unwrap().is_some());
+        sleep(Duration::from_millis(100));
+        drop(held);
+        assert!(sentinel.join().unwrap());
+    }
+
+    #[test]
+    fn a_sentinel_leaves_if_another_guardian_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = socket::lock(dir.path()).unwrap();
+        let _guardian =
+            std::os::unix::net::UnixListener::bind(dir.path().join("guardian.sock")).unwrap();
+        assert!(lock(dir.path()).unwrap().is_none());
     }
 }

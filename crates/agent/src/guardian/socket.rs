@@ -54,6 +54,13 @@ pub(crate) async fn connect(dir: &Path) -> io::Result<UnixStream> {
     stream
 }
 
+/// True if a guardian accepts connections.
+pub(crate) fn answers(dir: &Path) -> bool {
+    let connect =
+        |(_folder, short): (File, PathBuf)| std::os::unix::net::UnixStream::connect(short);
+    through_descriptor(dir).and_then(connect).is_ok()
+}
+
 fn through_descriptor(dir: &Path) -> io::Result<(File, PathBuf)> {
     let flags = (OFlags::PATH | OFlags::DIRECTORY).bits().cast_signed();
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(dir)?;

@@ -100,6 +100,8 @@ impl Core {
         for (name, kind, help, value) in values {
             text.value(name, kind, help, value);
         }
+        // Rules and dashboards read totals of the part that leads; one server has a database at a time.
+        text.value("agentaflow_leader", Gauge, "1 if this part decides.", 1.0);
         let by_status = NodeStatus::ALL.iter().zip(nodes);
         text.series(
             "agentaflow_nodes",

@@ -23,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	schedulerplugins "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+	volcano "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 )
 
 func main() {
@@ -32,6 +34,9 @@ func main() {
 	cluster.QPS, cluster.Burst = 200, 400
 	must(kubeflow.AddToScheme(scheme.Scheme))
 	must(mpischeme.AddToScheme(scheme.Scheme))
+	// The PyTorchJob controller watches pod groups of both kinds if the cluster has them.
+	must(schedulerplugins.AddToScheme(scheme.Scheme))
+	must(volcano.AddToScheme(scheme.Scheme))
 	go runMPI(ctx, cluster, namespace)
 	runPyTorch(ctx, cluster, namespace)
 }
