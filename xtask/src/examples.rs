@@ -147,8 +147,6 @@ mod tests {
 
     #[test]
     fn the_dashboard_shows_every_metric_and_no_other() {
-        // The dashboard shows durations under their conventional name.
-        let other = BTreeSet::from(["agentaflow_scheduling_duration".to_owned()]);
         let is_source = |file: &&String| {
             file.starts_with("crates/")
                 && file.ends_with("/metrics.rs")
