@@ -94,6 +94,11 @@ mod tests {
         let mut command = Command::new("sleep");
         run.mark(&mut command);
         let mut child = command.arg("60").spawn().unwrap();
+        // A process has its environment a moment after `spawn` returns.
+        let started = Instant::now();
+        while marked(&run) == 0 && started.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
         assert_eq!(marked(&run), 1);
         assert!(run.leftovers().iter().any(|line| line.starts_with("sleep 60 (process")));
         child.kill().unwrap();
