@@ -126,7 +126,7 @@ fn locate() -> Result<Binaries> {
 
 impl Program {
     fn ensure(&self, Binaries { folder, version }: &Binaries) -> Result<()> {
-        let wanted = requirements(&go_mod(self.module)?);
+        let wanted = requirements(&go_mod(self.module)?) + &self.sources()?;
         let stamp = folder.join(format!("{}.requires", self.name));
         let program = folder.join(self.name);
         if program.is_file() && fs::read_to_string(&stamp).is_ok_and(|built| built == wanted) {
@@ -152,6 +152,15 @@ impl Program {
         fs::write(stamp, wanted)?;
         out!("   built {} in {} s", self.name, started.elapsed().as_secs());
         Ok(())
+    }
+
+    /// Source of a program of this repository; empty for one of another module.
+    fn sources(&self) -> Result<String> {
+        if !self.package.starts_with("./") {
+            return Ok(String::new());
+        }
+        let file = module(self.module).join(self.package).join("main.go");
+        fs::read_to_string(&file).with_context(|| format!("cannot read `{}`", file.display()))
     }
 
     fn build(&self, output: &Path, version: &str) -> Command {

@@ -107,8 +107,11 @@ async fn ageing_applies_without_a_restart_and_changes_the_order() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     share.create_pod(&class("newer", "agentaflow-4")).await;
     pod_waits(&share, "newer", "Unschedulable").await;
-    // The refused half-life shows when the change is in force.
-    configure(&share, json!({"ageingPointsPerMinute": "1000000", "usageHalfLife": "30s"})).await;
+    // The refused half-life shows when the change is in force. Points change the order and give no right: without a minimum
+    // run time, `newer` could preempt `older` afterwards.
+    let settings =
+        json!({"ageingPointsPerMinute": "1000000", "minRuntime": "10m", "usageHalfLife": "30s"});
+    configure(&share, settings).await;
     refused(&share, "usageHalfLife: `30s`").await;
     share.delete_pod("first").await;
     share.bound("older").await;

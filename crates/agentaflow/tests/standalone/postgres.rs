@@ -27,7 +27,7 @@ fn database(name: &str) -> String {
 #[ignore = "needs PostgreSQL: AGENTAFLOW_TEST_POSTGRES"]
 fn postgres_keeps_jobs_through_kill_9() {
     let url = database("kept");
-    let mut cluster = Cluster::server(&["--database", &url]);
+    let mut cluster = Cluster::server(&["--database", &url, "--lease", "30s"]);
     cluster.agent("one", &[]);
     cluster.wait_for_nodes(1);
     let file = cluster.shared("once");
