@@ -12,21 +12,17 @@ use super::{RunningService, folder};
 use crate::{process, tools};
 
 pub(super) fn start() -> Result<RunningService> {
-    run("docker", "AGENTAFLOW_TEST_DOCKER", &[])
+    run("docker", "AGENTAFLOW_TEST_DOCKER", false, &[])
 }
 
 /// An engine whose containers have users of their own. The engine creates the user `dockremap` with its range of ids.
 pub(super) fn start_remapped() -> Result<RunningService> {
-    // Containers of the test need no network. Two engines would share the bridge, and each resets the rules that separate
-    // the networks of the other.
-    run(
-        "userns",
-        "AGENTAFLOW_TEST_USERNS",
-        &["--userns-remap=default", "--bridge=none", "--iptables=false"],
-    )
+    run("userns", "AGENTAFLOW_TEST_USERNS", true, &["--userns-remap=default"])
 }
 
-fn run(name: &str, variable: &str, options: &[&str]) -> Result<RunningService> {
+/// The first engine has the network of this machine, others have one of their own: two engines in one network delete the
+/// bridges and firewall rules of each other.
+fn run(name: &str, variable: &str, own_network: bool, options: &[&str]) -> Result<RunningService> {
     if !tools::is_root() {
         bail!(
             "a Docker engine needs root; set {variable} to the socket of an engine to use it instead"
@@ -35,11 +31,15 @@ fn run(name: &str, variable: &str, options: &[&str]) -> Result<RunningService> {
     tools::ensure_program("dockerd")?;
     tools::ensure_static_busybox()?;
     tools::ensure_program("curl")?;
+    tools::ensure_program("ip")?;
     let folder = folder(name)?;
     // Users of a remapped engine pass through this folder to their files.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o711))?;
     let socket = folder.join("docker.sock");
-    let mut dockerd = Command::new("dockerd");
+    let mut dockerd = Command::new(if own_network { "unshare" } else { "dockerd" });
+    if own_network {
+        dockerd.args(["--net", "dockerd"]);
+    }
     dockerd.arg("--host").arg(format!("unix://{}", socket.display()));
     dockerd.arg("--data-root").arg(folder.join("data"));
     dockerd.arg("--exec-root").arg(folder.join("exec"));

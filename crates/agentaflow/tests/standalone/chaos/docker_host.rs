@@ -13,10 +13,8 @@ use crate::harness::{SOON, eventually};
 use crate::image::make_image;
 use crate::procs::{kill_all, processes};
 
-/// Networks of jobs, apart from those of other tests.
-pub(super) const SUBNETS: &str = "10.214.0.0/16";
-
 pub(super) struct DockerHost {
+    network: OwnNetwork,
     folder: TempDir,
     engine: Child,
 }
@@ -27,14 +25,19 @@ impl DockerHost {
         if !rustix::process::geteuid().is_root() {
             return Some("needs root to start a Docker engine of its own");
         }
-        let found = Command::new("dockerd").arg("--version").stdout(Stdio::null()).status();
-        found.is_err().then_some("needs dockerd; `sudo apt-get install docker.io` installs it")
+        let is_missing = |program: &str, version: &str| {
+            Command::new(program).arg(version).stdout(Stdio::null()).status().is_err()
+        };
+        (is_missing("dockerd", "--version") || is_missing("ip", "-V")).then_some(
+            "needs dockerd and ip; `sudo apt-get install docker.io iproute2` installs them",
+        )
     }
 
     pub(super) fn start() -> Self {
         let folder = tempfile::Builder::new().prefix("agentaflow-docker-").tempdir().unwrap();
-        let engine = spawn(&folder);
-        let mut this = Self { folder, engine };
+        let network = OwnNetwork::new();
+        let engine = spawn(&folder, &network);
+        let mut this = Self { network, folder, engine };
         this.wait_until_ready();
         make_image(&this.socket());
         this
@@ -70,7 +73,7 @@ impl DockerHost {
     }
 
     pub(super) fn start_again(&mut self) {
-        self.engine = spawn(&self.folder);
+        self.engine = spawn(&self.folder, &self.network);
         self.wait_until_ready();
     }
 
@@ -115,7 +118,7 @@ impl DockerHost {
                 // Docker 20.10 panics at its start after a kill during the creation of a network. Its operator removes the
                 // database of networks.
                 let _ = fs::remove_file(self.folder.path().join("data/network/files/local-kv.db"));
-                self.engine = spawn(&self.folder);
+                self.engine = spawn(&self.folder, &self.network);
             }
             let log = || fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
             assert!(since.elapsed() < SOON, "the Docker engine does not answer:\n{}", log());
@@ -153,17 +156,34 @@ fn unmount_below(folder: &str) {
     }
 }
 
-fn spawn(folder: &TempDir) -> Child {
+/// Network namespace of the engine: two engines in one network delete the bridges and firewall rules of each other.
+struct OwnNetwork(String);
+
+impl OwnNetwork {
+    fn new() -> Self {
+        let this = Self(format!("agentaflow-{}", std::process::id()));
+        let done = Command::new("ip").args(["netns", "add", &this.0]).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        this
+    }
+}
+
+impl Drop for OwnNetwork {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
+    }
+}
+
+fn spawn(folder: &TempDir, network: &OwnNetwork) -> Child {
     let path = |name: &str| folder.path().join(name);
-    let mut command = Command::new("dockerd");
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{}", network.0)).arg("dockerd");
     command.arg("--host").arg(format!("unix://{}", path("docker.sock").display()));
     command.arg("--data-root").arg(path("data")).arg("--exec-root").arg(path("exec"));
     // A killed engine leaves the file, and its number may belong to another process by then.
     let _ = fs::remove_file(path("docker.pid"));
     command.arg("--pidfile").arg(path("docker.pid"));
     command.args(["--exec-opt", "native.cgroupdriver=cgroupfs", "--oom-score-adjust=0"]);
-    // Other engines of this machine have the default bridge and the chains of rules.
-    command.args(["--bridge=none", "--iptables=false"]);
     let log = fs::File::options().create(true).append(true).open(path("log")).unwrap();
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     command.spawn().unwrap()

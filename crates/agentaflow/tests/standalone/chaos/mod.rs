@@ -292,8 +292,8 @@ fn start_agent(cluster: &mut Cluster, name: &str, docker: Option<&DockerHost>) {
     let Some(docker) = docker else { return cluster.agent(name, &[]) };
     let (socket, mount) = (docker.socket(), format!("{}:rw", cluster.shared("")));
     let runtimes = ["--runtime", "docker,process", "--allow-process", "--docker-socket", &socket];
-    let subnets = ["--container-subnets", docker_host::SUBNETS, "--allow-mount", &mount];
-    cluster.agent(name, &[runtimes.as_slice(), &subnets].concat());
+    let mounts = ["--allow-mount", &mount];
+    cluster.agent(name, &[runtimes.as_slice(), &mounts].concat());
 }
 
 /// A job that holds its own lock while it runs, and reports a lock held by another instance.
