@@ -41,6 +41,11 @@ impl Bench {
     pub(crate) async fn remapped(change: impl FnOnce(&mut DockerSettings)) -> Self {
         let client = client_of(&userns_socket()).await;
         import(&client).await;
+        let change = |settings: &mut DockerSettings| {
+            // The engine has a network of its own.
+            settings.allow_host_access = true;
+            change(settings);
+        };
         Self::of(client, userns_socket(), change).await
     }
 

@@ -113,12 +113,18 @@ async fn docker_a_job_cannot_reach_a_container_of_another_job() {
     let script = format!("echo intruder | nc -w 2 {address} 7000 && echo reached; exit 0");
     let stranger = bench.launch(&script);
     bench.run(&stranger).await;
-    assert!(!output(&stranger).contains("reached"), "{}", output(&stranger));
+    let rules = || {
+        let rules = Command::new("iptables").args(["-w", "-S"]).output().unwrap().stdout;
+        let routes = Command::new("ip").arg("route").output().unwrap().stdout;
+        format!("{}{}", String::from_utf8_lossy(&rules), String::from_utf8_lossy(&routes))
+    };
+    let seen = output(&stranger);
+    assert!(!seen.contains("reached"), "{seen} from {address}; {}", rules());
     let mate = format!(
-        "for i in $(seq 1 20); do echo mate | nc -w 2 {address} 7000 && exit 0; done; exit 1"
+        "for i in $(seq 1 50); do echo mate | nc -w 2 {address} 7000 && exit 0; sleep 0.1; done; exit 1"
     );
     let mate = member(&bench, &mate, Some(&first), gang);
-    assert_eq!(bench.run(&mate).await.code, Some(0));
+    assert_eq!(bench.run(&mate).await.code, Some(0), "{address}; {}", rules());
     until(|| output(&first) == "mate\n").await;
 }
 

@@ -292,7 +292,8 @@ fn start_agent(cluster: &mut Cluster, name: &str, docker: Option<&DockerHost>) {
     let Some(docker) = docker else { return cluster.agent(name, &[]) };
     let (socket, mount) = (docker.socket(), format!("{}:rw", cluster.shared("")));
     let runtimes = ["--runtime", "docker,process", "--allow-process", "--docker-socket", &socket];
-    let mounts = ["--allow-mount", &mount];
+    // Agents cannot set firewall rules in the engine's own network.
+    let mounts = ["--allow-mount", &mount, "--allow-host-access"];
     cluster.agent(name, &[runtimes.as_slice(), &mounts].concat());
 }
 
