@@ -51,7 +51,7 @@ mod workloads;
 
 pub use action::{
     Action, ActionResult, Bind, BindResult, ClaimAction, EventRecord, Key, ObjectRef, Owner,
-    PendingCondition, PodRef, Refusal, RefusalKind,
+    PendingCondition, PodRef, Refusal, RefusalKind, Urgency,
 };
 pub use activity::Activity;
 pub use change::{Change, Object};

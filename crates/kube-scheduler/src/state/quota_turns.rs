@@ -27,7 +27,8 @@ const TURNS: BackoffPolicy = BackoffPolicy::new(Duration::from_secs(10), Duratio
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
     pub(super) workload: Key,
-    pub(super) priority: u8,
+    /// Value of the priority class of its pods.
+    pub(super) priority: i32,
     pub(super) created: Time,
     /// Some of its pods exist.
     pub(super) has_pods: bool,

@@ -15,7 +15,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, EventRecord, Key, ObjectRef};
+use super::action::{Action, EventRecord, Key, ObjectRef, Urgency};
 use super::key_of;
 use super::membership::controller;
 use super::parked::Parked;
@@ -221,15 +221,21 @@ impl UnitTable {
     }
 
     /// The write of the pending reason, unless the job has it.
-    pub(super) fn write_reason(&mut self, id: &WorkloadId, reason: &Arc<str>) -> Option<Action> {
+    pub(super) fn write_reason(
+        &mut self,
+        id: &WorkloadId,
+        reason: &Arc<str>,
+        priority: i32,
+    ) -> Option<Action> {
         let unit = self.units.get_mut(id).filter(|unit| unit.spec.suspended)?;
         let annotations = unit.object.metadata.annotations.get_or_insert_default();
         if annotations.get(names::UNIT_REASON).is_some_and(|known| **known == **reason) {
             return None;
         }
-        annotations.insert(names::UNIT_REASON.to_owned(), reason.to_string());
+        let known = annotations.insert(names::UNIT_REASON.to_owned(), reason.to_string());
+        let urgency = Urgency::new(known.is_some(), priority);
         let (kind, key, uid) = (unit.kind, unit.key.clone(), unit.uid.clone());
-        Some(Action::WriteReason { kind, unit: key, uid, reason: reason.clone() })
+        Some(Action::WriteReason { kind, unit: key, uid, reason: reason.clone(), urgency })
     }
 
     /// The write of the suspend field, unless the job has the value or the write is in flight.

@@ -434,7 +434,15 @@ impl ClusterState {
 
     /// Writes the pending reason of a suspended job: its Event expires.
     pub(super) fn write_unit_reason(&mut self, id: &WorkloadId, reason: &Arc<str>) {
-        self.actions.extend(self.units.write_reason(id, reason));
+        let priority = self.unit_priority(id);
+        self.actions.extend(self.units.write_reason(id, reason, priority));
+    }
+
+    /// Value of the priority class of a job's pods.
+    fn unit_priority(&self, id: &WorkloadId) -> i32 {
+        let gang = self.gangs.get(id).map(|gang| gang.traits.priority);
+        let templates = || Some(self.lookup().unit_pods(id).ok()??.traits.priority);
+        gang.or_else(templates).map_or(0, |priority| priority.0)
     }
 
     fn write_suspend(&mut self, id: &WorkloadId, suspend: bool) -> bool {

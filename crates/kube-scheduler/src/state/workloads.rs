@@ -1,8 +1,8 @@
 //! Changes of `GPUWorkload` objects and of their pods.
 
 use agentaflow_engine::WorkloadId;
-use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{Pod, Workload};
+use agentaflow_kube_core::{gpu_workload, names};
 
 use super::action::{Key, Refusal, RefusalKind};
 use super::membership::workload_id;
@@ -77,8 +77,9 @@ impl ClusterState {
         let view = self.scheduler_view(key);
         let pods = self.pods.of_workload(key);
         let pods: Vec<&Pod> = pods.filter_map(|pod| self.pods.get(pod)?.pod.as_deref()).collect();
-        let (name, now) = (&self.settings.scheduler_name, self.engine.now());
-        self.workloads.reconcile(key, &pods, &view, name, now, &mut self.actions);
+        let about = (&*self.settings.scheduler_name, self.workload_priority(key));
+        let now = self.engine.now();
+        self.workloads.reconcile(key, &pods, &view, about, now, &mut self.actions);
         if !self.workloads.is_incomplete(key) {
             self.end_quota_turn(key);
         }
@@ -116,12 +117,22 @@ impl ClusterState {
             let is_bound = pods(key, |pod| pod.spec.node_name.is_some());
             (!is_bound).then(|| Contender {
                 workload: key.clone(),
-                priority: self.workloads.spec(key).map_or(0, |spec| spec.priority),
+                priority: self.workload_priority(key),
                 created: created.map_or(self.engine.now(), |time| engine_time(time.0)),
                 has_pods: pods(key, |_| true),
             })
         };
         self.workloads.incomplete_gangs(namespace).filter_map(contender).collect()
+    }
+
+    /// Value of the priority class of a workload's pods: as admission gave it to one of them, or as it will.
+    fn workload_priority(&self, key: &Key) -> i32 {
+        let mut pods = self.pods.of_workload(key);
+        let admitted = pods.find_map(|pod| self.pods.get(pod)?.pod.as_ref()?.spec.priority);
+        admitted.unwrap_or_else(|| {
+            let class = self.workloads.spec(key).and_then(gpu_workload::priority_class);
+            self.priorities.priority(class.as_deref()).0
+        })
     }
 
     fn requeue_contenders(&mut self, namespace: &str) {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::fake_server::{Kind, uid};
 use super::harness::{Harness, SPACE};
-use super::objects::{node, pod, workload};
+use super::objects::{node, pod, with, workload};
 use crate::state::{Action, Key};
 
 fn gangs(quota: usize, sizes: &[u32]) -> Harness {
@@ -53,6 +53,33 @@ fn of_two_gangs_with_quota_for_one_each_runs_in_turn() {
         harness.pass(1000);
     }
     assert_eq!(running(&harness, 2), ["w1"]);
+}
+
+#[test]
+fn the_gang_with_the_highest_priority_class_has_the_first_turn() {
+    let class = json!({"metadata": {"name": "production"}, "value": 100_000});
+    for pods_exist in [true, false] {
+        let mut harness = Harness::new();
+        harness.server.quota = Some(6);
+        harness.put(Kind::Node, node("n", 64));
+        harness.put(Kind::Priority, class.clone());
+        harness.put(Kind::Workload, with(workload("w0", 6, 0), "spec|priority", json!(10)));
+        let pointer = "spec|podTemplate|spec|priorityClassName";
+        harness.put(Kind::Workload, with(workload("w1", 6, 0), pointer, json!("production")));
+        if pods_exist {
+            share_quota(&mut harness);
+        } else {
+            // Another pod uses the quota up before either gang has pods.
+            harness.server.quota = Some(0);
+            harness.settle();
+            harness.server.quota = Some(6);
+        }
+        for _ in 0..20 {
+            harness.settle();
+            harness.pass(1000);
+        }
+        assert_eq!(running(&harness, 2), ["w1"], "pods exist: {pods_exist}");
+    }
 }
 
 /// Both gangs create pods at once, and each gets a part of the quota.
