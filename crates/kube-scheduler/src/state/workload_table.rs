@@ -12,7 +12,6 @@ use super::action::{Action, EventRecord, Key, ObjectRef, PodRef, Urgency};
 use super::evictions::RETRY_AFTER;
 use super::key_of;
 use super::pod_entry::engine_time;
-use super::quota_turns::QuotaTurns;
 use crate::controller::{self, EventType, Reconciled, SchedulerView};
 
 /// Delays before a written status that the watch has not reported is written again. A schema of another version may lack a
@@ -25,7 +24,6 @@ pub(super) struct WorkloadTable {
     entries: BTreeMap<Key, WorkloadEntry>,
     /// Times at which workloads are reconciled without an event.
     wakes: BTreeSet<(Time, Key)>,
-    pub(super) turns: QuotaTurns,
 }
 
 #[derive(Debug, Default)]
