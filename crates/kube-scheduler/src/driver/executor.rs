@@ -355,3 +355,6 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
