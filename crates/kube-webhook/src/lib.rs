@@ -8,6 +8,7 @@
 mod certificates;
 mod configuration;
 mod jobs;
+mod namespace_quota;
 mod owners;
 mod pods;
 mod queues;

@@ -11,6 +11,7 @@ use kube::core::{ApiResource, Status};
 use kube::{Client, Resource};
 use serde_json::Value;
 
+use super::namespace_quota;
 use super::queues::{Queues, serves};
 use super::review::{AdmissionResult, Problem, Request};
 use super::template;
@@ -140,7 +141,7 @@ fn of_namespace<'a>(namespace: &str, queues: &'a Queues) -> Option<(&'a String, 
     only(namespace).or_else(|| only("*"))
 }
 
-/// Creates the pod as a dry run.
+/// Creates the pod as a dry run, and compares the pods of a gang with the quotas of the namespace.
 async fn dry_run(
     client: &Client,
     scheduler: &str,
@@ -160,7 +161,10 @@ async fn dry_run(
         Err(error) => return AdmissionResult::refuse(Problem::at("spec.podTemplate", error)),
     };
     match client.request::<Value>(request).await {
-        Ok(_) => AdmissionResult::default(),
+        Ok(pod) => {
+            let warnings = namespace_quota::warnings(client, namespace, &workload.spec, pod).await;
+            AdmissionResult { warnings, ..AdmissionResult::default() }
+        }
         Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
             workload_problems(&status)
         }

@@ -181,6 +181,7 @@ async fn kube_admission_names_fields_and_remedies_and_gives_pods_their_scheduler
         owners_are_read(&cluster).await;
         opted_in_jobs_are_suspended(&cluster).await;
         bad_workloads_are_refused(&cluster).await;
+        gangs_beyond_a_quota_give_a_warning(&cluster).await;
         strangers_cannot_borrow_our_rights(&cluster).await;
         bad_queues_are_refused(&cluster).await;
         changes_that_are_not_of_the_spec_always_pass(&cluster).await;
@@ -308,6 +309,39 @@ async fn bad_workloads_are_refused(cluster: &Cluster) {
     ] {
         says(cluster.create("webhook-plain", &workload(&spec)).await, words);
     }
+}
+
+async fn gangs_beyond_a_quota_give_a_warning(cluster: &Cluster) {
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "gpus", "namespace": "webhook-plain"},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "8"}},
+    });
+    let quotas: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client.clone(), "webhook-plain", &resource(&quota));
+    let force = PatchParams::apply("test").force();
+    quotas.patch("gpus", &force, &Patch::Apply(&quota)).await.unwrap();
+    // The API server refuses pods while the status of a quota is unknown.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while quotas.get("gpus").await.unwrap().data["status"]["hard"].is_null() {
+        assert!(Instant::now() < deadline, "the quota has no status");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for (gang, expected) in [(4, false), (5, true)] {
+        let gpus = json!({"gpuCount": 2});
+        let spec = json!({"gangSize": gang, "gpuRequirements": gpus});
+        let body = serde_json::to_vec(&workload(&spec)).unwrap();
+        let path = "/apis/agentaflow.io/v1/namespaces/webhook-plain/gpuworkloads?dryRun=All";
+        let request = http::Request::post(path).header("content-type", "application/json");
+        let response = cluster.client.send(request.body(body.into()).unwrap()).await.unwrap();
+        assert!(response.status().is_success(), "{}", response.status());
+        let warnings = response.headers().get_all("warning");
+        let warns = warnings
+            .iter()
+            .any(|text| text.to_str().is_ok_and(|text| text.contains("requests.nvidia.com/gpu")));
+        assert_eq!(warns, expected, "a gang of {gang}: {:?}", response.headers());
+    }
+    quotas.delete("gpus", &DeleteParams::default()).await.unwrap();
 }
 
 async fn strangers_cannot_borrow_our_rights(cluster: &Cluster) {

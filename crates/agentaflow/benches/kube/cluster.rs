@@ -73,11 +73,17 @@ impl Cluster {
     }
 
     /// Makes pods that name a scheduler.
-    pub(crate) async fn create_pods(&self, scheduler: &str, count: usize, gpus: u32) {
+    pub(crate) async fn create_pods(
+        &self,
+        scheduler: &str,
+        count: usize,
+        gpus: impl Fn(usize) -> u32,
+    ) {
         // Names are never used twice: KWOK would take a new pod for the old one that it removes.
         let batch = self.batches.fetch_add(1, Ordering::Relaxed);
         let made = stream::iter(0..count).map(|number| {
             let name = format!("{scheduler}-{batch}-{number}");
+            let gpus = gpus(number);
             async move { self.create_pod(scheduler, &name, gpus).await }
         });
         made.buffer_unordered(AT_A_TIME).collect::<Vec<()>>().await;
@@ -155,12 +161,12 @@ impl Cluster {
         began.map_or(Duration::ZERO, |began| began.elapsed())
     }
 
-    /// Pods with the condition `PodScheduled=False` at this time, and the time until all have it; none after `limit`.
+    /// Pods with the condition `PodScheduled=False` when `at` ends, and the time until all have it; none after `limit`.
     pub(crate) async fn conditions(
         &self,
         scheduler: &str,
         count: usize,
-        at: Duration,
+        at: impl Future<Output = ()>,
         limit: Duration,
     ) -> (usize, Option<Duration>) {
         let labels = format!("bench={scheduler}");
@@ -170,15 +176,18 @@ impl Cluster {
         let watch = WatchParams::default().labels(&labels).timeout(290);
         let mut events = self.pods().watch(&watch, &version).await.expect("a watch").boxed();
         let (began, mut seen, mut early) = (Instant::now(), std::collections::HashSet::new(), None);
+        tokio::pin!(at);
         while began.elapsed() < limit && seen.len() < count {
-            let event = tokio::time::timeout(Duration::from_millis(100), events.try_next()).await;
-            if began.elapsed() >= at {
-                early.get_or_insert(seen.len());
-            }
-            if let Ok(Ok(Some(WatchEvent::Modified(pod)))) = event
-                && has_condition(&pod)
-            {
-                seen.insert(pod.metadata.name);
+            tokio::select! {
+                () = &mut at, if early.is_none() => early = Some(seen.len()),
+                event = events.try_next() => {
+                    if let Ok(Some(WatchEvent::Modified(pod))) = event
+                        && has_condition(&pod)
+                    {
+                        seen.insert(pod.metadata.name);
+                    }
+                }
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
             }
         }
         let all = (seen.len() == count).then(|| began.elapsed());

@@ -67,10 +67,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "agentaflow-gpu-scheduler")]
     lease_name: String,
     /// Age of the last renewal at which another replica takes over; whole seconds
-    #[arg(long, value_name = "TIME", default_value = "7s", value_parser = amount::positive_duration, help_heading = "Leader election")]
+    #[arg(long, value_name = "TIME", default_value = "6s", value_parser = amount::positive_duration, help_heading = "Leader election")]
     lease_duration: Duration,
     /// Age of the last renewal at which the leader stops writing; at least 1.5 s less than the lease duration
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = amount::positive_duration, help_heading = "Leader election")]
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = amount::positive_duration, help_heading = "Leader election")]
     renew_deadline: Duration,
     /// Interval of renewals, and of checks by the other replicas; at most half of the renew deadline
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = amount::positive_duration, help_heading = "Leader election")]

@@ -72,7 +72,7 @@ async fn strike(scheduler: &mut Scheduler, cable: &Proxy, ledger: &Ledger) {
         tokio::time::sleep(Duration::from_millis(500)).await;
         cable.unplug();
         if outage % 2 == 0 {
-            tokio::time::sleep(Duration::from_secs(3)).await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
         } else {
             // Without its lease the program ends; its container starts again.
             let ended = scheduler.program.ended().await;

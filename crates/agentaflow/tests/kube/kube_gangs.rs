@@ -316,7 +316,7 @@ fn is_ours(pod: &Pod) -> bool {
 }
 
 /// Minimal `PodGroup` CRD of the scheduler plugins.
-fn pod_group_kind() -> Value {
+pub(crate) fn pod_group_kind() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -205,6 +205,16 @@ async fn foreign_pods_cordons_and_device_changes_reach_the_server() {
     .await;
     fleet.share.delete_pod("foreign").await;
     fleet.share.gone("foreign").await;
+    let closest = wait_for("the cordon is the only obstacle", async || {
+        let explanation = fleet.explanation(second);
+        let closest = explanation["closest"].get(0).cloned().unwrap_or_default();
+        let is_cordon = closest["shortfall"]["shortfall"] == json!("unschedulable");
+        if is_cordon { Ok(closest) } else { Err(explanation.to_string()) }
+    })
+    .await;
+    let lacks = closest["lacks"].as_str().unwrap();
+    assert!(lacks.contains(&format!("`kubectl uncordon {}`", fleet.node_name)), "{lacks}");
+    assert!(!lacks.contains("agentaflow uncordon"), "{lacks}");
     assert_eq!(fleet.job(second)["status"], json!("pending"));
     fleet.cordon(false).await;
     fleet.is(second, "running").await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
+use crate::kube_gangs::pod_group_kind;
 use crate::plans::event;
 use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, get, wait_for, wait_within};
 use crate::{PROGRAM, controllers};
@@ -162,24 +163,56 @@ async fn a_job_with_more_pods_than_its_backoff_limit_restarts_whole() {
 #[ignore = "needs a Kubernetes control plane"]
 async fn of_two_jobs_with_quota_for_one_each_runs_in_turn() {
     let share = Share::new().await;
-    share.nodes(2, &NodePlan::gpus(12)).await;
-    share.apply_object(no_pods()).await;
-    quota_in_force(&share, "0").await;
-    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let _scheduler = scheduler_without_quota(&share).await;
     for name in ["one", "two"] {
         share.apply_object(job(&share, name, 6, 5)).await;
     }
+    run_in_turn(&share).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn of_two_jobs_of_pod_groups_with_quota_for_one_each_runs_in_turn() {
+    let share = Share::new().await;
+    share.apply_object(pod_group_kind()).await;
+    let _scheduler = scheduler_without_quota(&share).await;
     for name in ["one", "two"] {
-        resumed(&share, name).await;
+        share
+            .apply_object(json!({
+                "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
+                "metadata": {"name": name}, "spec": {"minMember": 6},
+            }))
+            .await;
+        let mut job = job(&share, name, 6, 5);
+        job["spec"]["suspend"] = json!(false);
+        job["spec"]["template"]["metadata"]["labels"] =
+            json!({"scheduling.x-k8s.io/pod-group": name});
+        share.apply_object(job).await;
+    }
+    run_in_turn(&share).await;
+}
+
+/// A scheduler on nodes for twelve pods in a namespace whose quota admits none.
+async fn scheduler_without_quota(share: &Share) -> Scheduler {
+    share.nodes(2, &NodePlan::gpus(12)).await;
+    share.apply_object(no_pods()).await;
+    quota_in_force(share, "0").await;
+    Scheduler::start(PROGRAM, share, &[]).await
+}
+
+/// The jobs `one` and `two` are suspended without quota, and run in turn with quota for one.
+async fn run_in_turn(share: &Share) {
+    for name in ["one", "two"] {
+        resumed(share, name).await;
     }
     for name in ["one", "two"] {
         wait_within(Duration::from_secs(100), "the job is suspended again", async || {
-            if job_is_suspended(&share, name).await { Ok(()) } else { Err("resumed") }
+            if job_is_suspended(share, name).await { Ok(()) } else { Err("resumed") }
         })
         .await;
     }
     share.apply_object(quota(6)).await;
-    quota_in_force(&share, "6").await;
+    quota_in_force(share, "6").await;
     let all_run = async |name: &str| {
         let pods = share.pods(&format!("batch.kubernetes.io/job-name={name}")).await;
         let running = |pod: &Pod| {
@@ -198,7 +231,7 @@ async fn of_two_jobs_with_quota_for_one_each_runs_in_turn() {
     })
     .await;
     let second = if first == "one" { "two" } else { "one" };
-    delete(&share, &path(&share, "batch/v1", "jobs", first)).await;
+    delete(share, &path(share, "batch/v1", "jobs", first)).await;
     wait_within(limit, "all pods of the other job run", async || {
         if all_run(second).await { Ok(()) } else { Err("not all") }
     })

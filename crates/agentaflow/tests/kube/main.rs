@@ -28,6 +28,7 @@ mod kube_top;
 mod kube_units;
 mod kube_volumes;
 mod kube_workloads;
+mod kube_writes;
 mod kubelet_node;
 mod lab;
 mod ledger;

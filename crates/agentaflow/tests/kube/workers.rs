@@ -130,6 +130,10 @@ impl Fleet {
         self.call("GET", &format!("/gpu-workers/jobs/{id}"), None).ok()
     }
 
+    pub(crate) fn explanation(&self, id: i64) -> Value {
+        self.call("GET", &format!("/gpu-workers/jobs/{id}/explain"), None).ok()
+    }
+
     /// Logs of a task from the server.
     pub(crate) fn output(&self, id: i64) -> String {
         self.call("GET", &format!("/gpu-workers/jobs/{id}/logs"), None).body

@@ -17,4 +17,4 @@ pub use request::{
     BadSpec, MAX_GANG, MAX_TEMPLATE, ask, check, estimate, fill, preferred_topology, strategy,
     topology,
 };
-pub use template::{BadTemplate, Identity, memory, names_class, pod};
+pub use template::{BadTemplate, Identity, memory, names_class, pod, priority_class};

@@ -121,6 +121,17 @@ pub fn pod(
     Ok(Value::Object(template))
 }
 
+/// Priority class of the pods of a workload; none for the default class of the cluster.
+pub fn priority_class(spec: &GpuWorkloadSpec) -> Option<String> {
+    let template = spec.pod_template.value();
+    let field = |name: &str| template.pointer(&format!("/spec/{name}")).filter(|v| !v.is_null());
+    match (field("priorityClassName"), field("priority")) {
+        (Some(class), _) => class.as_str().filter(|name| !name.is_empty()).map(str::to_owned),
+        (None, Some(_)) => None,
+        (None, None) => names::priority_class(spec.priority),
+    }
+}
+
 /// True if the template sets a priority class.
 pub fn names_class(spec: &GpuWorkloadSpec) -> bool {
     let template = spec.pod_template.value();

@@ -3,7 +3,7 @@
 use agentaflow_engine::{GpuRequest, MiB, Request, Span, Strategy, Topology};
 use serde_json::{Value, json};
 
-use super::{Identity, ask, check, fill, pod};
+use super::{Identity, ask, check, fill, pod, priority_class};
 use crate::crd::GpuWorkloadSpec;
 use crate::names;
 
@@ -217,6 +217,22 @@ fn a_pod_keeps_the_template_as_written_and_gets_only_what_is_absent() {
         json!({ "metadata": { "labels": helm }, "spec": { "containers": [{ "name": "a" }] } });
     let helm = make(json!({ "podTemplate": helm })).expect("a pod");
     assert_eq!(helm["metadata"]["labels"][names::MANAGED_BY], "Helm");
+}
+
+#[test]
+fn the_priority_class_of_a_workload_is_that_of_its_pods() {
+    let template = |body: Value| json!({ "priority": 3, "podTemplate": { "spec": body }});
+    for more in [
+        json!({ "priority": 7 }),
+        json!({ "priority": 5 }),
+        template(json!({ "containers": [{ "name": "a" }] })),
+        template(json!({ "containers": [{ "name": "a" }], "priority": 9 })),
+        template(json!({ "containers": [{ "name": "a" }], "priorityClassName": "own" })),
+    ] {
+        let pod = make(more.clone()).expect("a pod");
+        let class = pod["spec"]["priorityClassName"].as_str();
+        assert_eq!(priority_class(&spec(more.clone())).as_deref(), class, "{more}");
+    }
 }
 
 #[test]

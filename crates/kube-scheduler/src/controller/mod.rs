@@ -47,7 +47,7 @@ pub enum QuotaTurn {
     Free,
     /// The gang creates its pods when ready; other gangs give back theirs.
     Own { ready: bool, at: jiff::Timestamp },
-    /// Another workload creates its pods first.
+    /// Another gang, by kind and name, gets its pods first.
     Wait { holder: String },
     /// The pods were refused in the gang's own turn.
     BackOff { until: jiff::Timestamp },

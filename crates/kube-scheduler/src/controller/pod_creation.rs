@@ -94,7 +94,7 @@ impl Reconciler<'_> {
             }
             QuotaTurn::Wait { holder } => {
                 creation.blocker = blocked(format!(
-                    "Waiting for GPUWorkload {holder} to create its pods: the API server refused pods in this namespace"
+                    "Waiting for {holder} to get its pods: the API server refused pods in this namespace"
                 ));
             }
             QuotaTurn::BackOff { until } => {

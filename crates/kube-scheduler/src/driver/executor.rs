@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::time::{Interval, MissedTickBehavior};
 
 use super::api::{ApiServer, Failure};
 use super::lease::Leadership;
@@ -15,7 +16,7 @@ use super::writes::WritePermits;
 use super::{bind, events, owner_lookup, writes};
 use crate::controller::EventType;
 use crate::state::{
-    Action, ActionResult, BindResult, EventRecord, ObjectRef, PendingCondition, PodRef,
+    Action, ActionResult, BindResult, EventRecord, ObjectRef, PendingCondition, PodRef, Urgency,
 };
 
 /// Concurrent bindings.
@@ -26,11 +27,13 @@ const MAX_CLAIM_POLLS: usize = 8;
 const MAX_WRITES: usize = 16;
 /// Concurrent reads of owners.
 const MAX_LOOKUPS: usize = 4;
-/// Concurrent status writes while no binding is in flight.
+/// Concurrent status writes.
 const STATUS_WRITERS: usize = 24;
-/// Concurrent status writes while bindings are in flight, and the pause of each after a write.
-const BUSY_STATUS_WRITERS: usize = 4;
-const BUSY_PAUSE: Duration = Duration::from_millis(100);
+/// Time between two status writes while bindings are in flight: 100 in a second, a fraction of the bindings that an API
+/// server answers.
+const BUSY_INTERVAL: Duration = Duration::from_millis(10);
+/// Time between two looks at writes that wait for their backoff.
+const BACKOFF_POLL: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Executor {
@@ -51,6 +54,8 @@ struct Shared {
     binding: AtomicUsize,
     status_writes: Mutex<StatusWrites>,
     wake: Notify,
+    /// Paces status writes. The writer that holds it chooses the next write.
+    pace: tokio::sync::Mutex<Interval>,
     /// Notified after each status write.
     write_finished: Notify,
     metrics: Arc<super::metrics::Metrics>,
@@ -64,6 +69,8 @@ impl Executor {
         results: mpsc::UnboundedSender<ActionResult>,
         metrics: Arc<super::metrics::Metrics>,
     ) -> Self {
+        let mut pace = tokio::time::interval(BUSY_INTERVAL);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let shared = Arc::new(Shared {
             server,
             leadership,
@@ -77,11 +84,12 @@ impl Executor {
             binding: AtomicUsize::new(0),
             status_writes: Mutex::default(),
             wake: Notify::new(),
+            pace: tokio::sync::Mutex::new(pace),
             write_finished: Notify::new(),
             metrics,
         });
-        for writer in 0..STATUS_WRITERS {
-            tokio::spawn(shared.clone().send_status_writes(writer));
+        for _ in 0..STATUS_WRITERS {
+            tokio::spawn(shared.clone().send_status_writes());
         }
         Self { shared }
     }
@@ -107,19 +115,20 @@ impl Executor {
     fn start(&self, action: Action) {
         let shared = &self.shared;
         match action {
-            Action::WriteStatus { workload, uid, status } => {
-                shared.enqueue(StatusWrite::WorkloadStatus(workload, uid, status));
+            Action::WriteStatus { workload, uid, status, urgency } => {
+                shared.enqueue(StatusWrite::WorkloadStatus(workload, uid, status), urgency);
             }
             Action::WriteQueueStatus { queue, status } => {
-                shared.enqueue(StatusWrite::QueueStatus(queue, status));
+                shared.enqueue(StatusWrite::QueueStatus(queue, status), Urgency::LAST);
             }
             Action::WriteCondition { pod, condition } => {
-                shared.enqueue(StatusWrite::PodCondition(pod, condition));
+                let urgency = Urgency::new(condition.already_false, condition.priority);
+                shared.enqueue(StatusWrite::PodCondition(pod, condition), urgency);
             }
-            Action::WriteReason { kind, unit, uid, reason } => {
-                shared.enqueue(StatusWrite::JobReason(JobRef { kind, unit, uid }, reason));
+            Action::WriteReason { kind, unit, uid, reason, urgency } => {
+                shared.enqueue(StatusWrite::JobReason(JobRef { kind, unit, uid }, reason), urgency);
             }
-            Action::RecordEvent(event) => shared.enqueue(StatusWrite::Event(event)),
+            Action::RecordEvent(event) => shared.record(event),
             Action::Bind(bind) => {
                 shared.status_writes().begin_binding(&bind.pod);
                 shared.in_flight.fetch_add(1, Ordering::AcqRel);
@@ -138,9 +147,13 @@ impl Shared {
         self.status_writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enqueue(&self, write: StatusWrite) {
-        let dropped = self.status_writes().add(write);
-        for _ in 0..dropped {
+    fn enqueue(&self, write: StatusWrite, urgency: Urgency) {
+        self.status_writes().add(write, urgency);
+        self.wake.notify_one();
+    }
+
+    fn record(&self, event: EventRecord) {
+        if self.status_writes().add_event(event) {
             self.metrics.dropped_events.inc();
         }
         self.wake.notify_one();
@@ -253,40 +266,40 @@ impl Shared {
         None
     }
 
-    /// Sends status writes: few and slowly while bindings are in flight, as fast as the API server answers otherwise.
-    async fn send_status_writes(self: Arc<Self>, writer: usize) {
+    /// Sends status writes until this replica stops leading.
+    async fn send_status_writes(self: Arc<Self>) {
         loop {
-            if writer >= BUSY_STATUS_WRITERS && self.is_binding() {
-                tokio::select! {
-                    () = tokio::time::sleep(BUSY_PAUSE) => continue,
-                    () = self.leadership.over.cancelled() => return,
-                }
-            }
-            let (write, backing_off) = {
-                let mut queue = self.status_writes();
-                (queue.next(Instant::now()), queue.is_backing_off())
-            };
-            let Some(write) = write else {
-                tokio::select! {
-                    () = self.wake.notified() => {
-                        // A writer that must not write now passes the notification on.
-                        if writer >= BUSY_STATUS_WRITERS && self.is_binding() {
-                            self.wake.notify_one();
-                        }
-                        continue;
-                    }
-                    () = tokio::time::sleep(Duration::from_millis(250)), if backing_off => continue,
-                    () = self.leadership.over.cancelled() => return,
-                }
+            let write = tokio::select! {
+                write = self.next_status_write() => write,
+                () = self.leadership.over.cancelled() => return,
             };
             if !self.leadership.holds() {
                 return;
             }
             let retry = self.send(&write).await;
             self.status_writes().finish(write, retry, Instant::now());
+            self.wake.notify_one();
             self.write_finished.notify_waiters();
+        }
+    }
+
+    /// Waits for the next status write: paced while bindings are in flight, at once otherwise.
+    async fn next_status_write(&self) -> StatusWrite {
+        let mut pace = self.pace.lock().await;
+        loop {
             if self.is_binding() {
-                tokio::time::sleep(BUSY_PAUSE).await;
+                pace.tick().await;
+            }
+            let (write, backing_off) = {
+                let mut queue = self.status_writes();
+                (queue.next(Instant::now()), queue.is_backing_off())
+            };
+            if let Some(write) = write {
+                return write;
+            }
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(BACKOFF_POLL), if backing_off => {}
             }
         }
     }
@@ -305,12 +318,8 @@ impl Shared {
         writes::condition(&self.server, pod, condition).await?;
         let object = ObjectRef { kind: "Pod", key: pod.key.clone(), uid: pod.uid.clone() };
         let message = condition.message.to_string();
-        self.enqueue(StatusWrite::Event(EventRecord {
-            object,
-            event_type: EventType::Warning,
-            reason: names::FAILED_SCHEDULING,
-            message,
-        }));
+        let (event_type, reason) = (EventType::Warning, names::FAILED_SCHEDULING);
+        self.record(EventRecord { object, event_type, reason, message });
         Ok(())
     }
 
@@ -346,3 +355,6 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

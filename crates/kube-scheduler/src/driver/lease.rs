@@ -239,11 +239,13 @@ impl Lease {
 
     /// Renews the lease until it is lost or until `stop`; ends leadership, and returns true if the lease is still held.
     pub(crate) async fn keep(&self, leadership: &Leadership, stop: &CancellationToken) -> bool {
+        let mut pause = self.times.retry();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(self.times.retry().min(leadership.left())) => {}
+                () = tokio::time::sleep(pause.min(leadership.left())) => {}
                 () = stop.cancelled() => break,
             }
+            pause = self.times.retry();
             let asked = Instant::now();
             // A lost packet must leave time for another attempt.
             let patience = leadership.left().min(self.times.renew_deadline() / 2);
@@ -259,7 +261,10 @@ impl Lease {
                     tracing::warn!(%error, "cannot renew the lease");
                     leadership.holds()
                 }
-                Err(_) => leadership.holds(),
+                Err(_) => {
+                    pause = Duration::ZERO;
+                    leadership.holds()
+                }
             };
             if !in_time {
                 tracing::error!("the lease was not renewed in time");
@@ -397,7 +402,7 @@ mod tests {
         let four = SECOND * 4;
         let leadership = Leadership::new(Instant::now(), LeaseTimes::default());
         assert_eq!(leadership.write_timeout(four), four, "a fresh lease leaves the usual time");
-        let late = Instant::now().checked_sub(Duration::from_millis(4900)).expect("a time");
+        let late = Instant::now().checked_sub(Duration::from_millis(3900)).expect("a time");
         let leadership = Leadership::new(late, LeaseTimes::default());
         let timeout = leadership.write_timeout(four);
         assert!(timeout <= Duration::from_millis(1600), "{timeout:?}");

@@ -17,10 +17,11 @@ pub struct LeaseTimes {
     retry: Duration,
 }
 
-/// Takeover in less than ten seconds: lease duration, one interval, and the start of the new leader.
+/// Takeover in less than nine seconds: lease duration, one interval, and the start of the new leader. A renewal may take two
+/// seconds; after one that times out, the next has one second.
 impl Default for LeaseTimes {
     fn default() -> Self {
-        let (duration, renew_deadline, retry) = (7, 5, 1);
+        let (duration, renew_deadline, retry) = (6, 4, 1);
         let seconds = Duration::from_secs;
         Self {
             duration: seconds(duration),
@@ -88,7 +89,7 @@ mod tests {
         let check = |duration: u64, deadline: u64, retry: u64| {
             LeaseTimes::new(millis(duration), millis(deadline), millis(retry)).map(|_| ())
         };
-        assert_eq!(check(7000, 5000, 1000), Ok(()));
+        assert_eq!(check(6000, 4000, 1000), Ok(()));
         assert_eq!(check(15_000, 13_500, 2000), Ok(()));
         assert!(matches!(check(7500, 5000, 1000), Err(LeaseTimesError::Duration(_))));
         assert!(matches!(check(3_601_000, 5000, 1000), Err(LeaseTimesError::Duration(_))));

@@ -1,4 +1,4 @@
-//! Queue of status writes: only the latest for each object, one at a time.
+//! Queue of status writes: only the latest for each object, one at a time, the most urgent first.
 //!
 //! With two concurrent writes of one object, the older one could arrive last. So an object with a write in flight is busy,
 //! and a newer write waits. A pod that is being bound gets no condition at all: a late `PodScheduled=False` must not stand on
@@ -6,12 +6,11 @@
 
 use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
 use agentaflow_kube_core::unit::UnitKind;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::state::{EventRecord, Key, PendingCondition, PodRef};
+use crate::state::{EventRecord, Key, PendingCondition, PodRef, Urgency};
 
 /// Events beyond this number are dropped, oldest first.
 const MAX_EVENTS: usize = 20_000;
@@ -38,123 +37,54 @@ pub(crate) struct JobRef {
 
 #[derive(Debug, Default)]
 pub(crate) struct StatusWrites {
-    statuses: BTreeMap<Key, (Arc<str>, Box<GpuWorkloadStatus>)>,
-    queues: BTreeMap<Arc<str>, Box<GpuQueueStatus>>,
-    conditions: Conditions,
-    /// By kind and name.
-    reasons: BTreeMap<(&'static str, Key), (JobRef, Arc<str>)>,
+    /// The latest write of each object.
+    latest: BTreeMap<WriteTarget, (Urgency, StatusWrite)>,
+    order: BTreeSet<(Urgency, WriteTarget)>,
     events: VecDeque<EventRecord>,
     /// Time of the next Event after a failed one.
     events_resume: Option<Instant>,
-    busy: BTreeSet<WriteTarget>,
+    /// Objects with a write in flight, and its urgency.
+    busy: BTreeMap<WriteTarget, Urgency>,
     backoffs: BTreeMap<WriteTarget, Instant>,
     /// Pods with the number of their bindings in flight.
     binding: BTreeMap<PodRef, usize>,
 }
 
-/// Conditions by pod, and their order: pods without a condition first, then by priority.
-#[derive(Debug, Default)]
-struct Conditions {
-    by_pod: BTreeMap<PodRef, PendingCondition>,
-    order: BTreeSet<(bool, Reverse<i32>, PodRef)>,
-}
-
-impl Conditions {
-    fn insert(&mut self, pod: PodRef, condition: PendingCondition) {
-        self.remove(&pod);
-        self.order.insert(place(&pod, &condition));
-        self.by_pod.insert(pod, condition);
-    }
-
-    fn remove(&mut self, pod: &PodRef) -> Option<PendingCondition> {
-        let condition = self.by_pod.remove(pod)?;
-        self.order.remove(&place(pod, &condition));
-        Some(condition)
-    }
-
-    fn contains(&self, pod: &PodRef) -> bool {
-        self.by_pod.contains_key(pod)
-    }
-
-    fn in_order(&self) -> impl Iterator<Item = &PodRef> {
-        self.order.iter().map(|(_, _, pod)| pod)
-    }
-}
-
-fn place(pod: &PodRef, condition: &PendingCondition) -> (bool, Reverse<i32>, PodRef) {
-    (condition.already_false, Reverse(condition.priority), pod.clone())
-}
-
-/// The object of a status write.
+/// The object of a status write, in the order of equal urgency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WriteTarget {
     Workload(Key),
-    Queue(Arc<str>),
-    Pod(PodRef),
     Job(&'static str, Key),
+    Pod(PodRef),
+    Queue(Arc<str>),
 }
 
 impl StatusWrites {
-    /// Enqueues a write; returns the number of older Events that were dropped.
-    pub(crate) fn add(&mut self, write: StatusWrite) -> usize {
-        match write {
-            StatusWrite::WorkloadStatus(key, uid, status) => {
-                self.statuses.insert(key, (uid, status));
-            }
-            StatusWrite::QueueStatus(queue, status) => {
-                self.queues.insert(queue, status);
-            }
-            StatusWrite::PodCondition(pod, condition) => self.conditions.insert(pod, condition),
-            StatusWrite::JobReason(job, reason) => {
-                self.reasons.insert((job.kind.kind, job.unit.clone()), (job, reason));
-            }
-            StatusWrite::Event(event) => {
-                self.events.push_back(event);
-                if self.events.len() > MAX_EVENTS {
-                    self.events.pop_front();
-                    return 1;
-                }
-            }
+    /// Enqueues the write of an object's status, in place of an older one.
+    pub(crate) fn add(&mut self, write: StatusWrite, urgency: Urgency) {
+        if let Some(target) = target(&write) {
+            self.remove(&target);
+            self.order.insert((urgency, target.clone()));
+            self.latest.insert(target, (urgency, write));
         }
-        0
     }
 
-    /// The next write: workloads first, then pods, queues, and Events. Its object is busy until [`StatusWrites::finish`].
+    /// Enqueues an Event; returns true if an older one was dropped.
+    pub(crate) fn add_event(&mut self, event: EventRecord) -> bool {
+        self.events.push_back(event);
+        self.events.len() > MAX_EVENTS && self.events.pop_front().is_some()
+    }
+
+    /// The most urgent write, Events last. Its object is busy until [`StatusWrites::finish`].
     pub(crate) fn next(&mut self, now: Instant) -> Option<StatusWrite> {
         self.backoffs.retain(|_, until| *until > now);
-        let write = self.pick(now)?;
-        self.busy.extend(target(&write));
-        Some(write)
-    }
-
-    fn pick(&mut self, now: Instant) -> Option<StatusWrite> {
-        let status =
-            self.statuses.keys().find(|key| self.is_free(&WriteTarget::Workload((*key).clone())));
-        if let Some((key, (uid, status))) =
-            status.cloned().and_then(|key| self.statuses.remove_entry(&key))
+        let target =
+            self.order.iter().map(|(_, target)| target).find(|target| self.is_free(target));
+        if let Some(target) = target.cloned()
+            && let Some((urgency, write)) = self.remove(&target)
         {
-            return Some(StatusWrite::WorkloadStatus(key, uid, status));
-        }
-        let pod = self.conditions.in_order().find(|pod| {
-            !self.binding.contains_key(*pod) && self.is_free(&WriteTarget::Pod((*pod).clone()))
-        });
-        if let Some(pod) = pod.cloned()
-            && let Some(condition) = self.conditions.remove(&pod)
-        {
-            return Some(StatusWrite::PodCondition(pod, condition));
-        }
-        let queue =
-            self.queues.keys().find(|queue| self.is_free(&WriteTarget::Queue((*queue).clone())));
-        if let Some((queue, status)) =
-            queue.cloned().and_then(|queue| self.queues.remove_entry(&queue))
-        {
-            return Some(StatusWrite::QueueStatus(queue, status));
-        }
-        let mut jobs = self.reasons.keys();
-        let job =
-            jobs.find(|(kind, job)| self.is_free(&WriteTarget::Job(kind, job.clone()))).cloned();
-        if let Some((job, reason)) = job.and_then(|job| self.reasons.remove(&job)) {
-            return Some(StatusWrite::JobReason(job, reason));
+            self.busy.insert(target, urgency);
+            return Some(write);
         }
         if self.events_resume.is_some_and(|until| now < until) {
             return None;
@@ -163,8 +93,15 @@ impl StatusWrites {
         self.events.pop_front().map(StatusWrite::Event)
     }
 
+    fn remove(&mut self, target: &WriteTarget) -> Option<(Urgency, StatusWrite)> {
+        let (urgency, write) = self.latest.remove(target)?;
+        self.order.remove(&(urgency, target.clone()));
+        Some((urgency, write))
+    }
+
     fn is_free(&self, target: &WriteTarget) -> bool {
-        !self.busy.contains(target) && !self.backoffs.contains_key(target)
+        let is_binding = matches!(target, WriteTarget::Pod(pod) if self.binding.contains_key(pod));
+        !is_binding && !self.busy.contains_key(target) && !self.backoffs.contains_key(target)
     }
 
     /// Ends a write. With `retry` it is enqueued again unless there is a newer one.
@@ -179,29 +116,11 @@ impl StatusWrites {
             }
             return;
         };
-        self.busy.remove(&target);
-        if !retry {
-            return;
-        }
-        match write {
-            StatusWrite::WorkloadStatus(key, uid, status) => {
-                self.statuses.entry(key).or_insert((uid, status));
-            }
-            StatusWrite::QueueStatus(queue, status) => {
-                self.queues.entry(queue).or_insert(status);
-            }
-            // A condition from before the binding is void.
-            StatusWrite::PodCondition(pod, ..) if self.binding.contains_key(&pod) => {}
-            StatusWrite::PodCondition(pod, condition) => {
-                if !self.conditions.contains(&pod) {
-                    self.conditions.insert(pod, condition);
-                }
-            }
-            StatusWrite::JobReason(job, reason) => {
-                let target = (job.kind.kind, job.unit.clone());
-                self.reasons.entry(target).or_insert((job, reason));
-            }
-            StatusWrite::Event(_) => {}
+        let Some(urgency) = self.busy.remove(&target).filter(|_| retry) else { return };
+        // A condition from before the binding is void.
+        let is_void = matches!(&target, WriteTarget::Pod(pod) if self.binding.contains_key(pod));
+        if !is_void && !self.latest.contains_key(&target) {
+            self.add(write, urgency);
         }
         self.backoffs.insert(target, now + BACKOFF);
     }
@@ -213,19 +132,19 @@ impl StatusWrites {
 
     /// Holds back conditions of a pod until [`StatusWrites::end_binding`].
     pub(crate) fn begin_binding(&mut self, pod: &PodRef) {
-        self.conditions.remove(pod);
+        self.remove(&WriteTarget::Pod(pod.clone()));
         *self.binding.entry(pod.clone()).or_default() += 1;
     }
 
     /// Returns true if a write of the pod's condition is in flight.
     pub(crate) fn is_busy(&self, pod: &PodRef) -> bool {
-        self.busy.contains(&WriteTarget::Pod(pod.clone()))
+        self.busy.contains_key(&WriteTarget::Pod(pod.clone()))
     }
 
     /// Ends a binding. A condition that waited still holds only if the pod has no node.
     pub(crate) fn end_binding(&mut self, pod: &PodRef, has_node: bool) {
         if has_node {
-            self.conditions.remove(pod);
+            self.remove(&WriteTarget::Pod(pod.clone()));
         }
         if let Some(count) = self.binding.get_mut(pod) {
             *count -= 1;
@@ -267,31 +186,43 @@ mod tests {
         StatusWrite::PodCondition(pod(name), condition)
     }
 
+    impl StatusWrites {
+        fn put(&mut self, write: StatusWrite) {
+            match write {
+                StatusWrite::Event(event) => assert!(!self.add_event(event)),
+                write => self.add(write, Urgency::new(false, 0)),
+            }
+        }
+    }
+
     #[test]
-    fn pods_without_a_condition_come_first_then_high_priorities() {
+    fn new_states_come_first_then_high_priorities_of_any_kind_and_queues_last() {
         let mut writes = StatusWrites::default();
-        let written = |name: &str, already_false: bool, priority: i32| {
-            let reason = "Unschedulable";
-            let condition =
-                PendingCondition { reason, message: "no room".into(), already_false, priority };
-            StatusWrite::PodCondition(pod(name), condition)
+        let queue = StatusWrite::QueueStatus("q".into(), Box::default());
+        let job = JobRef {
+            kind: &agentaflow_kube_core::unit::KINDS[0],
+            unit: Key::new("default", "j"),
+            uid: "u".into(),
         };
         let expected = [
-            written("z", false, 100_000),
-            written("a", false, 0),
-            written("b", false, -5),
-            written("y", true, i32::MAX),
-            written("x", true, 7),
+            (waits("z", "no room"), Urgency::new(false, 100_000)),
+            (status("w", "no room"), Urgency::new(false, 7)),
+            (StatusWrite::JobReason(job, "no room".into()), Urgency::new(false, 7)),
+            (waits("a", "no room"), Urgency::new(false, 7)),
+            (status("low", "no room"), Urgency::new(false, -5)),
+            (waits("y", "no room"), Urgency::new(true, i32::MAX)),
+            (status("runs", "still"), Urgency::new(true, 7)),
+            (queue, Urgency::LAST),
         ];
-        for write in expected.iter().rev() {
-            writes.add(write.clone());
+        for (write, urgency) in expected.iter().rev() {
+            writes.add(write.clone(), *urgency);
         }
-        // The latest condition of a pod replaces an earlier one of another priority.
-        writes.add(written("a", false, 200_000));
-        writes.add(written("a", false, 0));
+        // The latest write of an object replaces an earlier one of another urgency.
+        writes.add(waits("a", "old"), Urgency::new(false, 200_000));
+        writes.add(waits("a", "no room"), Urgency::new(false, 7));
         let now = Instant::now();
         let order: Vec<StatusWrite> = std::iter::from_fn(|| writes.next(now)).collect();
-        assert_eq!(order, expected);
+        assert_eq!(order, expected.map(|(write, _)| write));
     }
 
     fn status(name: &str, message: &str) -> StatusWrite {
@@ -304,9 +235,9 @@ mod tests {
         let now = Instant::now();
         for write in [status as fn(&str, &str) -> StatusWrite, waits] {
             let mut writes = StatusWrites::default();
-            writes.add(write("a", "old"));
+            writes.put(write("a", "old"));
             let old = writes.next(now).expect("the old write");
-            writes.add(write("a", "new"));
+            writes.put(write("a", "new"));
             assert_eq!(writes.next(now), None, "two writes of one object");
             writes.finish(old, false, now);
             assert_eq!(writes.next(now), Some(write("a", "new")));
@@ -319,10 +250,10 @@ mod tests {
         let later = now + BACKOFF;
         for (newer, expected) in [(None, "old"), (Some("new"), "new")] {
             let mut writes = StatusWrites::default();
-            writes.add(status("a", "old"));
+            writes.put(status("a", "old"));
             let old = writes.next(now).expect("the old write");
             if let Some(message) = newer {
-                writes.add(status("a", message));
+                writes.put(status("a", message));
             }
             writes.finish(old, true, now);
             assert_eq!(writes.next(now), None, "not before its backoff is over");
@@ -336,8 +267,8 @@ mod tests {
     fn an_object_in_backoff_does_not_block_others() {
         let now = Instant::now();
         let mut writes = StatusWrites::default();
-        writes.add(status("a", "fails"));
-        writes.add(status("b", "follows"));
+        writes.put(status("a", "fails"));
+        writes.put(status("b", "follows"));
         let first = writes.next(now).expect("a write");
         writes.finish(first, true, now);
         assert_eq!(writes.next(now), Some(status("b", "follows")));
@@ -357,8 +288,8 @@ mod tests {
             })
         };
         let mut writes = StatusWrites::default();
-        writes.add(event("a"));
-        writes.add(event("b"));
+        writes.put(event("a"));
+        writes.put(event("b"));
         let first = writes.next(now).expect("a write");
         writes.finish(first, true, now);
         assert_eq!(writes.next(now), None, "not before the backoff is over");
@@ -370,14 +301,14 @@ mod tests {
     fn a_pod_that_is_being_bound_gets_no_pending_condition() {
         let now = Instant::now();
         let mut writes = StatusWrites::default();
-        writes.add(waits("a", "early"));
+        writes.put(waits("a", "early"));
         let early = writes.next(now).expect("a write");
-        writes.add(waits("a", "queued"));
+        writes.put(waits("a", "queued"));
         writes.begin_binding(&pod("a"));
         assert!(writes.is_busy(&pod("a")), "the binding waits for the write in flight");
         writes.finish(early, true, now);
         assert!(!writes.is_busy(&pod("a")));
-        writes.add(waits("a", "meanwhile"));
+        writes.put(waits("a", "meanwhile"));
         assert_eq!(writes.next(now + BACKOFF), None);
         writes.end_binding(&pod("a"), true);
         assert_eq!(writes.next(now + BACKOFF), None);
@@ -388,7 +319,7 @@ mod tests {
         let now = Instant::now();
         let mut writes = StatusWrites::default();
         writes.begin_binding(&pod("a"));
-        writes.add(waits("a", "no room"));
+        writes.put(waits("a", "no room"));
         assert_eq!(writes.next(now), None);
         writes.end_binding(&pod("a"), false);
         assert_eq!(writes.next(now), Some(waits("a", "no room")));

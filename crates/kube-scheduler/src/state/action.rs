@@ -4,6 +4,7 @@ use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
 use agentaflow_kube_core::unit::UnitKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::Value;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -88,6 +89,7 @@ pub enum Action {
         workload: Key,
         uid: Arc<str>,
         status: Box<GpuWorkloadStatus>,
+        urgency: Urgency,
     },
     WriteQueueStatus {
         queue: Arc<str>,
@@ -116,6 +118,7 @@ pub enum Action {
         unit: Key,
         uid: Arc<str>,
         reason: Arc<str>,
+        urgency: Urgency,
     },
     /// Suspend or resume a job; a resumed job has no pending reason.
     Suspend {
@@ -244,4 +247,22 @@ pub struct PendingCondition {
     pub already_false: bool,
     /// Value of the pod's priority class; conditions of high priorities are written first.
     pub priority: i32,
+}
+
+/// Order of status writes of all kinds: a new state of an object before new details of a state that the object shows, then
+/// high priorities first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Urgency {
+    pub is_detail: bool,
+    pub priority: Reverse<i32>,
+}
+
+impl Urgency {
+    /// After all writes about workloads.
+    pub const LAST: Self = Self { is_detail: true, priority: Reverse(i32::MIN) };
+
+    /// `priority` is the value of the workload's priority class.
+    pub fn new(is_detail: bool, priority: i32) -> Self {
+        Self { is_detail, priority: Reverse(priority) }
+    }
 }

@@ -158,7 +158,7 @@ impl Lookup<'_> {
         match min_members {
             0 | 1 => Ok(single(traits)),
             2..=MAX_GANG => Ok(Membership {
-                id: format!("{}/group/{}", group.namespace, group.name).into(),
+                id: group_id(&group),
                 workload: None,
                 detached_from: None,
                 min_members,
@@ -303,8 +303,13 @@ pub(super) fn workload_id(workload: &Key) -> WorkloadId {
     workload.to_string().into()
 }
 
+/// Engine id of a pod group.
+pub(super) fn group_id(group: &Key) -> WorkloadId {
+    format!("{}/group/{}", group.namespace, group.name).into()
+}
+
 /// Name of the pod group that a pod names.
-fn pod_group(pod: &Pod) -> Option<&str> {
+pub(super) fn pod_group(pod: &Pod) -> Option<&str> {
     let native =
         pod.spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_deref());
     let label = || pod.metadata.labels.as_ref()?.get(names::POD_GROUP).map(String::as_str);

@@ -21,6 +21,7 @@ mod explain;
 mod foreign_demand;
 mod gang_table;
 mod gangs;
+mod group_jobs;
 mod losses;
 mod membership;
 mod monitor_watch;
@@ -34,12 +35,12 @@ mod pod_index;
 mod pods;
 mod priority_classes;
 mod queue_table;
-mod quota_turns;
+mod quota;
 mod replacements;
 mod settings;
-mod start_turns;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod unit_pods;
 mod unit_table;
 mod units;
@@ -51,7 +52,7 @@ mod workloads;
 
 pub use action::{
     Action, ActionResult, Bind, BindResult, ClaimAction, EventRecord, Key, ObjectRef, Owner,
-    PendingCondition, PodRef, Refusal, RefusalKind,
+    PendingCondition, PodRef, Refusal, RefusalKind, Urgency,
 };
 pub use activity::Activity;
 pub use change::{Change, Object};
@@ -76,6 +77,7 @@ use pod_index::PodIndex;
 use priority_classes::PriorityClasses;
 use queue_table::QueueTable;
 use replacements::Replacements;
+use turns::Turns;
 use unit_table::UnitTable;
 use volume_ledger::VolumeLedger;
 use work_queue::{WorkItem, WorkQueue};
@@ -104,6 +106,7 @@ pub struct ClusterState {
     workloads: WorkloadTable,
     queues: QueueTable,
     units: UnitTable,
+    turns: Turns,
     priorities: PriorityClasses,
     volumes: VolumeLedger,
     namespaces: Namespaces,
@@ -134,6 +137,7 @@ impl ClusterState {
             workloads: WorkloadTable::default(),
             queues: QueueTable::default(),
             units: UnitTable::default(),
+            turns: Turns::default(),
             priorities: PriorityClasses::default(),
             volumes: VolumeLedger::default(),
             namespaces: Namespaces::default(),

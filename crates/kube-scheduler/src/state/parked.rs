@@ -31,9 +31,10 @@ pub(super) enum Parked {
     StartBackoff {
         failures: u32,
     },
-    /// Pods of jobs in its namespace did not come, and another job starts first.
+    /// Pods of gangs in its namespace did not come, and another gang gets its pods first.
     StartTurn {
-        holder: Key,
+        /// Kind and name.
+        holder: String,
     },
     /// The pod is being deleted.
     Deleting,
@@ -133,8 +134,7 @@ impl fmt::Display for Parked {
             ),
             Self::StartTurn { holder } => write!(
                 f,
-                "Waiting for job {} to get its pods: pods of a job in this namespace did not come",
-                holder.name
+                "Waiting for {holder} to get its pods: pods of a gang in this namespace did not come"
             ),
             Self::Deleting => f.write_str("The pod is being deleted"),
             Self::Rejected(why) => write!(f, "{why}"),

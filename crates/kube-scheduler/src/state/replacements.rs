@@ -2,7 +2,7 @@
 //! younger pods; it gets the place of the lost pod in the queue instead.
 //!
 //! The ages live in memory only: after a restart of the scheduler, a replacement created before counts from its own
-//! creation.
+//! creation. An annotation would survive, but a user could write it and pass the queue.
 
 use agentaflow_engine::Time;
 use agentaflow_kube_core::pod_end;

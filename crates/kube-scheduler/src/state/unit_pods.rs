@@ -66,7 +66,7 @@ impl Lookup<'_> {
 
     /// Only templates with the scheduler's name: the webhook adds it to a new job that is opted in. A job that existed
     /// before its namespace was opted in runs on with its scheduler.
-    fn opt_in(&self) -> OptIn<'_> {
+    pub(super) fn opt_in(&self) -> OptIn<'_> {
         let scheduler = &self.settings.scheduler_name;
         OptIn { scheduler, admission: false, namespace: false, kueue: self.settings.kueue }
     }

@@ -15,12 +15,11 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, EventRecord, Key, ObjectRef};
+use super::action::{Action, EventRecord, Key, ObjectRef, Urgency};
 use super::key_of;
 use super::membership::controller;
 use super::parked::Parked;
 use super::pod_entry::engine_time;
-use super::start_turns::{StartTurns, namespace_of};
 use crate::controller::EventType;
 
 /// Time for the pods of a resumed job to exist and start; a job with many pods gets more.
@@ -79,7 +78,6 @@ pub(super) struct UnitTable {
     /// Pods by the uid of an owner that the watch has not reported.
     waiting: BTreeMap<String, BTreeSet<Key>>,
     timers: BTreeSet<(Time, WorkloadId)>,
-    turns: StartTurns,
 }
 
 impl UnitTable {
@@ -148,7 +146,6 @@ impl UnitTable {
     pub(super) fn remove(&mut self, id: &WorkloadId) -> Option<Unit> {
         let unit = self.units.remove(id)?;
         self.by_uid.remove(&unit.uid);
-        self.turns.forget(id);
         if let Some(owner) = owner_of(&unit.object)
             && let Some(children) = self.children.get_mut(&owner.uid)
         {
@@ -221,15 +218,21 @@ impl UnitTable {
     }
 
     /// The write of the pending reason, unless the job has it.
-    pub(super) fn write_reason(&mut self, id: &WorkloadId, reason: &Arc<str>) -> Option<Action> {
+    pub(super) fn write_reason(
+        &mut self,
+        id: &WorkloadId,
+        reason: &Arc<str>,
+        priority: i32,
+    ) -> Option<Action> {
         let unit = self.units.get_mut(id).filter(|unit| unit.spec.suspended)?;
         let annotations = unit.object.metadata.annotations.get_or_insert_default();
         if annotations.get(names::UNIT_REASON).is_some_and(|known| **known == **reason) {
             return None;
         }
-        annotations.insert(names::UNIT_REASON.to_owned(), reason.to_string());
+        let known = annotations.insert(names::UNIT_REASON.to_owned(), reason.to_string());
+        let urgency = Urgency::new(known.is_some(), priority);
         let (kind, key, uid) = (unit.kind, unit.key.clone(), unit.uid.clone());
-        Some(Action::WriteReason { kind, unit: key, uid, reason: reason.clone() })
+        Some(Action::WriteReason { kind, unit: key, uid, reason: reason.clone(), urgency })
     }
 
     /// The write of the suspend field, unless the job has the value or the write is in flight.
@@ -281,6 +284,21 @@ impl UnitTable {
         deadline <= now
     }
 
+    /// Begins the time of a late job again.
+    pub(super) fn restart_deadline(&mut self, id: &WorkloadId, pods: u32, now: Time) {
+        if let Some(unit) = self.units.get_mut(id) {
+            unit.deadline = None;
+        }
+        self.is_late(id, pods, now);
+    }
+
+    /// All pods of a job exist: its next start is the first again.
+    pub(super) fn record_all_pods(&mut self, id: &WorkloadId) {
+        if let Some(unit) = self.units.get_mut(id) {
+            (unit.lacks_pods, unit.deadline, unit.failures) = (false, None, 0);
+        }
+    }
+
     /// Delays the next start of a job; each failure doubles the delay.
     pub(super) fn back_off(&mut self, id: &WorkloadId, now: Time) {
         let Some(unit) = self.units.get_mut(id) else { return };
@@ -291,61 +309,23 @@ impl UnitTable {
         self.timers.insert((until, id.clone()));
     }
 
-    /// Delays the next start of a job whose pods did not come.
-    pub(super) fn record_missing_pods(&mut self, id: &WorkloadId, now: Time) {
-        self.back_off(id, now);
-        self.turns.record_missing_pods(id);
-    }
-
-    /// Ok if a job may be resumed now; else the job that gets its pods first.
-    pub(super) fn turn(&mut self, id: &WorkloadId) -> Result<(), Key> {
-        let suspended = self.units.get(id).is_some_and(|unit| unit.spec.suspended);
-        if !suspended || !self.turns.are_taken(namespace_of(id)) {
-            return Ok(());
-        }
-        let holder = self.turn_holder(id).map(|holder| holder.key.clone());
-        holder.map_or(Ok(()), |holder| {
-            self.turns.wait(id);
-            Err(holder)
-        })
-    }
-
-    /// Another job of the namespace that is resumed and lacks pods.
-    fn turn_holder(&self, id: &WorkloadId) -> Option<&Unit> {
-        let namespace = namespace_of(id);
+    /// A job of a namespace, except one, that is resumed and lacks pods: it has the turn.
+    pub(super) fn awaiting_pods(
+        &self,
+        namespace: &str,
+        except: Option<&WorkloadId>,
+    ) -> Option<&Unit> {
         let from = WorkloadId::from(format!("{namespace}/"));
         let units = self.units.range(from..);
         let mut units = units.take_while(|(_, unit)| *unit.key.namespace == *namespace);
-        units.find(|(other, unit)| *other != id && unit.awaits_pods()).map(|(_, unit)| unit)
+        units.find(|(id, unit)| Some(*id) != except && unit.awaits_pods()).map(|(_, unit)| unit)
     }
 
-    /// The jobs that wait for their turn in the namespace of a job that does not have it any more.
-    pub(super) fn take_turn_waiters(&mut self, id: &WorkloadId) -> BTreeSet<WorkloadId> {
-        let has_turn = self.units.get(id).is_some_and(Unit::awaits_pods);
-        if has_turn || !self.turns.has_waiters(id) || self.turn_holder(id).is_some() {
-            return BTreeSet::new();
-        }
-        self.turns.take_waiters(id)
-    }
-
-    /// Ends the backoffs of jobs whose pods did not come, in the namespace of a job; returns these jobs.
-    pub(super) fn end_backoffs(&mut self, id: &WorkloadId, now: Time) -> Vec<WorkloadId> {
-        let mut ended = Vec::new();
-        for id in self.turns.short_of_pods(id) {
-            let unit = self.units.get_mut(id);
-            if let Some(unit) = unit.filter(|unit| unit.retry_at.is_some_and(|at| at > now)) {
-                unit.retry_at = None;
-                ended.push(id.clone());
-            }
-        }
-        ended
-    }
-
-    /// All pods of a job are bound: its next start is the first again.
-    pub(super) fn record_running(&mut self, id: &WorkloadId) {
-        let Some(unit) = self.units.get_mut(id) else { return };
-        unit.failures = 0;
-        self.turns.forget(id);
+    /// Ends the backoff of a job; returns true if there was one.
+    pub(super) fn end_backoff(&mut self, id: &WorkloadId, now: Time) -> bool {
+        let unit = self.units.get_mut(id);
+        let waits = unit.filter(|unit| unit.retry_at.is_some_and(|at| at > now));
+        waits.map(|unit| unit.retry_at = None).is_some()
     }
 
     /// Jobs with a timer that is over.
@@ -421,6 +401,11 @@ impl Unit {
         self.started = !self.spec.suspended;
         self.deadline = None;
         self.retry_at = None;
+    }
+
+    /// Words for users.
+    pub(super) fn name(&self) -> String {
+        format!("{} {}", self.kind.kind, self.key.name)
     }
 
     /// Resumed, or about to be, and not all its pods exist.

@@ -20,6 +20,7 @@ use super::gang_table::{Gang, set_roles};
 use super::membership::Membership;
 use super::parked::Parked;
 use super::pod_entry::PodEntry;
+use super::turns::namespace_of;
 use super::unit_pods::UnitPods;
 use super::unit_table::{PodUnit, Unit, UnitTable, unit_id};
 use super::work_queue::WorkItem;
@@ -42,18 +43,10 @@ impl ClusterState {
         let pending = self.gangs.members(&root).filter(|key| self.pods.is_pending(key));
         self.work.push_pods(pending.cloned());
         if was_active && !is_active(&self.units) {
-            self.retry_units(&id);
+            self.quota_freed(namespace_of(&id));
+            self.pass_turn_on(namespace_of(&id));
         }
         self.work.push(WorkItem::SyncGang(root));
-    }
-
-    /// A job ended, and with it its use of quotas: other jobs of its namespace may start.
-    fn retry_units(&mut self, ended: &WorkloadId) {
-        let mut retried = self.units.end_backoffs(ended, self.engine.now());
-        retried.extend(self.units.take_turn_waiters(ended));
-        for id in retried {
-            self.work.push(WorkItem::SyncGang(id));
-        }
     }
 
     pub(super) fn job_deleted(&mut self, kind: &'static UnitKind, meta: &ObjectMeta) {
@@ -64,7 +57,9 @@ impl ClusterState {
         if root != id {
             self.work.push(WorkItem::SyncGang(root));
         }
-        self.retry_units(&id);
+        self.forget_turn_of(&id);
+        self.quota_freed(namespace_of(&id));
+        self.pass_turn_on(namespace_of(&id));
         let pending = self.gangs.members(&id).filter(|key| self.pods.is_pending(key));
         self.work.push_pods(pending.cloned());
     }
@@ -96,8 +91,8 @@ impl ClusterState {
     /// Makes the engine's workload agree with a job. Returns false if the pods of the job are a gang like any other.
     pub(super) fn sync_unit(&mut self, id: &WorkloadId) -> bool {
         let is_template = self.sync_phase(id);
-        for waiting in self.units.take_turn_waiters(id) {
-            self.work.push(WorkItem::SyncGang(waiting));
+        if self.units.get(id).is_some() {
+            self.pass_turn_on(namespace_of(id));
         }
         is_template
     }
@@ -121,6 +116,10 @@ impl ClusterState {
         }
         if started || suspending {
             return suspending;
+        }
+        if let Some(gang) = self.group_of_job(id) {
+            self.sync_group_job(id, &gang);
+            return false;
         }
         let pods = self.demand_of_unit(id);
         let Some(pods) = self.report_parked_unit(id, pods) else {
@@ -166,12 +165,12 @@ impl ClusterState {
         if unit.retry_at.is_some_and(|until| until > self.engine.now()) {
             return Err(Parked::StartBackoff { failures: unit.failures() });
         }
-        self.units.turn(id).map_err(|holder| Parked::StartTurn { holder })?;
+        self.job_turn(id)?;
         Ok(pods)
     }
 
     /// Records the reason for which the engine cannot know a job, with an Event when the reason changes.
-    fn report_parked_unit(
+    pub(super) fn report_parked_unit(
         &mut self,
         id: &WorkloadId,
         pods: Result<Option<UnitPods>, Parked>,
@@ -270,11 +269,13 @@ impl ClusterState {
         if held.len() < gang.submitted_requests.len() {
             return;
         }
-        if let Err(holder) = self.units.turn(&id) {
-            self.report_parked_unit(&id, Err(Parked::StartTurn { holder }));
+        if let Err(reason) = self.job_turn(&id) {
+            self.report_parked_unit(&id, Err(reason));
             self.end_hold(&id);
             return;
         }
+        let Some(gang) = self.gangs.get_mut(&id) else { return };
+        let Some(held) = &gang.held else { return };
         gang.reason = None;
         let nodes: BTreeSet<&str> = held.values().map(|place| place.node.as_str()).collect();
         let message = format!("Resumed: places for {} pods on {} nodes", held.len(), nodes.len());
@@ -355,14 +356,16 @@ impl ClusterState {
         if gang.members.iter().any(differs) {
             self.work.push(WorkItem::Readopt(id.clone()));
         }
-        self.units.record_running(id);
+        self.units.record_all_pods(id);
+        self.forget_turn_of(id);
     }
 
     /// A resumed job did not start in time: its places are released, and it is suspended again.
     fn give_up_start(&mut self, id: &WorkloadId, have: u32, need: u32) {
         let now = self.engine.now();
         let message = if have < need {
-            self.units.record_missing_pods(id, now);
+            self.units.back_off(id, now);
+            self.turns.record_missing_pods(id);
             format!("{have} of {need} pods exist; suspended again. See the events of the job")
         } else {
             "Its pods found no room; suspended again".to_owned()
@@ -434,10 +437,18 @@ impl ClusterState {
 
     /// Writes the pending reason of a suspended job: its Event expires.
     pub(super) fn write_unit_reason(&mut self, id: &WorkloadId, reason: &Arc<str>) {
-        self.actions.extend(self.units.write_reason(id, reason));
+        let priority = self.unit_priority(id);
+        self.actions.extend(self.units.write_reason(id, reason, priority));
     }
 
-    fn write_suspend(&mut self, id: &WorkloadId, suspend: bool) -> bool {
+    /// Value of the priority class of a job's pods.
+    fn unit_priority(&self, id: &WorkloadId) -> i32 {
+        let gang = self.gangs.get(id).map(|gang| gang.traits.priority);
+        let templates = || Some(self.lookup().unit_pods(id).ok()??.traits.priority);
+        gang.or_else(templates).map_or(0, |priority| priority.0)
+    }
+
+    pub(super) fn write_suspend(&mut self, id: &WorkloadId, suspend: bool) -> bool {
         let write = self.units.write_suspend(id, suspend, self.engine.now());
         let written = write.is_some();
         self.actions.extend(write);

@@ -8,11 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, EventRecord, Key, ObjectRef, PodRef};
+use super::action::{Action, EventRecord, Key, ObjectRef, PodRef, Urgency};
 use super::evictions::RETRY_AFTER;
 use super::key_of;
 use super::pod_entry::engine_time;
-use super::quota_turns::QuotaTurns;
 use crate::controller::{self, EventType, Reconciled, SchedulerView};
 
 /// Delays before a written status that the watch has not reported is written again. A schema of another version may lack a
@@ -25,7 +24,6 @@ pub(super) struct WorkloadTable {
     entries: BTreeMap<Key, WorkloadEntry>,
     /// Times at which workloads are reconciled without an event.
     wakes: BTreeSet<(Time, Key)>,
-    pub(super) turns: QuotaTurns,
 }
 
 #[derive(Debug, Default)]
@@ -199,14 +197,14 @@ impl WorkloadTable {
         key: &Key,
         pods: &[&Pod],
         view: &SchedulerView,
-        scheduler_name: &str,
+        (scheduler_name, priority): (&str, i32),
         now: Time,
         actions: &mut Vec<Action>,
     ) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         let result =
             controller::reconcile(&entry.object, pods, view, scheduler_name, timestamp(now));
-        let wake = entry.carry_out(key, result, now, actions);
+        let wake = entry.carry_out(key, result, priority, now, actions);
         if let Some(old) = std::mem::replace(&mut entry.wake, wake) {
             self.wakes.remove(&(old, key.clone()));
         }
@@ -222,6 +220,7 @@ impl WorkloadEntry {
         &mut self,
         key: &Key,
         result: Reconciled,
+        priority: i32,
         now: Time,
         actions: &mut Vec<Action>,
     ) -> Option<Time> {
@@ -257,11 +256,13 @@ impl WorkloadEntry {
         };
         let status = result.status.or_else(|| overdue.then(|| self.object.status.clone()));
         if let Some(status) = status {
+            let urgency = Urgency::new(status.phase == self.object.status.phase, priority);
             self.object.status = status.clone();
             self.status_written = Some(now);
             self.status_differs = true;
             let (workload, uid) = (key.clone(), uid.clone());
-            actions.push(Action::WriteStatus { workload, uid, status: Box::new(status) });
+            let status = Box::new(status);
+            actions.push(Action::WriteStatus { workload, uid, status, urgency });
         }
         if result.remove_finalizer {
             let metadata = &self.object.metadata;

@@ -1,16 +1,15 @@
 //! Changes of `GPUWorkload` objects and of their pods.
 
 use agentaflow_engine::WorkloadId;
-use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{Pod, Workload};
+use agentaflow_kube_core::{gpu_workload, names};
 
 use super::action::{Key, Refusal, RefusalKind};
 use super::membership::workload_id;
-use super::pod_entry::{PodState, engine_time, is_finished, is_terminating, workload_owner};
-use super::quota_turns::Contender;
+use super::pod_entry::{PodState, is_terminating, workload_owner};
 use super::work_queue::WorkItem;
 use super::{ClusterState, key_of};
-use crate::controller::{EventType, PendingReason, PlannedTask, QuotaTurn, SchedulerView};
+use crate::controller::{EventType, PendingReason, PlannedTask, SchedulerView};
 
 impl ClusterState {
     pub(super) fn workload_applied(&mut self, workload: Workload) {
@@ -59,10 +58,8 @@ impl ClusterState {
         self.pods.remove_from_workload(workload, pod);
         self.workloads.pod_removed(workload, &pod.name);
         self.work.push(WorkItem::ReconcileWorkload(workload.clone()));
-        if self.workloads.turns.are_taken(&workload.namespace) {
-            // The gang whose turn it is waits until the others have given back their pods.
-            self.requeue_contenders(&workload.namespace);
-        }
+        // The gang whose turn it is waits until the others have given back their pods.
+        self.requeue_contenders(&workload.namespace);
     }
 
     /// Enqueues the workload of a pod whose state its status shows.
@@ -77,8 +74,9 @@ impl ClusterState {
         let view = self.scheduler_view(key);
         let pods = self.pods.of_workload(key);
         let pods: Vec<&Pod> = pods.filter_map(|pod| self.pods.get(pod)?.pod.as_deref()).collect();
-        let (name, now) = (&self.settings.scheduler_name, self.engine.now());
-        self.workloads.reconcile(key, &pods, &view, name, now, &mut self.actions);
+        let about = (&*self.settings.scheduler_name, self.workload_priority(key));
+        let now = self.engine.now();
+        self.workloads.reconcile(key, &pods, &view, about, now, &mut self.actions);
         if !self.workloads.is_incomplete(key) {
             self.end_quota_turn(key);
         }
@@ -92,74 +90,19 @@ impl ClusterState {
         if self.workloads.pod_created(key, pod, refused) {
             self.work.push(WorkItem::ReconcileWorkload(key.clone()));
         }
-        if !over_quota {
-            return;
-        }
-        let contenders = self.quota_contenders(&key.namespace);
-        if contenders.iter().any(|one| one.workload == *key) {
-            self.workloads.turns.record_refusal(key, &contenders, self.engine.now());
-            self.requeue_contenders(&key.namespace);
+        if over_quota {
+            self.record_quota_refusal(key);
         }
     }
 
-    /// Incomplete gangs of a namespace that can give back their pods.
-    fn quota_contenders(&self, namespace: &str) -> Vec<Contender> {
-        let pods = |key: &Key, wanted: fn(&Pod) -> bool| {
-            self.pods.of_workload(key).any(|pod| {
-                let pod = self.pods.get(pod).and_then(|entry| entry.pod.as_deref());
-                pod.is_some_and(|pod| !is_finished(pod) && wanted(pod))
-            })
-        };
-        let contender = |key: &Key| {
-            let object = self.workloads.object(key)?;
-            let created = object.metadata.creation_timestamp.as_ref();
-            let is_bound = pods(key, |pod| pod.spec.node_name.is_some());
-            (!is_bound).then(|| Contender {
-                workload: key.clone(),
-                priority: self.workloads.spec(key).map_or(0, |spec| spec.priority),
-                created: created.map_or(self.engine.now(), |time| engine_time(time.0)),
-                has_pods: pods(key, |_| true),
-            })
-        };
-        self.workloads.incomplete_gangs(namespace).filter_map(contender).collect()
-    }
-
-    fn requeue_contenders(&mut self, namespace: &str) {
-        for key in self.workloads.incomplete_gangs(namespace) {
-            self.work.push(WorkItem::ReconcileWorkload(key.clone()));
-        }
-    }
-
-    fn end_quota_turn(&mut self, key: &Key) {
-        if !self.workloads.turns.are_taken(&key.namespace) {
-            return;
-        }
-        let contenders = self.quota_contenders(&key.namespace);
-        if self.workloads.turns.end_turn(key, &contenders, self.engine.now()) {
-            self.requeue_contenders(&key.namespace);
-        }
-    }
-
-    /// A pod that counted in quotas ended.
-    fn quota_freed(&mut self, namespace: &str) {
-        if self.workloads.turns.quota_freed(namespace, self.engine.now()) {
-            self.requeue_contenders(namespace);
-        }
-    }
-
-    /// Turn of a workload among the gangs of its namespace; a gang with bound pods needs none.
-    fn quota_turn(&self, key: &Key) -> QuotaTurn {
-        let is_gang = self.workloads.spec(key).is_some_and(|spec| spec.gang_size > 1);
-        if !is_gang || !self.workloads.turns.are_taken(&key.namespace) {
-            return QuotaTurn::Free;
-        }
-        let contenders = self.quota_contenders(&key.namespace);
-        let is_new = !self.workloads.is_incomplete(key);
-        if !is_new && !contenders.iter().any(|one| one.workload == *key) {
-            return QuotaTurn::Free;
-        }
-        let others = contenders.iter().any(|one| one.workload != *key && one.has_pods);
-        self.workloads.turns.turn(key, others, self.engine.now())
+    /// Value of the priority class of a workload's pods: as admission gave it to one of them, or as it will.
+    pub(super) fn workload_priority(&self, key: &Key) -> i32 {
+        let mut pods = self.pods.of_workload(key);
+        let admitted = pods.find_map(|pod| self.pods.get(pod)?.pod.as_ref()?.spec.priority);
+        admitted.unwrap_or_else(|| {
+            let class = self.workloads.spec(key).and_then(gpu_workload::priority_class);
+            self.priorities.priority(class.as_deref()).0
+        })
     }
 
     /// The `GPUWorkload` behind a workload of the engine.

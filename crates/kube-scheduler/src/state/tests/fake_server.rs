@@ -236,7 +236,7 @@ impl Server {
                 })
             }
             Action::Create { workload, name, body } => Some(self.create(workload, name, body)),
-            Action::WriteStatus { workload, uid, status } => {
+            Action::WriteStatus { workload, uid, status, .. } => {
                 self.statuses += 1;
                 let mut status = serde_json::to_value(status).expect("a status");
                 if let (Some(field), Some(fields)) = (self.pruned, status.as_object_mut()) {
@@ -356,10 +356,13 @@ impl Server {
         let mut value = body.clone();
         value["metadata"]["namespace"] = json!(&*workload.namespace);
         // Admission knows the value of a class.
-        let class = value["spec"]["priorityClassName"]
-            .as_str()
-            .and_then(|name| name.strip_prefix(names::PRIORITY_CLASS_PREFIX)?.parse().ok());
-        let priority = class.map_or(0, names::priority_class_value);
+        let class = value["spec"]["priorityClassName"].as_str();
+        let made = |name| self.get(Kind::Priority, &Key::new("", name))?["value"].as_i64();
+        let installed = |name: &str| {
+            let number = name.strip_prefix(names::PRIORITY_CLASS_PREFIX)?.parse().ok()?;
+            Some(i64::from(names::priority_class_value(number)))
+        };
+        let priority = class.and_then(|name| made(name).or_else(|| installed(name))).unwrap_or(0);
         value["spec"]["priority"] = json!(priority);
         let owner = &value["metadata"]["ownerReferences"][0]["uid"];
         let exists = self

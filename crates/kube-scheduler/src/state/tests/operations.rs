@@ -62,8 +62,27 @@ fn replica(name: &str, created: u64) -> Value {
     with(pod, "metadata|creationTimestamp", json!(time))
 }
 
+/// When the scheduler restarts during the replacement of a pod.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Restart {
+    Never,
+    BeforeReplacement,
+    AfterReplacement,
+}
+
 #[test]
 fn a_pod_that_replaces_an_evicted_one_keeps_its_place_in_the_queue() {
+    replace_a_pod(Restart::Never, "new");
+}
+
+#[test]
+fn a_restart_keeps_the_place_of_a_terminating_pod_and_loses_that_of_a_pending_replacement() {
+    replace_a_pod(Restart::BeforeReplacement, "new");
+    replace_a_pod(Restart::AfterReplacement, "waits");
+}
+
+/// Drains a pod while a younger one waits; `first` is the next pod with a place.
+fn replace_a_pod(restart: Restart, first: &str) {
     let mut harness = Harness::new();
     let begin = harness.server.seconds;
     harness.put(Kind::Node, node("n", 1));
@@ -77,11 +96,18 @@ fn a_pod_that_replaces_an_evicted_one_keeps_its_place_in_the_queue() {
     // Drained: the controller replaces it at once.
     harness.delete("old");
     harness.settle();
+    if restart == Restart::BeforeReplacement {
+        harness.crash();
+    }
     harness.put(Kind::Pod, replica("new", begin + 60));
     harness.settle();
+    if restart == Restart::AfterReplacement {
+        harness.crash();
+    }
     harness.kubelets();
     harness.settle();
-    assert_eq!([harness.node_of("new"), harness.node_of("waits")], [Some("n"), None]);
+    let placed = ["new", "waits"].map(|name| harness.node_of(name).is_some());
+    assert_eq!(placed, ["new", "waits"].map(|name| name == first));
 }
 
 #[test]

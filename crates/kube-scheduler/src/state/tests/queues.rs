@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::fake_server::Kind;
 use super::harness::Harness;
 use super::objects::{node, pod, queue, weighted, with, workload};
-use crate::state::{Action, Key};
+use crate::state::{Action, Key, Settings};
 
 fn in_queue(name: &str, queue: &str) -> Value {
     with(pod(name, 1), &format!("metadata|annotations|{}", names::QUEUE), json!(queue))
@@ -102,6 +102,49 @@ fn a_queue_limits_its_pods_and_more_of_it_lets_more_start() {
     });
     harness.settle();
     assert_eq!(harness.node_of("b"), Some("n"));
+}
+
+/// The queue whose pod starts next: `greedy` used more, and longer ago, than `modest`. The setting changes in between.
+fn next_queue(half_life: Option<&str>) -> &'static str {
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 1));
+    for name in ["greedy", "modest"] {
+        let spec = json!({"namespaces": ["ns"]});
+        harness.put(Kind::Queue, json!({"metadata": {"name": name}, "spec": spec}));
+    }
+    harness.put(Kind::Pod, in_queue("first", "greedy"));
+    harness.settle();
+    harness.pass(1_000_000);
+    harness.end("first", "Succeeded");
+    harness.settle();
+    if let Some(half_life) = half_life {
+        let data = [("usageHalfLife".to_owned(), half_life.to_owned())].into();
+        let usual = Settings::new(names::SCHEDULER_NAME);
+        let (settings, refused) = usual.clone().with_config(&data, &usual.policy);
+        assert_eq!(refused, Vec::new());
+        harness.set_settings(settings);
+    }
+    harness.put(Kind::Pod, in_queue("second", "modest"));
+    harness.settle();
+    for name in ["modest", "greedy"] {
+        harness.put(Kind::Pod, in_queue(&format!("{name}-next"), name));
+        harness.settle();
+    }
+    harness.pass(600_000);
+    harness.end("second", "Succeeded");
+    harness.settle();
+    let next = ["greedy", "modest"].map(|name| harness.node_of(&format!("{name}-next")).is_some());
+    match next {
+        [true, false] => "greedy",
+        [false, true] => "modest",
+        both => panic!("{both:?}"),
+    }
+}
+
+#[test]
+fn a_changed_half_life_applies_to_past_usage_without_a_restart() {
+    assert_eq!(next_queue(None), "modest", "1000 s of a day count more than 600 s");
+    assert_eq!(next_queue(Some("1m")), "greedy", "after ten half-lives");
 }
 
 #[test]

@@ -1,13 +1,16 @@
-//! Turns of gangs whose pods the API server admits only in part, as under a `ResourceQuota`.
+//! Turns of gangs and jobs whose pods the API server admits only in part, as under a `ResourceQuota`.
 //!
-//! Two gangs that each got a part of a quota would wait for each other forever. After a refusal, one gang of the namespace
-//! creates its pods at a time, and every other incomplete gang without bound pods gives its pods back. A gang that fails in
-//! its turn gives its pods back, too, and backs off behind the others.
+//! Two gangs that each got a part of a quota would wait for each other forever. After a refused pod of a `GPUWorkload`, or a
+//! start of a job without all its pods, one gang of the namespace gets its pods at a time. Every other incomplete gang of a
+//! `GPUWorkload` without bound pods gives its pods back, and other jobs stay suspended. A gang that fails in its turn gives
+//! its pods back, too, and backs off behind the others; a job is suspended again.
+//!
+//! A job holds the turn from its resumption until all its pods exist or it is suspended, which the table of units knows.
 
 use agentaflow_backoff::BackoffPolicy;
-use agentaflow_engine::{Span, Time};
+use agentaflow_engine::{Span, Time, WorkloadId};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,14 +30,15 @@ const TURNS: BackoffPolicy = BackoffPolicy::new(Duration::from_secs(10), Duratio
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
     pub(super) workload: Key,
-    pub(super) priority: u8,
+    /// Value of the priority class of its pods.
+    pub(super) priority: i32,
     pub(super) created: Time,
     /// Some of its pods exist.
     pub(super) has_pods: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct QuotaTurns {
+pub(super) struct Turns {
     namespaces: BTreeMap<Arc<str>, Namespace>,
 }
 
@@ -43,6 +47,10 @@ struct Namespace {
     holder: Option<Holder>,
     /// Gangs with refused pods.
     refused: BTreeMap<Key, Refused>,
+    /// Jobs whose pods did not come.
+    short_jobs: BTreeSet<WorkloadId>,
+    /// Jobs that wait for their turn.
+    waiting_jobs: BTreeSet<WorkloadId>,
 }
 
 #[derive(Debug)]
@@ -62,7 +70,7 @@ struct Refused {
     until: Time,
 }
 
-impl QuotaTurns {
+impl Turns {
     /// The turn of a gang. `others_have_pods`: other contenders have not given back their pods yet.
     pub(super) fn turn(&self, workload: &Key, others_have_pods: bool, now: Time) -> QuotaTurn {
         let Some(namespace) = self.namespaces.get(&workload.namespace) else {
@@ -70,7 +78,7 @@ impl QuotaTurns {
         };
         match &namespace.holder {
             Some(holder) if holder.workload != *workload => {
-                QuotaTurn::Wait { holder: holder.workload.name.to_string() }
+                QuotaTurn::Wait { holder: holder.name() }
             }
             Some(holder) => {
                 let at = holder.attempt_at(others_have_pods);
@@ -89,18 +97,86 @@ impl QuotaTurns {
         }
     }
 
-    /// Gangs of the namespace take turns.
+    /// Gangs and jobs of the namespace take turns.
     pub(super) fn are_taken(&self, namespace: &str) -> bool {
         self.namespaces.contains_key(namespace)
     }
 
-    /// Records a refused pod of a contender.
-    pub(super) fn record_refusal(&mut self, workload: &Key, contenders: &[Contender], now: Time) {
+    /// The gang whose turn it is, in words for users.
+    pub(super) fn holder(&self, namespace: &str) -> Option<String> {
+        Some(self.namespaces.get(namespace)?.holder.as_ref()?.name())
+    }
+
+    pub(super) fn is_holder(&self, workload: &Key) -> bool {
+        let namespace = self.namespaces.get(&workload.namespace);
+        let holder = namespace.and_then(|namespace| namespace.holder.as_ref());
+        holder.is_some_and(|holder| holder.workload == *workload)
+    }
+
+    pub(super) fn record_missing_pods(&mut self, job: &WorkloadId) {
+        let namespace = self.namespaces.entry(namespace_of(job).into()).or_default();
+        namespace.short_jobs.insert(job.clone());
+    }
+
+    /// Jobs of a namespace whose pods did not come.
+    pub(super) fn short_jobs(&self, namespace: &str) -> impl Iterator<Item = &WorkloadId> {
+        let namespace = self.namespaces.get(namespace);
+        namespace.into_iter().flat_map(|namespace| &namespace.short_jobs)
+    }
+
+    /// A job waits for its turn in a namespace with turns.
+    pub(super) fn wait(&mut self, job: &WorkloadId) {
+        if let Some(namespace) = self.namespaces.get_mut(namespace_of(job)) {
+            namespace.waiting_jobs.insert(job.clone());
+        }
+    }
+
+    /// Removes and returns the jobs of a namespace that wait for their turn.
+    pub(super) fn take_waiting_jobs(&mut self, namespace: &str) -> BTreeSet<WorkloadId> {
+        let waiting = self.namespaces.get_mut(namespace);
+        waiting.map(|namespace| std::mem::take(&mut namespace.waiting_jobs)).unwrap_or_default()
+    }
+
+    /// The job runs, or is gone; returns the jobs that wait if no gang of the namespace needs a turn any more.
+    pub(super) fn forget_job(&mut self, job: &WorkloadId) -> BTreeSet<WorkloadId> {
+        let Some(namespace) = self.namespaces.get_mut(namespace_of(job)) else {
+            return BTreeSet::new();
+        };
+        namespace.short_jobs.remove(job);
+        namespace.waiting_jobs.remove(job);
+        self.remove_settled(namespace_of(job))
+    }
+
+    /// Removes a namespace in which no gang needs a turn; returns the jobs that wait.
+    fn remove_settled(&mut self, namespace: &str) -> BTreeSet<WorkloadId> {
+        if self.namespaces.get(namespace).is_some_and(Namespace::is_settled) {
+            return self.namespaces.remove(namespace).unwrap_or_default().waiting_jobs;
+        }
+        BTreeSet::new()
+    }
+
+    /// Gives the turn to a gang with refused pods if no gang has it.
+    pub(super) fn choose(&mut self, namespace: &str, contenders: &[Contender], now: Time) {
+        let namespace = self.namespaces.get_mut(namespace);
+        if let Some(namespace) = namespace.filter(|namespace| namespace.holder.is_none()) {
+            namespace.choose_refused(contenders, now);
+        }
+    }
+
+    /// Records a refused pod of a contender. While a job has the turn, no gang gets it.
+    pub(super) fn record_refusal(
+        &mut self,
+        workload: &Key,
+        contenders: &[Contender],
+        job_has_turn: bool,
+        now: Time,
+    ) {
         let namespace = self.namespaces.entry(workload.namespace.clone()).or_default();
         namespace.refused.entry(workload.clone()).or_default();
         let others_have_pods =
             contenders.iter().any(|other| other.workload != *workload && other.has_pods);
         match &mut namespace.holder {
+            None if job_has_turn => {}
             None => namespace.choose(contenders, now),
             Some(holder) if holder.workload != *workload => {}
             // Further refusals of the same attempt, or pods of others still count.
@@ -116,19 +192,24 @@ impl QuotaTurns {
         }
     }
 
-    /// A gang has all its pods, or needs none any more; returns true if other gangs of its namespace may go on.
-    pub(super) fn end_turn(&mut self, workload: &Key, contenders: &[Contender], now: Time) -> bool {
-        let Some(namespace) = self.namespaces.get_mut(&workload.namespace) else { return false };
+    /// A gang has all its pods, or needs none any more; returns true if other gangs of its namespace may go on, and the jobs
+    /// that need no turn any more.
+    pub(super) fn end_turn(
+        &mut self,
+        workload: &Key,
+        contenders: &[Contender],
+        now: Time,
+    ) -> (bool, BTreeSet<WorkloadId>) {
+        let Some(namespace) = self.namespaces.get_mut(&workload.namespace) else {
+            return (false, BTreeSet::new());
+        };
         let was_refused = namespace.refused.remove(workload).is_some();
         let held = namespace.holder.as_ref().is_some_and(|holder| holder.workload == *workload);
         if held {
             namespace.holder = None;
             namespace.choose_refused(contenders, now);
         }
-        if namespace.refused.is_empty() && namespace.holder.is_none() {
-            self.namespaces.remove(&workload.namespace);
-        }
-        held || was_refused
+        (held || was_refused, self.remove_settled(&workload.namespace))
     }
 
     /// Pods of the namespace ended: gangs that back off may try at once.
@@ -144,6 +225,10 @@ impl QuotaTurns {
 }
 
 impl Holder {
+    fn name(&self) -> String {
+        format!("GPUWorkload {}", self.workload.name)
+    }
+
     /// Time of the next attempt.
     fn attempt_at(&self, others_have_pods: bool) -> Time {
         let given_back = self.since.after(GIVE_BACK_LIMIT);
@@ -152,6 +237,10 @@ impl Holder {
 }
 
 impl Namespace {
+    fn is_settled(&self) -> bool {
+        self.holder.is_none() && self.refused.is_empty() && self.short_jobs.is_empty()
+    }
+
     fn choose(&mut self, contenders: &[Contender], now: Time) {
         let order = |one: &&Contender| {
             let turns = self.refused.get(&one.workload).map_or(0, |refused| refused.turns);
@@ -185,4 +274,9 @@ impl Namespace {
 
 fn span(delay: Duration) -> Span {
     Span(delay.as_millis() as u64)
+}
+
+/// The namespace in the id of a job.
+pub(super) fn namespace_of(job: &WorkloadId) -> &str {
+    job.as_str().split('/').next().unwrap_or_default()
 }
