@@ -44,8 +44,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Pods a second, for each contender on the same nodes. Plain calls are made before and after ours: they are what
-/// the API server can do at all, and that drifts.
+/// Pods per second of each contender on the same nodes. Plain calls before and after agentaflow measure the limit of
+/// the API server, which drifts.
 async fn binding(cluster: &Cluster) {
     let before = plain(cluster).await;
     let (ours, memory) = contender(cluster, Contender::Ours, PODS).await;
