@@ -2,7 +2,7 @@
 //!
 //! A script cannot judge a sentence. This one finds the patterns that mark most sentences without an actor or an
 //! object: doc comments that start with an interrogative clause, indefinite persons, and phrases that replace a term.
-//! Strings of Rust files and deployed files count, since users read them.
+//! Strings of Rust files and deployed files count, since users read them. Names of tests are sentences, too.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ Usage: cargo xtask prose
 
 Prints each doc comment that starts with What, Who, Whether, Those, How or Where, and each
 line of Rust, Markdown or a deployed file with an indefinite person or a phrase that
-replaces a term.";
+replaces a term; and each name of a test with such a word.";
 
 /// Number of known violations. Lower the number with every fix; never raise it.
 const CEILING: usize = 0;
@@ -63,6 +63,13 @@ const PHRASES: [&str; 9] = [
     concat!("the rest is ", "an"),
 ];
 
+/// Words that names of tests do not contain, besides indefinite persons: clauses that stand for a noun, pronouns
+/// without a noun, and words with a term in the glossary.
+const TEST_WORDS: [&str; 20] = [
+    "what", "who", "whoever", "whatever", "whether", "those", "we", "us", "our", "ours", "others",
+    "people", "thing", "things", "told", "sick", "mend", "mends", "mended", "nonsense",
+];
+
 pub(crate) fn check() -> Result<Report> {
     tools::ensure_program("git")?;
     let found = violations()?.len();
@@ -101,12 +108,17 @@ fn violations() -> Result<Vec<String>> {
         let text = fs::read_to_string(repo::root().join(&file))
             .with_context(|| format!("cannot read `{file}`"))?;
         let mut previous_is_doc = false;
+        let mut in_test_head = false;
         for (number, line) in text.lines().enumerate() {
             let doc = doc_comment(line).filter(|_| is_rust);
             let opens = doc.is_some_and(|doc| !previous_is_doc && opens_with_clause(doc));
             // An empty doc line ends a paragraph, and the next line starts a sentence.
             previous_is_doc = doc.is_some_and(|doc| !doc.is_empty());
-            if opens || names_person(line) || has_phrase(line) {
+            in_test_head |= is_rust && is_test_attribute(line);
+            let function = function_name(line);
+            let names_badly = in_test_head && function.is_some_and(has_test_word);
+            in_test_head &= function.is_none();
+            if opens || names_person(line) || has_phrase(line) || names_badly {
                 found.push(format!("{file}:{}: {}", number + 1, line.trim()));
             }
         }
@@ -128,6 +140,23 @@ fn doc_comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
     Some(text.trim())
+}
+
+fn is_test_attribute(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("#[test]") || line.starts_with("#[tokio::test")
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ")?;
+    line.split('(').next()
+}
+
+fn has_test_word(name: &str) -> bool {
+    // `what-if` is a term of the glossary.
+    let name = name.replace("what_if", "forecast");
+    name.split('_').any(|word| TEST_WORDS.contains(&word) || PERSONS.contains(&word))
 }
 
 fn opens_with_clause(doc: &str) -> bool {
@@ -169,6 +198,16 @@ mod tests {
         assert!(opens_with_clause("Whether the node is ready."));
         assert!(!opens_with_clause("Node description last sent to the engine."));
         assert!(!opens_with_clause("Whole GPUs only."));
+    }
+
+    #[test]
+    fn a_name_of_a_test_with_a_forbidden_word_is_found() {
+        assert!(is_test_attribute("    #[tokio::test(start_paused = true)]"));
+        assert_eq!(function_name("    async fn a_gpu_fails() {"), Some("a_gpu_fails"));
+        assert!(has_test_word("the_manifest_is_what_the_code_says"));
+        assert!(has_test_word(&format!("a_process_belongs_to_{}", PERSONS[1])));
+        assert!(!has_test_word("what_if_predicts_a_start"));
+        assert!(!has_test_word("the_status_of_a_job_whose_pods_end"));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The browser dashboard: builds `web/dist`, which the program embeds, and tests it in a browser.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use agentaflow_units::hash64;
 use anyhow::{Context, Result, bail};
 
 use crate::output::out;
@@ -201,13 +201,13 @@ fn sources() -> Result<Vec<String>> {
 
 /// Hash of the names and contents of files.
 fn fingerprint(files: &[String]) -> Result<String> {
-    let mut hasher = DefaultHasher::new();
+    let mut hashes = String::new();
     for file in files {
         let content = fs::read(repo::root().join(file));
-        file.hash(&mut hasher);
-        content.with_context(|| format!("cannot read {file}"))?.hash(&mut hasher);
+        let content = content.with_context(|| format!("cannot read {file}"))?;
+        hashes.push_str(&format!("{file} {:016x}\n", hash64(&content)));
     }
-    Ok(format!("{:016x}", hasher.finish()))
+    Ok(format!("{:016x}", hash64(hashes.as_bytes())))
 }
 
 fn holds(stamp: &Path, value: &str) -> bool {

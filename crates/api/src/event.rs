@@ -83,7 +83,7 @@ open_enum! {
         Cancelled = "Cancelled",
         NodeRegistered = "NodeRegistered",
         /// A registration with the name of a known node awaits approval.
-        NodeClaimed = "NodeClaimed",
+        RegistrationPending = "RegistrationPending" | "NodeClaimed",
         /// An admin approved a registration.
         NodeApproved = "NodeApproved",
         /// A node was deleted.
@@ -91,11 +91,11 @@ open_enum! {
         /// A node stopped sending heartbeats.
         NodeLost = "NodeLost",
         /// A lost node sends heartbeats again.
-        NodeBack = "NodeBack",
+        NodeRecovered = "NodeRecovered" | "NodeBack",
         /// An admin cordoned a node.
         NodeCordoned = "NodeCordoned",
         /// An admin uncordoned a node.
-        NodeOpened = "NodeOpened",
+        NodeUncordoned = "NodeUncordoned" | "NodeOpened",
         /// An admin drains a node.
         NodeDraining = "NodeDraining",
         /// An admin ended the drain of a node.
@@ -103,13 +103,13 @@ open_enum! {
         /// An admin cordoned a GPU.
         GpuCordoned = "GpuCordoned",
         /// An admin uncordoned a GPU.
-        GpuOpened = "GpuOpened",
+        GpuUncordoned = "GpuUncordoned" | "GpuOpened",
         /// An admin drains a GPU.
         GpuDraining = "GpuDraining",
         /// A GPU reports an error.
-        GpuSick = "GpuSick",
+        GpuUnhealthy = "GpuUnhealthy" | "GpuSick",
         /// A GPU works again.
-        GpuWell = "GpuWell",
+        GpuRecovered = "GpuRecovered" | "GpuWell",
         AgentRegistered = "AgentRegistered",
         /// The server does not push to the endpoint of a node.
         PushRefused = "PushRefused",
@@ -126,5 +126,28 @@ impl EventKind {
     /// Returns true if the job of the event has ended.
     pub fn ends_job(&self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::StopCause;
+
+    #[test]
+    fn former_words_of_stored_events_and_stops_are_read() {
+        for (former, kind) in [
+            ("NodeClaimed", EventKind::RegistrationPending),
+            ("NodeBack", EventKind::NodeRecovered),
+            ("NodeOpened", EventKind::NodeUncordoned),
+            ("GpuOpened", EventKind::GpuUncordoned),
+            ("GpuSick", EventKind::GpuUnhealthy),
+            ("GpuWell", EventKind::GpuRecovered),
+        ] {
+            assert_eq!(EventKind::from_word(former), kind);
+            assert_ne!(kind.as_str(), former);
+        }
+        let stop: StopCause = serde_json::from_str("\"gpu_sick\"").unwrap();
+        assert_eq!(stop, StopCause::GpuUnhealthy);
     }
 }

@@ -117,7 +117,8 @@ pub enum StopCause {
     /// Another task of the gang failed or could not start.
     GangBroken,
     /// The GPU failed.
-    GpuSick,
+    #[serde(alias = "gpu_sick")]
+    GpuUnhealthy,
     /// The lease of the agent expired.
     LeaseLost,
     /// The server shuts down.

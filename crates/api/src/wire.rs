@@ -40,12 +40,12 @@ macro_rules! wire_enum {
     };
 }
 
-/// An enum of known words that also carries unknown ones, as `Other`.
+/// An enum of known words that also carries unknown ones, as `Other`. `"New" | "Old"` still reads a former word.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*
         pub enum $name:ident {
-            $($(#[doc = $doc:literal])* $variant:ident = $word:literal,)+
+            $($(#[doc = $doc:literal])* $variant:ident = $word:literal $(| $former:literal)*,)+
         }
     ) => {
         $(#[$meta])*
@@ -66,7 +66,7 @@ macro_rules! open_enum {
 
             pub fn from_word(word: &str) -> Self {
                 match word {
-                    $($word => Self::$variant,)+
+                    $($word $(| $former)* => Self::$variant,)+
                     other => Self::Other(other.to_owned()),
                 }
             }

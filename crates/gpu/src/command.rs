@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grandchild_that_keeps_the_pipe_open_does_not_hold_us() {
+    fn a_grandchild_that_keeps_the_pipe_open_does_not_block_the_caller() {
         let begun = Instant::now();
         assert!(shell("sleep 20 & exit 0", 200).is_err());
         assert!(begun.elapsed() < Duration::from_secs(10));

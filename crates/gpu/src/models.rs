@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_found_under_the_names_that_people_use() {
+    fn a_model_is_found_under_its_common_names() {
         for (name, memory, expected) in [
             ("H200", None, Some(143_771)),
             ("nvidia h200", None, Some(143_771)),

@@ -81,7 +81,7 @@ fn a_short_job_becomes_a_workload_with_everything_it_says() {
 }
 
 #[test]
-fn what_goes_to_a_cluster_comes_back_as_the_same_job() {
+fn a_job_is_unchanged_by_a_conversion_to_a_pod_and_back() {
     let there = object(&short(full())).unwrap();
     assert_eq!(job(&there).unwrap(), short(full()));
 }
@@ -107,7 +107,7 @@ fn the_smallest_jobs_get_one_gpu_or_none() {
 }
 
 #[test]
-fn what_a_cluster_cannot_do_is_refused_by_name() {
+fn a_field_that_a_cluster_does_not_support_is_rejected_by_name() {
     let password = JobCreate { docker_password: Some("x".into()), ..short(JobSpec::default()) };
     let secret = [("TOKEN".to_owned(), "x".into())].into();
     let secret = JobCreate { secret_env: secret, ..short(JobSpec::default()) };
@@ -138,7 +138,7 @@ fn workload(pod: Value) -> Value {
 }
 
 #[test]
-fn what_a_server_cannot_do_is_refused_by_name() {
+fn a_field_that_a_server_does_not_support_is_rejected_by_name() {
     let with = |field: &str, value: Value| {
         let mut pod = json!({"containers": [{"name": "c", "image": "i"}]});
         pod[field] = value;

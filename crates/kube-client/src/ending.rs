@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_says_becomes_one_word_of_the_api() {
+    fn a_reason_of_the_kubelet_becomes_one_word_of_the_api() {
         let ended = |end: Value| json!({"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": end}}]});
         let waits = |phase: &str, reason: &str| json!({"phase": phase, "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": reason}}}]});
         check(ended(json!({"exitCode": 1, "reason": "Error"})), Some(EndReason::Exited), Some(1));

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_webhook_covers_all_namespaces_and_returns_to_those_that_opted_in() {
+    fn the_webhook_covers_all_namespaces_and_returns_to_opted_in_namespaces() {
         let installed = json!({"webhooks": [
             {"name": "pods.agentaflow.io", "namespaceSelector": {}},
             {"name": OPTED_IN, "namespaceSelector": {"matchExpressions": [

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_job_is_told_what_killed_it_and_the_remedy() {
+    fn the_explanation_of_a_failed_job_names_the_cause_and_the_remedy() {
         let job = |reason: EndReason, code: Option<i32>| Job {
             status: JobStatus::Failed,
             end_reason: Some(reason),

@@ -33,7 +33,7 @@ pub(super) struct Following {
     how: LogParams,
     /// `None` while the connection is interrupted.
     lines: Option<Lines>,
-    place: Place,
+    position: LogPosition,
     /// The container had ended when the connection was opened: the output is complete.
     over: bool,
     /// Start of the current outage.
@@ -50,8 +50,8 @@ impl Following {
         let how = LogParams { timestamps: true, ..how };
         let (pod, uid) = (pod.metadata.name.clone().unwrap_or_default(), pod.metadata.uid.clone());
         let lines: Lines = Box::pin(api.log_stream(&pod, &how).await?);
-        let place = Place::default();
-        Ok(Self { api, pod, uid, how, lines: Some(lines), place, over: false, away: None })
+        let position = LogPosition::default();
+        Ok(Self { api, pod, uid, how, lines: Some(lines), position, over: false, away: None })
     }
 
     pub(super) fn pieces(self) -> BoxStream<'static, Result<Bytes, Failure>> {
@@ -72,7 +72,7 @@ impl Following {
             match lines.read_until(b'\n', &mut piece).await {
                 // A truncated line is delivered again after the reconnection; only the last line may lack a newline.
                 Ok(1..) if self.over || piece.ends_with(b"\n") => {
-                    if let Some(text) = self.place.take(&piece) {
+                    if let Some(text) = self.position.take(&piece) {
                         return Ok(Some(text));
                     }
                 }
@@ -108,7 +108,7 @@ impl Following {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         self.over = matches!(phase, Some("Succeeded" | "Failed"));
         self.how.follow = !self.over;
-        if let Some(second) = self.place.again() {
+        if let Some(second) = self.position.resume_second() {
             self.how.since_time = Some(second);
             self.how.tail_lines = None;
         }
@@ -119,7 +119,7 @@ impl Following {
 
 /// Position in the output.
 #[derive(Debug, Default)]
-struct Place {
+struct LogPosition {
     /// Time of the first delivered line: earlier lines were not requested.
     first: Option<Timestamp>,
     /// Second of the newest line.
@@ -130,9 +130,9 @@ struct Place {
     skip: usize,
 }
 
-impl Place {
+impl LogPosition {
     /// Second from which the output is requested again; `None` before the first line.
-    fn again(&mut self) -> Option<Timestamp> {
+    fn resume_second(&mut self) -> Option<Timestamp> {
         self.first?;
         self.skip = self.shown;
         Timestamp::from_second(self.second).ok()
@@ -174,13 +174,13 @@ fn timed(line: &[u8]) -> Option<(Timestamp, &[u8])> {
 mod tests {
     use super::*;
 
-    fn texts(place: &mut Place, lines: &[&str]) -> String {
-        let taken = lines.iter().filter_map(|line| place.take(line.as_bytes()));
+    fn texts(position: &mut LogPosition, lines: &[&str]) -> String {
+        let taken = lines.iter().filter_map(|line| position.take(line.as_bytes()));
         taken.map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
     }
 
     #[test]
-    fn lines_that_come_again_are_left_out_and_the_others_are_not() {
+    fn repeated_lines_are_left_out_and_new_lines_are_not() {
         let all = [
             "2026-01-01T00:00:01.5Z a\n",
             "2026-01-01T00:00:02.100Z b\n",
@@ -191,28 +191,28 @@ mod tests {
         ];
         let from_second_2 = &all[1..];
         for shown in 2..=4 {
-            let mut place = Place::default();
-            let before = texts(&mut place, &all[..shown]);
-            assert_eq!(place.again().unwrap().to_string(), "2026-01-01T00:00:02Z");
-            assert_eq!(before + &texts(&mut place, from_second_2), "a\nb\nc\nd\ne", "{shown}");
+            let mut position = LogPosition::default();
+            let before = texts(&mut position, &all[..shown]);
+            assert_eq!(position.resume_second().unwrap().to_string(), "2026-01-01T00:00:02Z");
+            assert_eq!(before + &texts(&mut position, from_second_2), "a\nb\nc\nd\ne", "{shown}");
         }
     }
 
     #[test]
-    fn what_was_before_the_wanted_lines_stays_away_when_its_second_is_told_again() {
-        let mut place = Place::default();
+    fn lines_before_the_requested_ones_are_left_out_when_their_second_is_repeated() {
+        let mut position = LogPosition::default();
         let line = |millis: u32, text: &str| format!("2026-01-01T00:00:02.{millis:03}Z {text}\n");
         let (old, wanted, new) = (line(1, "old"), line(2, "wanted"), line(3, "new"));
-        assert_eq!(texts(&mut place, &[&wanted]), "wanted\n");
-        place.again();
-        assert_eq!(texts(&mut place, &[&old, &wanted, &new]), "new\n");
+        assert_eq!(texts(&mut position, &[&wanted]), "wanted\n");
+        position.resume_second();
+        assert_eq!(texts(&mut position, &[&old, &wanted, &new]), "new\n");
     }
 
     #[test]
     fn words_without_a_time_and_empty_lines_are_shown() {
-        let mut place = Place::default();
-        assert!(place.again().is_none(), "nothing to leave out");
+        let mut position = LogPosition::default();
+        assert!(position.resume_second().is_none(), "nothing to leave out");
         let lines = ["unable to retrieve container logs\n", "2026-01-01T00:00:02Z \n", "x\n"];
-        assert_eq!(texts(&mut place, &lines), "unable to retrieve container logs\n\nx\n");
+        assert_eq!(texts(&mut position, &lines), "unable to retrieve container logs\n\nx\n");
     }
 }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_are_named_as_people_type_them() {
+    fn jobs_are_named_as_users_type_them() {
         let table = [
             ("train", "ml", Kind::Workload, "train"),
             ("pod/one", "ml", Kind::Pod, "one"),

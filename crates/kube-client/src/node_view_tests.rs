@@ -156,7 +156,7 @@ fn slices_of_time_are_one_device() {
 }
 
 #[test]
-fn a_pod_has_the_gpus_that_the_kubelet_gave_it_or_else_those_it_says() {
+fn a_pod_has_the_gpus_of_the_kubelet_or_else_of_its_annotation() {
     let pod = |name: &str, annotations: Value| {
         let text = json!({
             "metadata": {"name": name, "namespace": "ml", "annotations": annotations},

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_every_namespace_and_parts_of_gpus_are_refused() {
+    fn all_users_become_all_namespaces_and_fractions_of_gpus_are_rejected() {
         let all = GpuQueueSpec { namespaces: vec!["*".to_owned()], ..GpuQueueSpec::default() };
         assert!(read("q".to_owned(), &all).users.is_empty());
         let half = QuotaSpec { gpus: Some(GpuAmount(500)), ..QuotaSpec::default() };

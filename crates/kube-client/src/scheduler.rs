@@ -1,7 +1,9 @@
 //! Requests to the scheduler: at the URL of the context, otherwise through the service proxy of the API server.
 
+use agentaflow_api::error::ErrorBody;
 use agentaflow_kube_core::names;
 use http::{Method, Request};
+use kube::core::Status;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -51,7 +53,11 @@ impl Cluster {
         let asked = async {
             let answer = once::send(&client, request).await;
             let (status, text) = answer.map_err(|failure| self.unreachable(failure, port))?;
-            if (200..300).contains(&status) { Ok(text) } else { Err(self.refusal(status, &text)) }
+            if (200..300).contains(&status) {
+                Ok(text)
+            } else {
+                Err(error_response(&self.system, status, &text))
+            }
         };
         tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
             let message = "the scheduler does not answer in time".to_owned();
@@ -67,30 +73,31 @@ impl Cluster {
             (failure, _) => failure,
         }
     }
+}
 
-    /// Error response of the scheduler or of the API server in front of it.
-    fn refusal(&self, status: u16, text: &str) -> Failure {
-        // The API server responds in JSON, the scheduler in plain text.
-        let proxy = text.trim_start().starts_with('{');
-        let message = once::message(text);
-        match status {
-            403 if proxy => Failure::Forbidden(Forbidden::Other(format!(
-                "you may not ask the scheduler through the API server: ask for a RoleBinding to the ClusterRole `{}` in \
-                 namespace {}",
-                names::ASKER_ROLE,
-                self.system
-            ))),
-            401 | 403 => Failure::Forbidden(Forbidden::Other(message)),
-            502..=504 if !proxy => {
-                Failure::Unreachable(Unreachable::Other(format!("the scheduler says: {message}")))
-            }
-            _ if proxy => Failure::Unreachable(Unreachable::Scheduler(format!(
-                "no answer through service {} in namespace {}: {message}",
-                names::SCHEDULER_SERVICE,
-                self.system
-            ))),
-            _ => Failure::of_status(status, message),
-        }
+/// Error response of the scheduler or of the API server in front of it.
+fn error_response(system: &str, status: u16, text: &str) -> Failure {
+    let (from_api_server, message) = match serde_json::from_str::<ErrorBody>(text) {
+        Ok(body) => (false, body.detail),
+        Err(_) => (serde_json::from_str::<Status>(text).is_ok(), once::message(text)),
+    };
+    match status {
+        403 if from_api_server => Failure::Forbidden(Forbidden::Other(format!(
+            "you may not ask the scheduler through the API server: ask for a RoleBinding to the ClusterRole `{}` in \
+             namespace {}",
+            names::ASKER_ROLE,
+            system
+        ))),
+        401 | 403 => Failure::Forbidden(Forbidden::Other(message)),
+        502..=504 if !from_api_server => Failure::Unreachable(Unreachable::Other(format!(
+            "the scheduler is not ready: {message}"
+        ))),
+        _ if from_api_server => Failure::Unreachable(Unreachable::Scheduler(format!(
+            "no answer through service {} in namespace {}: {message}",
+            names::SCHEDULER_SERVICE,
+            system
+        ))),
+        _ => Failure::of_status(status, message),
     }
 }
 
@@ -124,9 +131,7 @@ fn silent(url: &str, port: Port, why: &str) -> Failure {
 
 fn wrong(url: &str) -> Failure {
     let url: String = url.chars().take(200).collect();
-    Failure::refused(format!(
-        "`{url}` is not where a scheduler could answer: write http://HOST:PORT"
-    ))
+    Failure::refused(format!("`{url}` is not the URL of a scheduler: write http://HOST:PORT"))
 }
 
 /// Path of the API server's service proxy.
@@ -137,6 +142,8 @@ fn proxied(system: &str, port: Port, path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use agentaflow_api::error::ErrorCode;
+
     use super::*;
 
     #[test]
@@ -161,5 +168,23 @@ mod tests {
             proxied("agentaflow", Port::Metrics, "/metrics"),
             "/api/v1/namespaces/agentaflow/services/agentaflow-scheduler-service:9090/proxy/metrics"
         );
+    }
+
+    #[test]
+    fn errors_of_the_scheduler_and_of_the_api_server_differ_by_their_body() {
+        let scheduler = |code| ErrorBody::new(code, "from the scheduler");
+        let body = |code| serde_json::to_string(&scheduler(code)).unwrap();
+        let api_server = r#"{"kind":"Status","status":"Failure","message":"from the API server"}"#;
+        let check = |status, text: &str| error_response("agentaflow", status, text);
+        let missing = check(404, &body(ErrorCode::NotFound));
+        assert!(matches!(&missing, Failure::NotFound(why) if why == "from the scheduler"));
+        let standby = check(503, &body(ErrorCode::Unavailable));
+        assert!(matches!(standby, Failure::Unreachable(Unreachable::Other(_))), "{standby}");
+        let no_endpoint = check(503, api_server);
+        let is_service = matches!(no_endpoint, Failure::Unreachable(Unreachable::Scheduler(_)));
+        assert!(is_service, "{no_endpoint}");
+        let forbidden = check(403, api_server);
+        assert!(matches!(forbidden, Failure::Forbidden(Forbidden::Other(_))), "{forbidden}");
+        assert!(matches!(check(404, "404 page not found\n"), Failure::NotFound(_)));
     }
 }

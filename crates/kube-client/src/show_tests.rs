@@ -70,7 +70,7 @@ fn phases_become_statuses() {
 }
 
 #[test]
-fn a_running_workload_shows_what_it_runs_where_and_what_it_costs() {
+fn a_running_workload_shows_its_image_node_and_cost() {
     let status = json!({
         "phase": "Running",
         "startTime": "2026-01-01T00:30:00Z",
@@ -113,7 +113,7 @@ fn a_waiting_workload_says_why_and_has_no_place() {
 }
 
 #[test]
-fn a_failed_workload_says_what_killed_it() {
+fn a_failed_workload_shows_the_cause() {
     let status = json!({
         "phase": "Failed",
         "message": "It failed: container `main` ran out of memory.",

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_found_in_its_pod_whatever_names_the_groups() {
+    fn a_process_is_found_in_its_pod_under_every_cgroup_driver() {
         let container = "4c6ad5ce0e2e4d5c8c4b8b4c1e5f6a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5";
         for path in [
             format!(

@@ -89,7 +89,7 @@ fn readings_are_written_when_they_moved_far_enough() {
 }
 
 #[test]
-fn what_changes_the_use_of_a_gpu_is_written_at_once() {
+fn a_change_of_the_use_of_a_gpu_is_written_at_once() {
     check(15, |report| report.status.gpu_status[0].available = false, (false, true, false));
     check(
         15,
@@ -103,14 +103,14 @@ fn what_changes_the_use_of_a_gpu_is_written_at_once() {
 }
 
 #[test]
-fn readings_alone_do_not_wake_those_who_watch_nodes() {
+fn readings_alone_do_not_wake_watchers_of_nodes() {
     check(15, |report| report.line.utilization = 99.0, (false, false, false));
     let writes = diff(&written(), &node(), &report(), at(15), AGAIN);
     assert_eq!(writes.node, None);
 }
 
 #[test]
-fn the_patch_of_a_node_holds_nothing_but_what_differs() {
+fn the_patch_of_a_node_holds_only_differences() {
     let writes = diff(&written(), &node(), &report(), at(45), AGAIN);
     let expected = json!({"metadata": {"annotations": {names::NODE_STATUS: "{}", names::NODE_LAST_UPDATE: "now"}}});
     assert_eq!(writes.node, Some(expected));

@@ -208,7 +208,7 @@ fn phase(node: &GpuNode) -> Option<GpuNodePhase> {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn kube_the_gpus_of_a_node_appear_and_a_sick_one_goes_and_comes_back() {
+async fn kube_the_gpus_of_a_node_appear_and_an_unhealthy_one_goes_and_comes_back() {
     let stage = TestNode::set("sick").await;
     stage.start();
     let node = stage.published("the GPUNode", |node| gpu(node, 1).available).await;
@@ -250,7 +250,7 @@ async fn kube_the_gpus_of_a_node_appear_and_a_sick_one_goes_and_comes_back() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn kube_a_quiet_node_is_still_confirmed_and_what_is_deleted_comes_back() {
+async fn kube_a_quiet_node_is_still_confirmed_and_deleted_objects_are_restored() {
     let stage = TestNode::set("quiet").await;
     stage.start();
     let confirmed = async || {
@@ -345,7 +345,7 @@ async fn cable(kubeconfig: &Path) -> (Client, tokio::sync::watch::Sender<bool>) 
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn kube_what_happened_while_the_api_server_was_away_is_told_when_it_is_back() {
+async fn kube_changes_during_an_outage_of_the_api_server_are_written_after_it() {
     let stage = TestNode::set("away").await;
     let kubeconfig = std::env::var_os("AGENTAFLOW_TEST_KUBE").map(PathBuf::from).unwrap();
     let (client, plug) = cable(&kubeconfig).await;
@@ -377,7 +377,7 @@ async fn kube_what_happened_while_the_api_server_was_away_is_told_when_it_is_bac
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn kube_once_publishes_and_ends_or_says_what_is_wrong() {
+async fn kube_once_publishes_and_ends_or_reports_an_error() {
     let stage = TestNode::set("once").await;
     let once = || {
         run(

@@ -38,7 +38,7 @@ struct Snapshot {
     line: StatusLine,
     holders: PodDevices,
     energy: EnergyMeter<PodName>,
-    failed_looks: u64,
+    failed_samples: u64,
     failed_writes: u64,
 }
 
@@ -66,7 +66,7 @@ impl Metrics {
         last.pods = pods(&last.node, interval.used, &uses, &last.energy);
         last.line = interval.report.line.clone();
         last.holders = interval.holders.clone();
-        last.failed_looks += u64::from(interval.readings.is_none());
+        last.failed_samples += u64::from(interval.readings.is_none());
     }
 
     pub(super) fn count_failed_write(&self) {
@@ -211,10 +211,10 @@ fn node(now: &Snapshot, text: &mut Exposition) {
             above_goal,
         ),
         (
-            "agentaflow_monitor_failed_looks_total",
+            "agentaflow_monitor_failed_samples_total",
             Counter,
             "Failed samples of the GPUs.",
-            now.failed_looks as f64,
+            now.failed_samples as f64,
         ),
         (
             "agentaflow_monitor_failed_writes_total",
@@ -338,7 +338,10 @@ mod tests {
         metrics.record(&Interval { readings: Some(&readings), ..interval }, Instant::now());
         metrics.record(&interval, Instant::now());
         let text = text_of(&metrics);
-        assert!(text.contains("agentaflow_monitor_failed_looks_total{node=\"n1\"} 1\n"), "{text}");
+        assert!(
+            text.contains("agentaflow_monitor_failed_samples_total{node=\"n1\"} 1\n"),
+            "{text}"
+        );
         assert!(!text.contains("agentaflow_gpu_power_watts"), "{text}");
         assert!(!text.contains("DCGM_"), "{text}");
     }

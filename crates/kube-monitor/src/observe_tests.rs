@@ -102,7 +102,7 @@ fn a_healthy_node_is_published_as_documented() {
 
 /// The admission policy denies the monitor every other label and annotation.
 #[test]
-fn the_policy_of_the_monitor_names_what_it_writes_on_its_node() {
+fn the_policy_of_the_monitor_permits_the_fields_that_it_writes() {
     let file =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/23-monitor-policy.yaml");
     let policy = std::fs::read_to_string(file).unwrap();
@@ -138,7 +138,7 @@ fn a_node_above_its_goal_says_so() {
 }
 
 #[test]
-fn a_sick_gpu_is_taken_out_and_comes_back_when_healthy() {
+fn an_unhealthy_gpu_is_taken_out_and_comes_back_when_healthy() {
     let hot = || seen(vec![with(gpu(0), |sample| sample.temperature = Some(96)), gpu(1)]);
     let cool = || seen(vec![gpu(0), gpu(1)]);
     let report = after(&[cool(), hot()]);
@@ -154,7 +154,7 @@ fn a_sick_gpu_is_taken_out_and_comes_back_when_healthy() {
 }
 
 #[test]
-fn a_node_whose_gpus_are_all_sick_takes_no_work() {
+fn a_node_with_only_unhealthy_gpus_takes_no_work() {
     let report = after(&[seen(vec![with(gpu(0), |sample| sample.ecc_errors = Some(1))])]);
     assert_eq!(reasons(&report), ["GPUEccError"]);
     assert_eq!(report.status.phase, Some(GpuNodePhase::Unavailable));
@@ -176,7 +176,7 @@ fn a_lost_gpu_stays_in_the_list_until_the_machine_was_restarted() {
 }
 
 #[test]
-fn a_lost_gpu_does_not_make_the_others_look_idle() {
+fn a_lost_gpu_does_not_make_other_gpus_look_idle() {
     let busy = |index| with(gpu(index), |sample| sample.utilization = Some(80));
     let report = after(&[seen(vec![busy(0), busy(1)]), seen(vec![busy(0)])]);
     assert_eq!(report.labels[names::NODE_TIER], "high");
@@ -262,7 +262,7 @@ fn the_pods_of_a_device_are_named() {
 }
 
 #[test]
-fn a_monitor_that_is_restarted_remembers_what_is_sick_and_what_is_lost() {
+fn a_restarted_monitor_remembers_unhealthy_and_lost_gpus() {
     let sick = seen(vec![with(gpu(0), |sample| sample.xid = Some(79)), gpu(1), gpu(2)]);
     let before = after(&[sick, seen(vec![gpu(0), gpu(1)])]);
     let mut published = GpuNode::new("n1", before.spec.clone());
@@ -279,7 +279,7 @@ fn a_monitor_that_is_restarted_remembers_what_is_sick_and_what_is_lost() {
 }
 
 #[test]
-fn nonsense_in_what_was_published_is_no_memory() {
+fn invalid_published_values_are_not_remembered() {
     let published = GpuNode::new("n1", GpuNodeSpec::default());
     for line in [None, Some(""), Some("[]"), Some("{\"devices\": 7}"), Some("{\"phase\":\"Odd\"}")]
     {

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_policy_refuses_keeps_nothing_else_from_being_written() {
+    async fn a_write_that_a_policy_rejects_does_not_block_other_writes() {
         let (mut publisher, passed) = publisher();
         let mut holders = PodDevices::default();
         let pods = ["guarded", "train"].map(|name| {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_its_devices_once() {
+    fn the_devices_of_a_pod_are_written_once() {
         let mut holders = PodDevices::default();
         assert_eq!(pod_patch(&pod(None), &holders), None);
         let name = PodName { namespace: "ml".into(), name: "train".into() };

@@ -4,7 +4,7 @@ use agentaflow_gpu::{Simulated, SimulatedSpec};
 use serde_json::json;
 
 #[test]
-fn time_slices_are_read_off_the_node_or_off_what_the_kubelet_can_give() {
+fn time_slices_come_from_the_node_or_from_the_kubelet() {
     let output = |ids: &[&str]| KubeletDevices {
         allocatable: ids.iter().map(|id| (*id).to_owned()).collect(),
         ..KubeletDevices::default()

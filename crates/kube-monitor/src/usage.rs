@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_counted_for_their_pods_and_those_of_the_host_for_nobody() {
+    fn processes_of_pods_are_counted_and_processes_of_the_host_are_not() {
         let process = |pid, uuid: &str, memory| DeviceProcess { uuid: uuid.into(), pid, memory };
         let processes = [
             process(1, "GPU-a", 100),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_meanwhile_belongs_to_nobody() {
+    fn an_ended_process_has_no_owner() {
         let proc = tempfile::tempdir().unwrap();
         let uid = "2b801b7a-5c2d-4b1e-9f0e-7a3d1c5e9b42";
         std::fs::create_dir(proc.path().join("7")).unwrap();

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_the_processes_of_another_pod_by_an_annotation() {
+    fn an_annotation_does_not_claim_the_processes_of_another_pod() {
         let pod = |name: &str, uid: &str, annotations: Value| {
             let metadata = json!({
                 "name": name, "namespace": "ml", "uid": uid, "annotations": annotations,

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_about_a_certificate_does_not_make_it_last() {
+    fn an_annotation_does_not_extend_the_validity_of_a_certificate() {
         let now: Timestamp = "2026-02-03T10:00:00Z".parse().unwrap();
         let mut secret = make(&names(), None, now).unwrap();
         let annotations = secret.metadata.annotations.as_mut().unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_somebody_broke_is_not_served() {
+    fn a_corrupt_secret_is_not_served() {
         let mut secret = make(&names(), None, Timestamp::now()).unwrap();
         secret.data.as_mut().unwrap().insert("tls.key".to_owned(), ByteString(b"x".to_vec()));
         assert!(identity(&secret).is_none());

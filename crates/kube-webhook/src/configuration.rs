@@ -312,7 +312,7 @@ mod tests {
     use super::super::{Options, configurations};
 
     #[test]
-    fn the_manifest_is_what_the_code_says() {
+    fn the_manifest_matches_the_code() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/30-webhooks.yaml");
         let text = std::fs::read_to_string(file).unwrap();
         let documents: Vec<Value> = text
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_that_somebody_took_out_stays_out() {
+    fn a_removed_webhook_stays_removed() {
         let [whole, _] = configurations(&Options::default());
         let mut installed = whole.clone();
         installed["webhooks"].as_array_mut().unwrap().remove(0);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_never_refused_when_we_are_away_but_workloads_are() {
+    fn an_outage_of_the_webhook_rejects_workloads_and_no_pods() {
         let [pods, ours] = configurations(&Options::default());
         let policies = |value: &Value| -> Vec<String> {
             let webhooks = value["webhooks"].as_array().unwrap().iter();

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_pods_become_ours_where_the_namespace_the_pod_or_an_owner_asks_for_it() {
+    fn gpu_pods_get_the_scheduler_if_the_namespace_the_pod_or_an_owner_opts_in() {
         let plain = json!({});
         let annotated = json!({"metadata": {"annotations": {"agentaflow.gpu/priority": "3"}}});
         let no_gpu = json!({"spec": {"containers": [{"name": "c"}]}});
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_placed_daemons_of_others_or_complete_stay_as_they_are() {
+    fn placed_pods_daemon_pods_and_pods_of_other_schedulers_are_unchanged() {
         let owned = |api: &str, kind: &str| {
             json!({"metadata": {"ownerReferences": [
                 {"apiVersion": api, "kind": kind, "name": "o", "uid": "u", "controller": true}]}})
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_names_us_itself_still_takes_over_its_owners_wishes() {
+    fn a_pod_that_names_the_scheduler_still_inherits_the_annotations_of_its_owner() {
         let owner: Annotations =
             [("agentaflow.gpu/queue".to_owned(), "research".to_owned())].into();
         let pod = merged(gpu_pod(), &json!({"spec": {"schedulerName": "agentaflow"}}));

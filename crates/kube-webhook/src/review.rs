@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_beside_the_spec_and_of_what_is_being_deleted_are_nobodys_business() {
+    fn changes_outside_the_spec_and_of_deleted_objects_are_accepted() {
         let object = |priority: u8, metadata: Value| json!({"metadata": metadata, "spec": {"priority": priority}});
         for (new, changes) in [
             (object(5, json!({"finalizers": []})), false),

@@ -102,7 +102,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn output_exit_code_environment_and_working_directory_are_those_of_the_program() {
+fn output_exit_code_environment_and_working_directory_match_the_program() {
     let (output, code) = run("cat; echo $GREETING; pwd >&2; exit 7", |_| {});
     assert_eq!((&*output, code), ("hello\n/\n", Some(7)));
 }

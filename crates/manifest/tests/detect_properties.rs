@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn more_text_about_other_things_never_takes_evidence_away(text in texts(), neutral in prop::sample::select(NEUTRAL)) {
+    fn unrelated_text_never_removes_evidence(text in texts(), neutral in prop::sample::select(NEUTRAL)) {
         let before = Detection::of_text(&text);
         let after = Detection::of_text(&format!("{text}\n\n{neutral}"));
         prop_assert!(after.score >= before.score, "{} < {}", after.score, before.score);

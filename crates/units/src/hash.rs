@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_earlier_releases() {
+    fn hashes_match_earlier_releases() {
         assert_eq!(hash64(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(hash64(b"foobar"), 0x8594_4171_f739_67e8);
         assert_eq!(hash32("foobar"), 0x8594_4171 ^ 0xf739_67e8);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_report_are_those_of_the_protocol() {
+    fn names_of_the_report_match_the_protocol() {
         for control in [DeviceControl::CgroupV1, DeviceControl::CgroupV2, DeviceControl::Monitoring]
         {
             assert_eq!(serde_json::to_value(control).unwrap(), control.as_str());

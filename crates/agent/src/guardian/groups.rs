@@ -12,7 +12,7 @@ use agentaflow_linux::device_filter::DeviceFilter;
 use super::cgroup::{Cgroup, CgroupRoot};
 use super::cgroup_v1::{V1Group, V1Root};
 use super::device_rule::DeviceControl;
-use super::spawn::{Place, node_fault};
+use super::spawn::{SpawnOptions, node_fault};
 use super::wire::{ProcessSpec, StartFault};
 
 /// Parents of the cgroups of all tasks.
@@ -83,9 +83,9 @@ impl GroupRoots {
 
 impl TaskGroups {
     /// Opens the cgroups for the first process, which enters them.
-    pub(super) fn open(&self) -> io::Result<Place> {
+    pub(super) fn open(&self) -> io::Result<SpawnOptions> {
         let open = |dir: &Path| File::open(dir).map(OwnedFd::from);
-        Ok(Place {
+        Ok(SpawnOptions {
             unified_cgroup: self.unified.as_ref().map(|group| open(group.dir())).transpose()?,
             cgroups: self.v1.dirs().map(open).collect::<io::Result<_>>()?,
             pids_limited: self.limit_pids(),

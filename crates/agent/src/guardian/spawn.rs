@@ -23,9 +23,9 @@ const ENOEXEC: i32 = 8;
 /// Longest start of a program, such as one on a slow network disk.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Surroundings of a process that its spec does not contain.
+/// Cgroups and limits of a process that its spec does not contain.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct SpawnOptions {
     /// Directory of the cgroup of version 2.
     pub(super) unified_cgroup: Option<OwnedFd>,
     /// Directories of other cgroups.
@@ -54,7 +54,11 @@ pub(super) struct StartOutcome {
 
 /// Starts the process in its own session, with its output going to `output.log` in the task folder. The guardian
 /// never enters a cgroup of a task: the memory limit of a job must not end the guardian.
-pub(super) fn spawn(spec: &ProcessSpec, dir: &Path, place: Place) -> Result<Started, StartFault> {
+pub(super) fn spawn(
+    spec: &ProcessSpec,
+    dir: &Path,
+    options: SpawnOptions,
+) -> Result<Started, StartFault> {
     let program = spec.argv.first().filter(|program| !program.is_empty());
     let Some(program) = program else {
         return Err(job_fault(None, "The job has no command".to_owned()));
@@ -70,7 +74,7 @@ pub(super) fn spawn(spec: &ProcessSpec, dir: &Path, place: Place) -> Result<Star
     let (output, writer) = Output::open(dir, spec.user, spec.log_limit)
         .map_err(|error| node_fault("open the log", &error))?;
     // The confinement has the guardian's copy of the pipe, and closes it.
-    let spawned = process::spawn(&image, &confinement(spec, place, writer.into()))
+    let spawned = process::spawn(&image, &confinement(spec, options, writer.into()))
         .map_err(|error| node_fault(&error.step.to_string(), &error.source))?;
     let pid = spawned.pid;
     let report = Receiver::from_owned_fd(spawned.report.into()).map_err(|error| {
@@ -108,17 +112,17 @@ impl StartOutcome {
     }
 }
 
-fn confinement(spec: &ProcessSpec, place: Place, output: OwnedFd) -> Confinement {
+fn confinement(spec: &ProcessSpec, options: SpawnOptions, output: OwnedFd) -> Confinement {
     // The kernel counts all processes of a user, so the limit makes no sense for the guardian's own user.
-    let counted = spec.user.is_some() && !place.pids_limited;
+    let counted = spec.user.is_some() && !options.pids_limited;
     Confinement {
         output,
         user: spec.user,
-        unified_cgroup: place.unified_cgroup,
-        cgroups: place.cgroups,
+        unified_cgroup: options.unified_cgroup,
+        cgroups: options.cgroups,
         open_files: spec.open_files,
         user_processes: if counted { spec.pids } else { 0 },
-        oom_score: place.oom_score,
+        oom_score: options.oom_score,
     }
 }
 

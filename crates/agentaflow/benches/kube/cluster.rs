@@ -136,8 +136,8 @@ impl Cluster {
         bound.buffer_unordered(AT_A_TIME).collect::<Vec<()>>().await;
     }
 
-    /// The time from the first pod that is bound to the last. Whoever looks on takes little of the API server's time:
-    /// only names of pods that are bound are watched.
+    /// Time from the first bound pod to the last. Watches only the names of bound pods, to take little of the API
+    /// server's time.
     pub(crate) async fn bound(&self, scheduler: &str, count: usize) -> Duration {
         let labels = format!("bench={scheduler}");
         let mut seen = std::collections::HashSet::new();

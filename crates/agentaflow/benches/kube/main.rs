@@ -63,8 +63,8 @@ fn pods() -> usize {
     number.map_or(PODS, |number| number.parse().expect("a number of pods"))
 }
 
-/// Pods a second, for each contender on the same nodes. Plain calls are made before and after ours: they are what
-/// the API server can do at all, and that drifts.
+/// Pods per second of each contender on the same nodes. Plain calls before and after agentaflow measure the limit of
+/// the API server, which drifts.
 async fn binding(cluster: &Cluster, count: usize) {
     let before = plain(cluster, count).await;
     let (ours, memory) = contender(cluster, Contender::Ours, count).await;

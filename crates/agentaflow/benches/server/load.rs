@@ -43,9 +43,9 @@ fn any_with(line: &mut Connection, status: &str) -> bool {
     jobs.as_array().is_some_and(|jobs| !jobs.is_empty())
 }
 
-/// Submission alone: no node could ever run these.
+/// Submissions alone: no node can run these jobs.
 pub(crate) fn submissions() -> Vec<Row> {
-    // All clients are one account here, and no limit on it is what is measured.
+    // All clients share one account, so its limit must not apply.
     let system = System::start("server", &["--rate", "1000000"]);
     let job = json!({"docker_image": "busybox", "cpu_cores_required": 1});
     let since = Instant::now();
@@ -73,7 +73,7 @@ fn submit(system: &System, connections: usize, jobs: usize, job: &Value) -> Vec<
             });
         }
     });
-    // What is left when the division has a rest.
+    // Remainder of the division.
     let mut line = system.connect();
     for _ in 0..jobs % connections {
         submit_one(&mut line, job);

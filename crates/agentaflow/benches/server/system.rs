@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::http::{Answer, Connection};
 use crate::ports::free_port;
 
-/// `up` or a server, with what it wrote.
+/// `agentaflow up` or a server, with its data folder.
 pub(crate) struct System {
     home: TempDir,
     pub(crate) port: u16,

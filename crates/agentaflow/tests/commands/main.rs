@@ -33,7 +33,7 @@ fn lists_are_chosen_sorted_and_printed_in_every_format() {
 }
 
 #[test]
-fn one_thing_is_described_and_explained() {
+fn one_object_is_described_and_explained() {
     check("one");
 }
 
@@ -53,7 +53,7 @@ fn the_fleet_is_looked_after() {
 }
 
 #[test]
-fn people_and_their_keys_are_managed() {
+fn users_and_their_keys_are_managed() {
     check("people");
 }
 

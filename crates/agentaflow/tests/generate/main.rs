@@ -261,7 +261,7 @@ fn a_template_is_a_commented_workload_under_both_names_of_the_command() {
 }
 
 #[test]
-fn a_generated_workload_is_one_that_our_scheduler_reads() {
+fn the_scheduler_reads_a_generated_workload() {
     let folder = folder("generate-workload");
     let line = "generate workload --name train --image train:v1 --gpu a100 --gpus 2 --strategy best_fit --duration 90m \
                 --gang 2 --retries 1 --queue research --priority 7";

@@ -52,7 +52,8 @@ async fn pending_pods_have_a_condition_an_event_and_an_explanation() {
         );
     }
     let path = format!("/explain/{}/missing", share.namespace);
-    assert_eq!(get(scheduler.http, &path).map(|response| response.status), Some(404));
+    let missing = get(scheduler.http, &path).expect("a response");
+    assert_eq!((missing.status, missing.json()["code"].as_str()), (404, Some("not_found")));
     // The API server writes the condition of a gated pod; the scheduler keeps it.
     pod_waits(&share, "gated", "SchedulingGated").await;
     let path = format!("/api/v1/namespaces/{}/pods/gated", share.namespace);

@@ -209,11 +209,11 @@ async fn the_api_server_accepts_a_fixed_manifest() {
         let printed = std::fs::read_to_string(path).unwrap();
         let object = serde_saphyr::from_multiple::<Value>(&printed).unwrap().remove(0);
         assert_eq!(share.try_apply(object).await.is_err(), refused, "{file}");
-        let mended = share.file(file);
-        std::fs::write(&mended, &printed).unwrap();
-        let output = Command::new(PROGRAM).args(["lint", "--fix"]).arg(&mended).output().await;
+        let fixed = share.file(file);
+        std::fs::write(&fixed, &printed).unwrap();
+        let output = Command::new(PROGRAM).args(["lint", "--fix"]).arg(&fixed).output().await;
         let message = String::from_utf8(output.unwrap().stdout).unwrap();
-        let text = std::fs::read_to_string(&mended).unwrap();
+        let text = std::fs::read_to_string(&fixed).unwrap();
         assert_ne!(text, printed, "{file}: {message}");
         for object in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
             if refused {

@@ -77,7 +77,7 @@ fn a_valid_manifest_has_no_findings() {
 }
 
 #[test]
-fn fix_mends_the_file_and_keeps_its_comments() {
+fn fix_corrects_the_file_and_keeps_its_comments() {
     let folder = folder("fix");
     let file = folder.join("job.yaml");
     fs::write(&file, REFUSED).unwrap();
@@ -86,8 +86,8 @@ fn fix_mends_the_file_and_keeps_its_comments() {
     assert!(out.contains("+      restartPolicy: OnFailure\n"), "{out}");
     let (code, out, _) = check(&folder, "--fix .", "");
     assert_eq!((code, out.as_str()), (0, "1 fixed, no findings in 1 object\n"));
-    let mended = REFUSED.to_owned() + "      restartPolicy: OnFailure\n";
-    assert_eq!(fs::read_to_string(&file).unwrap(), mended);
+    let fixed = REFUSED.to_owned() + "      restartPolicy: OnFailure\n";
+    assert_eq!(fs::read_to_string(&file).unwrap(), fixed);
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
 }
 
@@ -286,7 +286,7 @@ fn a_cluster_that_does_not_answer_is_unreachable() {
 }
 
 #[test]
-fn our_own_manifests_have_no_errors() {
+fn manifests_of_the_repository_have_no_errors() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let (code, out, errors) = check(&root, "deploy examples", "");
     assert_eq!(code, 0, "{out}{errors}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::explain::shortfall::{
-    CODES, amount, collect_models, has_text, other_model, plain, worded,
+    CODES, amount, collect_models, has_text, named_shortfall, other_model, plain,
 };
 use crate::model::labels;
 use crate::model::name::{GpuModel, TokenName};
@@ -155,7 +155,7 @@ impl Scheduler {
             return Some(other_model(shape, &models, &self.cluster.models));
         }
         match self.text(code, shape, node, room) {
-            Some((text, left)) if has_text(code) => Some(worded(code, &text, shape, left)),
+            Some((text, left)) if has_text(code) => Some(named_shortfall(code, &text, shape, left)),
             _ => Some(plain(code, shape, amount(code, shape, room).unwrap_or(0))),
         }
     }
@@ -279,11 +279,10 @@ impl<'a> Count<'a> {
             _ => plain(code, self.shape, self.most[code as usize]),
         };
         let plain = counted.map(|code| (shortfall(code), self.nodes[code as usize]));
-        let worded = self
-            .texts
-            .iter()
-            .map(|((code, text), (count, most))| (worded(*code, text, self.shape, *most), *count));
-        let mut lacks: Vec<(Shortfall, u32)> = plain.chain(worded).collect();
+        let named = self.texts.iter().map(|((code, text), (count, most))| {
+            (named_shortfall(*code, text, self.shape, *most), *count)
+        });
+        let mut lacks: Vec<(Shortfall, u32)> = plain.chain(named).collect();
         lacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         FitSummary { nodes: nodes as u32, shortfalls: lacks }
     }

@@ -22,7 +22,12 @@ pub(crate) fn has_text(code: ShortfallCode) -> bool {
     )
 }
 
-pub(crate) fn worded(code: ShortfallCode, text: &str, shape: &Shape, most: i64) -> Shortfall {
+pub(crate) fn named_shortfall(
+    code: ShortfallCode,
+    text: &str,
+    shape: &Shape,
+    most: i64,
+) -> Shortfall {
     match code {
         ShortfallCode::Taint => Shortfall::Taint(text.to_owned()),
         ShortfallCode::GpuModelQuota => Shortfall::GpuModelQuota(text.into()),
@@ -135,7 +140,7 @@ pub(crate) fn plain(code: ShortfallCode, shape: &Shape, most: i64) -> Shortfall 
         (ShortfallCode::TaskAffinity, _) => Shortfall::TaskAffinity,
         (ShortfallCode::TaskAntiAffinity, _) => Shortfall::TaskAntiAffinity,
         (ShortfallCode::TopologySpread, _) => Shortfall::TopologySpread,
-        // Codes that need a name (see `worded`) or another GPU request do not occur here.
+        // Codes that need a name (see `named_shortfall`) or another GPU request do not occur here.
         (
             ShortfallCode::Unschedulable
             | ShortfallCode::Taint

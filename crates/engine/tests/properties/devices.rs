@@ -84,8 +84,8 @@ impl Ledger {
         assert!(wanted, "another model was asked for");
         let (mut milli, mut mib, mut users, mut alone) = (0_u64, 0_u64, 0, 0);
         let mut slots = BTreeSet::new();
-        for (other, seat) in self.on(&node.id) {
-            let GpuAssignment::Devices(parts) = &seat.gpus else { continue };
+        for (other, allocation) in self.on(&node.id) {
+            let GpuAssignment::Devices(parts) = &allocation.gpus else { continue };
             for part in parts.iter().filter(|part| part.gpu == gpu.id) {
                 let (share, memory) = amounts(part.share, gpu.model.as_str(), gpu.memory.0);
                 milli += share;

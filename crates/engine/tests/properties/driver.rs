@@ -192,7 +192,7 @@ impl TestDriver {
         let finished = (0..workload.task_count())
             .filter(|task| workload.task_count() > 1 && gpu >> (task % 8) & 1 == 1);
         let finished: std::collections::BTreeSet<u32> = finished.collect();
-        let seat = |task: u32| {
+        let adopt = |task: u32| {
             let node = self.node(node.wrapping_add(task as u8));
             let count = workload.request_of(task).gpu_count() as u8;
             let gpus = (0..count).map(|at| self.gpu(&node, gpu.wrapping_add(at)));
@@ -206,7 +206,7 @@ impl TestDriver {
         };
         let is_lost = |task: u32| workload.task_count() > 1 && kind & 32 != 0 && task % 3 == 1;
         let left = || (0..workload.task_count()).filter(|task| !finished.contains(task));
-        let seats = left().filter(|task| !is_lost(*task)).map(seat).collect();
+        let tasks = left().filter(|task| !is_lost(*task)).map(adopt).collect();
         let adopted = |task: u32| AdoptedLoss {
             task,
             node: (kind & 64 == 0).then(|| self.node(node.wrapping_add(task as u8))),
@@ -216,7 +216,7 @@ impl TestDriver {
         let placed_at = Time(self.now.0.saturating_sub(u64::from(node) * 1000));
         self.tell(Event::Adopted(Box::new(AdoptedWorkload {
             workload,
-            tasks: seats,
+            tasks,
             finished,
             lost,
             placed_at,
@@ -295,8 +295,8 @@ impl TestDriver {
             }
             Step::Devices(pick, gpu) => {
                 let (workload, task) = task(pick);
-                let seat = self.ledger.seats.get(&(workload.clone(), task))?;
-                let gpus = &self.ledger.nodes[&seat.node].spec.gpus;
+                let allocation = self.ledger.allocations.get(&(workload.clone(), task))?;
+                let gpus = &self.ledger.nodes[&allocation.node].spec.gpus;
                 let count = self.ledger.workloads[&workload].request_of(task).gpu_count() as usize;
                 let chosen = (0..count).filter_map(|at| choose(gpus, gpu.wrapping_add(at as u8)));
                 Event::DevicesReported { workload, task, gpus: chosen.map(|gpu| gpu.id).collect() }

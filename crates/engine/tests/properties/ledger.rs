@@ -24,7 +24,7 @@ pub struct Host {
 
 /// Allocation of a task.
 #[derive(Clone, Debug)]
-pub struct Seat {
+pub struct Allocation {
     pub node: NodeId,
     pub gpus: GpuAssignment,
     pub since: Time,
@@ -38,7 +38,7 @@ pub struct Ledger {
     pub nodes: BTreeMap<NodeId, Host>,
     pub queues: BTreeMap<QueueId, Queue>,
     pub workloads: BTreeMap<WorkloadId, Workload>,
-    pub seats: BTreeMap<(WorkloadId, u32), Seat>,
+    pub allocations: BTreeMap<(WorkloadId, u32), Allocation>,
     pub budgets: BTreeMap<BudgetId, u32>,
     pub stopping: BTreeSet<WorkloadId>,
     /// Tasks that wait for a replacement.
@@ -92,7 +92,7 @@ impl Ledger {
             Event::StrategyUpdated(strategy) => self.policy.strategy = *strategy,
             other => self.note_workload(other, engine),
         }
-        self.stopping.retain(|id| self.seats.keys().any(|(seated, _)| seated == id));
+        self.stopping.retain(|id| self.allocations.keys().any(|(holder, _)| holder == id));
         self.lost.retain(|(id, task)| {
             let view = engine.workload(id);
             view.is_some_and(|view| view.lost.iter().any(|lost| lost.task == *task))
@@ -110,26 +110,26 @@ impl Ledger {
             }
             Event::Cancelled(id) | Event::Finished(id) => {
                 self.workloads.remove(id);
-                self.seats.retain(|(seated, _), _| seated != id);
+                self.allocations.retain(|(holder, _), _| holder != id);
             }
-            Event::Requeued(id) => self.seats.retain(|(seated, _), _| seated != id),
+            Event::Requeued(id) => self.allocations.retain(|(holder, _), _| holder != id),
             Event::TaskFinished { workload, task } => {
-                self.seats.remove(&(workload.clone(), *task));
+                self.allocations.remove(&(workload.clone(), *task));
                 if engine.workload(workload).is_none() {
                     self.workloads.remove(workload);
                 }
             }
             Event::PlacementRefused { workload, task } | Event::TaskStopped { workload, task } => {
-                self.seats.remove(&(workload.clone(), *task));
+                self.allocations.remove(&(workload.clone(), *task));
             }
             Event::TaskLost { workload, task } => {
                 let key = (workload.clone(), *task);
-                self.seats.remove(&key);
+                self.allocations.remove(&key);
                 self.lost.insert(key);
             }
             Event::TaskTerminating { workload, task } => {
-                let seat = self.seats.get_mut(&(workload.clone(), *task));
-                seat.expect("only a task with a place is stopped").going = true;
+                let allocation = self.allocations.get_mut(&(workload.clone(), *task));
+                allocation.expect("only a placed task is stopped").going = true;
             }
             Event::DevicesReported { workload, task, .. } => {
                 self.reload(engine, |id, number, _| id == workload && number == *task);
@@ -141,18 +141,18 @@ impl Ledger {
     fn note_adopted(&mut self, adopted: &AdoptedWorkload, engine: &Scheduler) {
         let id = &adopted.workload.id;
         self.workloads.insert(id.clone(), adopted.workload.clone());
-        for seat in &adopted.tasks {
-            let seat_here = Seat {
-                node: seat.node.clone(),
+        for task in &adopted.tasks {
+            let allocation = Allocation {
+                node: task.node.clone(),
                 gpus: GpuAssignment::Count(0),
                 since: adopted.placed_at,
-                of: as_task(&adopted.workload, seat.task),
-                going: seat.terminating,
+                of: as_task(&adopted.workload, task.task),
+                going: task.terminating,
             };
-            self.seats.insert((id.clone(), seat.task), seat_here);
+            self.allocations.insert((id.clone(), task.task), allocation);
         }
         self.lost.extend(adopted.lost.iter().map(|loss| (id.clone(), loss.task)));
-        let mut lost: Vec<NodeId> = adopted.tasks.iter().map(|seat| seat.node.clone()).collect();
+        let mut lost: Vec<NodeId> = adopted.tasks.iter().map(|task| task.node.clone()).collect();
         lost.retain(|node| self.nodes[node].lost);
         for node in &lost {
             self.forget_on(node, |workload| {
@@ -180,20 +180,24 @@ impl Ledger {
         self.nodes.insert(node.id.clone(), host);
         if changed {
             // The engine decides the positions of moved slices.
-            self.reload(engine, |_, _, seat| seat.node == node.id);
+            self.reload(engine, |_, _, allocation| allocation.node == node.id);
         }
     }
 
-    fn reload(&mut self, engine: &Scheduler, which: impl Fn(&WorkloadId, u32, &Seat) -> bool) {
-        for ((id, task), seat) in &mut self.seats {
-            if which(id, *task, seat) {
+    fn reload(
+        &mut self,
+        engine: &Scheduler,
+        which: impl Fn(&WorkloadId, u32, &Allocation) -> bool,
+    ) {
+        for ((id, task), allocation) in &mut self.allocations {
+            if which(id, *task, allocation) {
                 let view = engine.workload(id).expect("a placed workload is known");
                 let found = view
                     .tasks
                     .into_iter()
                     .find(|view| view.task == *task)
                     .expect("a placed task is known");
-                seat.gpus = found.gpus;
+                allocation.gpus = found.gpus;
             }
         }
     }
@@ -204,11 +208,12 @@ impl Ledger {
 
     /// Removes the requeued workloads of this node from all lost nodes.
     fn forget_on(&mut self, node: &NodeId, which: impl Fn(&Workload) -> bool) {
-        let here = self.seats.iter().filter(|(_, seat)| seat.node == *node);
+        let here = self.allocations.iter().filter(|(_, allocation)| allocation.node == *node);
         let going: BTreeSet<WorkloadId> =
             here.map(|((id, _), _)| id.clone()).filter(|id| which(&self.workloads[id])).collect();
         let lost = |at: &NodeId| at == node || self.nodes[at].lost;
-        self.seats.retain(|(id, _), seat| !going.contains(id) || !lost(&seat.node));
+        self.allocations
+            .retain(|(id, _), allocation| !going.contains(id) || !lost(&allocation.node));
     }
 
     /// Ledger and engine have the same tasks on the same nodes.
@@ -219,8 +224,11 @@ impl Ledger {
                 theirs.insert((view.workload.id.clone(), task.task), task.node);
             }
         }
-        let ours: BTreeMap<_, _> =
-            self.seats.iter().map(|(key, seat)| (key.clone(), seat.node.clone())).collect();
+        let ours: BTreeMap<_, _> = self
+            .allocations
+            .iter()
+            .map(|(key, allocation)| (key.clone(), allocation.node.clone()))
+            .collect();
         assert_eq!(ours, theirs, "the engine and the world disagree about what is where");
     }
 
@@ -237,7 +245,7 @@ impl Ledger {
                 Decision::Place(placement) => {
                     let first = gangs.entry(placement.workload.clone()).or_default();
                     if first.is_empty() {
-                        let held = self.seats.keys().any(|(id, _)| *id == placement.workload);
+                        let held = self.allocations.keys().any(|(id, _)| *id == placement.workload);
                         assert!(
                             !held,
                             "{} is placed while it still has a place",
@@ -261,7 +269,7 @@ impl Ledger {
                 Decision::Displace { workload, action: OnFault::Requeue, .. } => {
                     self.lost.retain(|(id, _)| id != workload);
                     // The workload may have been on lost nodes only.
-                    if self.seats.keys().any(|(id, _)| id == workload) {
+                    if self.allocations.keys().any(|(id, _)| id == workload) {
                         self.stopping.insert(workload.clone());
                     }
                 }
@@ -286,7 +294,7 @@ impl Ledger {
                 self.check_topology(&id);
             }
         }
-        self.stopping.retain(|id| self.seats.keys().any(|(seated, _)| seated == id));
+        self.stopping.retain(|id| self.allocations.keys().any(|(holder, _)| holder == id));
     }
 
     fn place(&mut self, now: Time, placement: &Placement) {
@@ -299,21 +307,27 @@ impl Ledger {
         assert!(open, "{} is placed on the closed node {}", workload.id, host.spec.id);
         check_node(&workload, &host.spec);
         crate::terms::check(self, &workload, &placement.node);
-        let seat = Seat {
+        let allocation = Allocation {
             node: placement.node.clone(),
             gpus: placement.gpus.clone(),
             since: now,
             of: workload.clone(),
             going: false,
         };
-        self.seats.insert((workload.id.clone(), placement.task), seat);
+        self.allocations.insert((workload.id.clone(), placement.task), allocation);
         self.check_amounts(&workload, &host);
         self.check_devices(&workload, &host, &placement.gpus);
         self.check_quotas(&workload, placement);
     }
 
-    pub fn on<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = (&'a Workload, &'a Seat)> {
-        self.seats.iter().filter(|(_, seat)| seat.node == *node).map(|(_, seat)| (&seat.of, seat))
+    pub fn on<'a>(
+        &'a self,
+        node: &'a NodeId,
+    ) -> impl Iterator<Item = (&'a Workload, &'a Allocation)> {
+        self.allocations
+            .iter()
+            .filter(|(_, allocation)| allocation.node == *node)
+            .map(|(_, allocation)| (&allocation.of, allocation))
     }
 
     fn check_amounts(&self, workload: &Workload, host: &Host) {
@@ -360,9 +374,9 @@ impl Ledger {
 
     fn check_topology(&self, id: &WorkloadId) {
         if let Some(Topology::Same(key)) = &self.workloads[id].topology {
-            let seats = self.seats.iter().filter(|((seated, _), _)| seated == id);
+            let allocations = self.allocations.iter().filter(|((holder, _), _)| holder == id);
             let domains: BTreeSet<_> =
-                seats.map(|(_, seat)| self.domain(&seat.node, key)).collect();
+                allocations.map(|(_, allocation)| self.domain(&allocation.node, key)).collect();
             assert!(
                 domains.len() == 1 && !domains.contains(&None),
                 "{id} is not together: {domains:?}"

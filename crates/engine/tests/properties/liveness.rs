@@ -98,7 +98,7 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
                 wanted.retain(|other| *other != id);
             }
             driver.all_gone();
-            ends.retain(|id, _| driver.ledger.seats.keys().any(|(seated, _)| seated == id));
+            ends.retain(|id, _| driver.ledger.allocations.keys().any(|(holder, _)| holder == id));
             if plan.wake_at.is_none_or(|wake| wake > driver.now)
                 && !driver.engine.snapshot().retry_blocked
             {

@@ -8,7 +8,7 @@ use agentaflow_engine::{
 };
 
 use crate::devices::amounts;
-use crate::ledger::{Ledger, Seat};
+use crate::ledger::{Allocation, Ledger};
 
 impl Ledger {
     /// No queue on the path exceeds its limit.
@@ -30,9 +30,10 @@ impl Ledger {
     }
 
     fn check_quota(&self, workload: &Workload, placement: &Placement, id: &QueueId, limit: &Quota) {
-        let seats = || {
-            let seats = self.seats.values().map(|seat| (&seat.of, seat));
-            seats.filter(|(workload, _)| self.is_below(&workload.queue, id))
+        let allocations = || {
+            let allocations =
+                self.allocations.values().map(|allocation| (&allocation.of, allocation));
+            allocations.filter(|(workload, _)| self.is_below(&workload.queue, id))
         };
         let within = |asked: u64, limit: Option<u64>, used: u64| {
             let limit = limit.filter(|_| asked > 0);
@@ -43,25 +44,35 @@ impl Ledger {
             );
         };
         let request = &workload.request;
-        within(request.cpu.0, limit.cpu, seats().map(|(w, _)| w.request.cpu.0).sum());
-        within(request.memory.0, limit.memory, seats().map(|(w, _)| w.request.memory.0).sum());
+        within(request.cpu.0, limit.cpu, allocations().map(|(w, _)| w.request.cpu.0).sum());
+        within(
+            request.memory.0,
+            limit.memory,
+            allocations().map(|(w, _)| w.request.memory.0).sum(),
+        );
         let charged = self.charge(workload, &placement.node, &placement.gpus, None);
         within(
             charged,
             limit.gpu,
-            seats().map(|(w, seat)| self.charge(w, &seat.node, &seat.gpus, None)).sum(),
+            allocations()
+                .map(|(w, allocation)| self.charge(w, &allocation.node, &allocation.gpus, None))
+                .sum(),
         );
         for (model, limit) in &limit.models {
-            let of = |w: &Workload, seat: &Seat| {
-                self.charge(w, &seat.node, &seat.gpus, Some(model.as_str()))
+            let of = |w: &Workload, allocation: &Allocation| {
+                self.charge(w, &allocation.node, &allocation.gpus, Some(model.as_str()))
             };
             let mine =
                 self.charge(workload, &placement.node, &placement.gpus, Some(model.as_str()));
-            within(mine, Some(*limit), seats().map(|(w, seat)| of(w, seat)).sum());
+            within(
+                mine,
+                Some(*limit),
+                allocations().map(|(w, allocation)| of(w, allocation)).sum(),
+            );
         }
         for (name, limit) in &limit.resources {
             let of = |w: &Workload| w.request.resources.get(name).copied().unwrap_or(0);
-            within(of(workload), Some(*limit), seats().map(|(w, _)| of(w)).sum());
+            within(of(workload), Some(*limit), allocations().map(|(w, _)| of(w)).sum());
         }
     }
 
@@ -121,10 +132,10 @@ impl Ledger {
             assert!(named.insert(id), "{id} is stopped twice");
             let victim = self.workloads.get(id).expect("a known victim").clone();
             let since = self
-                .seats
+                .allocations
                 .iter()
-                .filter(|((seated, _), _)| seated == id)
-                .map(|(_, seat)| seat.since)
+                .filter(|((holder, _), _)| holder == id)
+                .map(|(_, allocation)| allocation.since)
                 .max();
             let ran = now.since(since.expect("a victim that runs"));
             assert!(victim.preemptible, "{id} may not be stopped");
@@ -165,33 +176,38 @@ impl Ledger {
             let queue = &self.queues[&id];
             let goes = |id: &WorkloadId| named.contains(id) || self.stopping.contains(id);
             let quota = &queue.guaranteed;
-            let seats = || {
-                let seats = self.seats.iter();
-                let seats = seats.filter(|((seated, _), _)| *seated == victim.id || !goes(seated));
-                let seats = seats.map(|(_, seat)| (&seat.of, seat));
-                seats.filter(|(workload, _)| self.is_below(&workload.queue, &id))
+            let allocations = || {
+                let allocations = self.allocations.iter();
+                let allocations =
+                    allocations.filter(|((holder, _), _)| *holder == victim.id || !goes(holder));
+                let allocations = allocations.map(|(_, allocation)| (&allocation.of, allocation));
+                allocations.filter(|(workload, _)| self.is_below(&workload.queue, &id))
             };
-            let over = |limit: Option<u64>, of: &dyn Fn(&Workload, &Seat) -> u64| {
+            let over = |limit: Option<u64>, of: &dyn Fn(&Workload, &Allocation) -> u64| {
                 limit.is_some_and(|limit| {
-                    seats().map(|(workload, seat)| of(workload, seat)).sum::<u64>() > limit
+                    allocations()
+                        .map(|(workload, allocation)| of(workload, allocation))
+                        .sum::<u64>()
+                        > limit
                 })
             };
-            let gpus = |w: &Workload, seat: &Seat, model: Option<&str>| {
-                self.charge(w, &seat.node, &seat.gpus, model)
+            let gpus = |w: &Workload, allocation: &Allocation, model: Option<&str>| {
+                self.charge(w, &allocation.node, &allocation.gpus, model)
             };
             let mut by_model = quota.models.iter().map(|(model, limit)| {
-                over(Some(*limit), &|w, seat| gpus(w, seat, Some(model.as_str())))
+                over(Some(*limit), &|w, allocation| gpus(w, allocation, Some(model.as_str())))
             });
             let mut by_name = quota.resources.iter().map(|(name, limit)| {
                 over(Some(*limit), &|w, _| w.request.resources.get(name).copied().unwrap_or(0))
             });
             // The models are unknown on a node that chooses devices itself.
-            let unsure = seats().any(|(_, seat)| matches!(seat.gpus, GpuAssignment::Count(_)));
+            let unsure = allocations()
+                .any(|(_, allocation)| matches!(allocation.gpus, GpuAssignment::Count(_)));
             let borrows = *quota == Quota::default()
                 || unsure
                 || over(quota.cpu, &|w, _| w.request.cpu.0)
                 || over(quota.memory, &|w, _| w.request.memory.0)
-                || over(quota.gpu, &|w, seat| gpus(w, seat, None))
+                || over(quota.gpu, &|w, allocation| gpus(w, allocation, None))
                 || by_model.any(|over| over)
                 || by_name.any(|over| over);
             assert!(borrows, "{} takes what {id} is guaranteed", wanting.id);

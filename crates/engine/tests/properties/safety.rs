@@ -43,21 +43,23 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(17)
         })
     });
-    for WorkloadSnapshot { workload, tasks: seats, placed_at, .. } in placed {
-        let seated: BTreeSet<u32> = seats.iter().map(|seat| seat.task).collect();
+    for WorkloadSnapshot { workload, tasks, placed_at, .. } in placed {
+        let placed_tasks: BTreeSet<u32> = tasks.iter().map(|task| task.task).collect();
         let count = |task| workload.request_of(task).gpu_count() as usize;
-        let seat = |seat: TaskSnapshot| AdoptedTask {
-            task: seat.task,
-            node: seat.node,
-            devices: Some(seat.gpus.into_iter().map(|part| part.gpu).collect())
-                .filter(|gpus: &Vec<_>| seat.devices_known && gpus.len() == count(seat.task)),
-            confirmed: seat.confirmed,
-            terminating: seat.terminating_since.is_some(),
+        let adopt = |task: TaskSnapshot| AdoptedTask {
+            task: task.task,
+            node: task.node,
+            devices: Some(task.gpus.into_iter().map(|part| part.gpu).collect())
+                .filter(|gpus: &Vec<_>| task.devices_known && gpus.len() == count(task.task)),
+            confirmed: task.confirmed,
+            terminating: task.terminating_since.is_some(),
         };
-        let seats = seats.into_iter().map(seat).collect();
+        let tasks = tasks.into_iter().map(adopt).collect();
         let adopted = AdoptedWorkload {
-            finished: (0..workload.task_count()).filter(|task| !seated.contains(task)).collect(),
-            tasks: seats,
+            finished: (0..workload.task_count())
+                .filter(|task| !placed_tasks.contains(task))
+                .collect(),
+            tasks,
             lost: Vec::new(),
             workload,
             placed_at,

@@ -44,14 +44,14 @@ struct Task<'a> {
 }
 
 fn tasks(ledger: &Ledger) -> Vec<Task<'_>> {
-    let ours = ledger.seats.iter().map(|((id, _), seat)| {
-        let request = &seat.of.request;
+    let ours = ledger.allocations.iter().map(|((id, _), allocation)| {
+        let request = &allocation.of.request;
         Task {
-            node: &seat.node,
+            node: &allocation.node,
             labels: &request.labels,
             terms: &request.affinity,
             tokens: &request.tokens,
-            going: seat.going || ledger.stopping.contains(id),
+            going: allocation.going || ledger.stopping.contains(id),
         }
     });
     let foreign = ledger.nodes.iter().flat_map(|(node, host)| {

@@ -32,7 +32,7 @@ use super::schema::{conditions, rules};
 )]
 #[schemars(extend("x-kubernetes-validations" = rules(&[(
     "!has(self.guaranteed.gpus) || !has(self.limit.gpus) || self.guaranteed.gpus <= self.limit.gpus",
-    "guaranteed.gpus is more than limit.gpus: raise the limit or lower what is guaranteed",
+    "guaranteed.gpus is more than limit.gpus: raise the limit or lower the guarantee",
 )])))]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuQueueSpec {

@@ -53,7 +53,7 @@ fn every_definition_is_small_enough_for_kubectl_apply() {
 }
 
 #[test]
-fn no_schema_holds_what_an_api_server_warns_about() {
+fn no_schema_causes_a_warning_of_the_api_server() {
     for plural in ["gpunodes", "gpuqueues", "gpuworkloads"] {
         walk(plural, &schema(plural), &mut |path, schema| {
             let format = schema["format"].as_str().unwrap_or("int64");
@@ -67,7 +67,7 @@ fn no_schema_holds_what_an_api_server_warns_about() {
 }
 
 #[test]
-fn every_rule_says_what_to_write_instead() {
+fn every_rule_names_a_valid_value() {
     for plural in ["gpunodes", "gpuqueues", "gpuworkloads"] {
         walk(plural, &schema(plural), &mut |path, schema| {
             for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
@@ -104,7 +104,7 @@ fn the_documented_workload_is_read_with_its_template_as_written() {
 }
 
 #[test]
-fn defaults_of_the_schema_are_those_of_the_types() {
+fn defaults_of_the_schema_match_the_types() {
     let least = json!({"gpuMemoryRequired": 0, "podTemplate": {}});
     let spec: GpuWorkloadSpec = serde_json::from_value(least).unwrap();
     same_defaults(&schema("gpuworkloads"), &serde_json::to_value(spec).unwrap());

@@ -172,7 +172,7 @@ fn a_template_of_the_wrong_shape_is_refused_with_the_place() {
 }
 
 #[test]
-fn a_pod_keeps_the_template_as_written_and_gets_only_what_is_absent() {
+fn a_pod_keeps_the_template_and_gets_only_absent_fields() {
     let template = json!({
         "metadata": {
             "name": "theirs", "uid": "theirs", "labels": { "app": "x" }, "annotations": { "note": "y" },
@@ -370,7 +370,7 @@ fn the_engine_hears_of_strategy_estimate_topology_and_size() {
 }
 
 #[test]
-fn a_spec_that_cannot_be_carried_out_is_refused_with_what_to_write_instead() {
+fn an_invalid_spec_is_rejected_with_a_remedy() {
     let table = [
         (json!({ "schedulingStrategy": "fastest" }), "least_utilized"),
         (json!({ "estimatedDuration": "soon" }), "1h30m"),
@@ -410,7 +410,7 @@ fn a_template_that_goes_past_the_scheduler_or_can_never_be_deleted_is_refused() 
 }
 
 #[test]
-fn a_template_cannot_say_what_only_the_cluster_knows() {
+fn a_template_cannot_set_fields_of_the_cluster() {
     let annotations = json!({
         "agentaflow.gpu/allocated-devices": "GPU-a",
         "agentaflow.gpu/assigned-gpu": "n/GPU-a",

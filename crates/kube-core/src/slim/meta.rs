@@ -61,7 +61,7 @@ mod tests {
     use crate::slim::Pod;
 
     #[test]
-    fn only_annotations_that_somebody_reads_are_kept() {
+    fn only_used_annotations_are_kept() {
         let kept = [
             "agentaflow.gpu/queue",
             "volume.kubernetes.io/selected-node",

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_need_that_cannot_be_read_is_told_and_not_left_out() {
+    fn an_unreadable_request_is_reported_and_not_ignored() {
         let message = |name: &str, value: &str| {
             annotation_problem(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
                 .unwrap_or_default()

@@ -1,9 +1,8 @@
 //! Kubernetes Events.
 
 use agentaflow_kube_core::{names, unit};
-use fnv::FnvHasher;
+use agentaflow_units::hash64;
 use serde_json::json;
-use std::hash::{Hash, Hasher};
 
 use super::api::{ApiServer, Failure, Ignored};
 use crate::state::EventRecord;
@@ -18,9 +17,8 @@ pub(crate) async fn record(
     event: &EventRecord,
 ) -> Result<(), Failure> {
     let object = &event.object;
-    let mut hasher = FnvHasher::default();
-    (&object.uid, event.reason, &event.message).hash(&mut hasher);
-    let name = name(&object.key.name, hasher.finish());
+    let content = format!("{}\0{}\0{}", object.uid, event.reason, event.message);
+    let name = name(&object.key.name, hash64(content.as_bytes()));
     let version = api_version(object.kind);
     let now = jiff::Timestamp::now();
     let micro = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();

@@ -1,5 +1,6 @@
 //! HTTP endpoints: health, metrics, explanations and forecasts.
 
+use agentaflow_api::error::{ErrorBody, ErrorCode};
 use agentaflow_api::explain::Explanation;
 use agentaflow_metrics::{Access, Endpoint};
 use axum::body::Bytes;
@@ -221,8 +222,8 @@ async fn explain(
     match health.ask(query, answered).await {
         Some(Some(answer)) => Json(answer).into_response(),
         Some(None) => {
-            let text = format!("{namespace}/{name} not found\n");
-            (StatusCode::NOT_FOUND, text).into_response()
+            let detail = format!("{namespace}/{name} not found");
+            error(StatusCode::NOT_FOUND, ErrorCode::NotFound, detail)
         }
         None => not_leading(),
     }
@@ -253,18 +254,24 @@ async fn what_if(
     }
     let object = match serde_json::from_slice(&body) {
         Ok(object) => object,
-        Err(error) => {
-            return (StatusCode::BAD_REQUEST, format!("invalid JSON: {error}\n")).into_response();
+        Err(cause) => {
+            let detail = format!("invalid JSON: {cause}");
+            return error(StatusCode::BAD_REQUEST, ErrorCode::Malformed, detail);
         }
     };
     let (answer, answered) = oneshot::channel();
     match health.ask(Query::WhatIf { namespace, object, answer }, answered).await {
         Some(Ok(explanation)) => Json(explanation).into_response(),
-        Some(Err(why)) => (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")).into_response(),
+        Some(Err(why)) => error(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::Invalid, why),
         None => not_leading(),
     }
 }
 
 fn not_leading() -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response()
+    let detail = "this replica does not lead";
+    error(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
+}
+
+fn error(status: StatusCode, code: ErrorCode, detail: impl Into<String>) -> Response {
+    (status, Json(ErrorBody::new(code, detail))).into_response()
 }

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_in_backoff_does_not_block_others() {
+    fn an_object_in_backoff_does_not_block_other_objects() {
         let now = Instant::now();
         let mut writes = StatusWrites::default();
         writes.put(status("a", "fails"));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_event_does_not_block_others() {
+    fn a_failed_event_does_not_block_other_events() {
         let now = Instant::now();
         let event = |name: &str| {
             let object = ObjectRef { kind: "Pod", key: Key::new("default", name), uid: "u".into() };

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use super::api::{ApiServer, Failure, Ignored, core, ours};
 use super::lease::Leadership;
 use super::status_writes::JobRef;
-use crate::state::{ActionResult, Key, PendingCondition, PodRef, Refusal, RefusalKind};
+use crate::state::{ActionResult, CreationRejection, Key, PendingCondition, PodRef, RejectionKind};
 
 const EVICTION_RETRIES: BackoffPolicy =
     BackoffPolicy::new(Duration::from_millis(500), Duration::from_secs(10));
@@ -69,18 +69,20 @@ pub(crate) async fn create(
     );
     let post = || server.post::<Ignored>(&path, body);
     let made = retry_until(permits, Some(Instant::now() + CREATION_TIMEOUT), post).await;
-    let refused = match made {
+    let rejection = match made {
         Ok(_) => None,
         Err(Failure::Conflict(message)) => belongs_to_another(server, &workload, &name, body)
             .await
             .then(|| format!("pod `{name}` exists and belongs to another owner: {message}"))
-            .map(|message| Refusal { kind: RefusalKind::Other, message }),
+            .map(|message| CreationRejection { kind: RejectionKind::Other, message }),
         Err(Failure::QuotaExceeded(message)) => {
-            Some(Refusal { kind: RefusalKind::QuotaExceeded, message })
+            Some(CreationRejection { kind: RejectionKind::QuotaExceeded, message })
         }
-        Err(error) => Some(Refusal { kind: RefusalKind::Other, message: error.to_string() }),
+        Err(error) => {
+            Some(CreationRejection { kind: RejectionKind::Other, message: error.to_string() })
+        }
     };
-    ActionResult::Created { workload, name, refused }
+    ActionResult::Created { workload, name, rejection }
 }
 
 /// Creates the Service of a gang; an existing Service of the name stays.
@@ -426,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_in_backoff_does_not_block_others() {
+    async fn a_write_in_backoff_does_not_block_other_writes() {
         let (leadership, permits) =
             (Leadership::new(Instant::now(), LeaseTimes::default()), Semaphore::new(1));
         let permits = WritePermits { leadership: &leadership, permits: &permits };

@@ -197,7 +197,7 @@ pub enum ActionResult {
     Created {
         workload: Key,
         name: String,
-        refused: Option<Refusal>,
+        rejection: Option<CreationRejection>,
     },
     /// The API server refused to suspend or resume a job.
     SuspendRefused {
@@ -213,15 +213,15 @@ pub enum ActionResult {
     },
 }
 
-/// The API server's answer to a pod that it does not accept.
+/// Rejection of a pod by the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub kind: RefusalKind,
+pub struct CreationRejection {
+    pub kind: RejectionKind,
     pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalKind {
+pub enum RejectionKind {
     /// The namespace has used up a `ResourceQuota`.
     QuotaExceeded,
     Other,

@@ -43,7 +43,7 @@ impl ClusterState {
         }
         if let Some(owner) = self.owners.unread(pod) {
             self.detach_pod(key);
-            self.set_parked(key, Parked::LookingUpOwner);
+            self.set_parked(key, Parked::ReadingOwner);
             if self.owners.request(key, &owner) {
                 self.actions.push(Action::LookUpOwner(owner));
             }

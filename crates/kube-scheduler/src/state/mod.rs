@@ -51,8 +51,8 @@ mod workload_table;
 mod workloads;
 
 pub use action::{
-    Action, ActionResult, Bind, BindResult, ClaimAction, EventRecord, Key, ObjectRef, Owner,
-    PendingCondition, PodRef, Refusal, RefusalKind, Urgency,
+    Action, ActionResult, Bind, BindResult, ClaimAction, CreationRejection, EventRecord, Key,
+    ObjectRef, Owner, PendingCondition, PodRef, RejectionKind, Urgency,
 };
 pub use activity::Activity;
 pub use change::{Change, Object};
@@ -365,8 +365,8 @@ impl ClusterState {
                 let pods = self.owners.record(namespace, uid, annotations);
                 self.work.push_pods(pods.cloned());
             }
-            ActionResult::Created { workload, name, refused } => {
-                self.creation_finished(&workload, &name, refused);
+            ActionResult::Created { workload, name, rejection } => {
+                self.creation_finished(&workload, &name, rejection);
             }
             ActionResult::SuspendRefused { kind, unit, uid, why } => {
                 self.suspend_refused(kind, &unit, &uid, why);

@@ -16,7 +16,7 @@ const MAX_MESSAGE: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parked {
     /// The annotations of its owner are being read.
-    LookingUpOwner,
+    ReadingOwner,
     /// The request cannot be expressed: a field of the pod, scheduling gates, or volumes.
     Untranslatable(Obstacle),
     /// The last run of its gang is still being stopped.
@@ -76,7 +76,7 @@ impl Parked {
     /// Reason of the pod's condition and of metrics, in `CamelCase`.
     pub(super) fn code(&self) -> &'static str {
         match self {
-            Self::LookingUpOwner => "LookingUp",
+            Self::ReadingOwner => "ReadingOwner",
             Self::Untranslatable(Obstacle::Unsupported { .. }) => "Unsupported",
             Self::Untranslatable(Obstacle::NotYet { .. }) => "WaitingForVolume",
             Self::Untranslatable(Obstacle::NoStorage { .. }) => "Unschedulable",
@@ -86,7 +86,7 @@ impl Parked {
             Self::NotAUnit(_) => "NotAUnit",
             Self::StartBackoff { .. } => "StartBackoff",
             Self::StartTurn { .. } => WAITING_FOR_QUOTA,
-            Self::Deleting => "Gone",
+            Self::Deleting => "Deleting",
             Self::Rejected(_) => "Refused",
             Self::PodGroupMissing(_) => "PodGroupMissing",
             Self::PodGroupTooLarge { .. } => "GangTooLarge",
@@ -111,7 +111,7 @@ impl Parked {
 impl fmt::Display for Parked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::LookingUpOwner => f.write_str("Reading the annotations of its owner"),
+            Self::ReadingOwner => f.write_str("Reading the annotations of its owner"),
             Self::Untranslatable(Obstacle::Unsupported { field, why }) => {
                 write!(f, "{field}: {why}")
             }

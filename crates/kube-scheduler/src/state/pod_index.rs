@@ -118,7 +118,7 @@ impl PodIndex {
         let members = self.pods.iter().filter(|(_, entry)| depends(entry)).map(|(key, _)| key);
         let parked = self.parked.iter().filter(|key| {
             let state = self.pods.get(*key).map(|entry| &entry.state);
-            !matches!(state, Some(PodState::Parked(Parked::LookingUpOwner)))
+            !matches!(state, Some(PodState::Parked(Parked::ReadingOwner)))
         });
         members.chain(parked).cloned().collect()
     }

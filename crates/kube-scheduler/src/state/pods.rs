@@ -333,7 +333,7 @@ impl ClusterState {
     /// Marks a detached pod as parked, and writes the reason as its condition.
     pub(super) fn set_parked(&mut self, key: &Key, reason: Parked) {
         if let Some(entry) = self.pods.get_mut(key)
-            && reason != Parked::LookingUpOwner
+            && reason != Parked::ReadingOwner
         {
             self.actions.extend(entry.write_condition(key, reason.code(), reason.message()));
         }

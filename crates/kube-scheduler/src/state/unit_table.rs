@@ -8,10 +8,9 @@ use agentaflow_engine::{Span, Time, WorkloadId};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{JobObject, Pod};
 use agentaflow_kube_core::unit::{self, UnitKind, UnitSpec};
+use agentaflow_units::hash64;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -455,10 +454,9 @@ impl Unit {
 
 /// A delay and up to half of it more. Jobs that failed together do not try again together.
 fn spread(delay: Duration, uid: &str, failures: u32) -> Span {
-    let mut hasher = FxHasher::default();
-    (uid, failures).hash(&mut hasher);
+    let hash = hash64(format!("{uid}/{failures}").as_bytes());
     let millis = delay.as_millis() as u64;
-    Span(millis + hasher.finish() % (millis / 2 + 1))
+    Span(millis + hash % (millis / 2 + 1))
 }
 
 /// Engine id of a job.

@@ -84,7 +84,7 @@ impl ClusterState {
         let uid = uid.to_owned();
         self.units.wait_for_owner(&uid, key);
         self.detach_pod(key);
-        self.set_parked(key, Parked::LookingUpOwner);
+        self.set_parked(key, Parked::ReadingOwner);
         true
     }
 

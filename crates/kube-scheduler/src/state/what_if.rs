@@ -39,7 +39,7 @@ impl ClusterState {
         let proposal = self.read(namespace, object)?;
         match self.proposed_workload(&proposal) {
             Ok(workload) => self.forecast(&proposal, workload),
-            Err(Parked::LookingUpOwner) => Err("the owner of the pod is not known".to_owned()),
+            Err(Parked::ReadingOwner) => Err("the owner of the pod is not known".to_owned()),
             Err(reason) => Ok(Explanation {
                 eta_text: explain::eta(Eta::Unknown, self.engine.now()),
                 ..parked_explanation(&reason)

@@ -4,7 +4,7 @@ use agentaflow_engine::WorkloadId;
 use agentaflow_kube_core::slim::{Pod, Workload};
 use agentaflow_kube_core::{gpu_workload, names};
 
-use super::action::{Key, Refusal, RefusalKind};
+use super::action::{CreationRejection, Key, RejectionKind};
 use super::membership::workload_id;
 use super::pod_entry::{PodState, is_terminating, workload_owner};
 use super::work_queue::WorkItem;
@@ -83,11 +83,17 @@ impl ClusterState {
     }
 
     /// Records the API server's response to a new pod.
-    pub(super) fn creation_finished(&mut self, key: &Key, pod: &str, refused: Option<Refusal>) {
-        let over_quota =
-            refused.as_ref().is_some_and(|refusal| refusal.kind == RefusalKind::QuotaExceeded);
-        let refused = refused.map(|refusal| refusal.message);
-        if self.workloads.pod_created(key, pod, refused) {
+    pub(super) fn creation_finished(
+        &mut self,
+        key: &Key,
+        pod: &str,
+        rejection: Option<CreationRejection>,
+    ) {
+        let over_quota = rejection
+            .as_ref()
+            .is_some_and(|rejection| rejection.kind == RejectionKind::QuotaExceeded);
+        let message = rejection.map(|rejection| rejection.message);
+        if self.workloads.pod_created(key, pod, message) {
             self.work.push(WorkItem::ReconcileWorkload(key.clone()));
         }
         if over_quota {
@@ -136,7 +142,7 @@ impl ClusterState {
         let mut view = self.workloads.scheduler_view(key, self.engine.now());
         view.turn = self.quota_turn(key);
         let parked = self.pods.of_workload(key).find_map(|pod| match &self.pods.get(pod)?.state {
-            PodState::Parked(super::parked::Parked::LookingUpOwner) => None,
+            PodState::Parked(super::parked::Parked::ReadingOwner) => None,
             PodState::Parked(reason) => Some(PendingReason {
                 code: reason.code().to_owned(),
                 message: reason.message().to_string(),

@@ -114,7 +114,7 @@ fn the_pod_to_look_at_has_a_name_that_cannot_be_taken() {
 }
 
 #[test]
-fn no_template_however_odd_makes_us_panic() {
+fn no_template_causes_a_panic() {
     let odd = [
         json!(null),
         json!([]),

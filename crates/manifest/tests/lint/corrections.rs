@@ -211,10 +211,10 @@ fn check(text: &str, wrong: &[&str], left: &[&str]) -> Vec<Value> {
     for id in wrong {
         assert!(before.contains(id), "{id} is not in {before:?}");
     }
-    let mended = fixed(text);
-    let after: Vec<_> = ids(&mended).into_iter().filter(|id| wrong.contains(id)).collect();
-    assert_eq!(after, left, "{mended}");
-    values(&mended)
+    let after_fix = fixed(text);
+    let after: Vec<_> = ids(&after_fix).into_iter().filter(|id| wrong.contains(id)).collect();
+    assert_eq!(after, left, "{after_fix}");
+    values(&after_fix)
 }
 
 #[test]
@@ -305,12 +305,12 @@ const PRINTED: [(&str, &[&str]); 4] = [
 ];
 
 #[test]
-fn a_printed_block_that_is_mended_is_the_corrected_one() {
+fn fixing_a_printed_block_gives_the_corrected_one() {
     for (file, rules) in PRINTED {
         let printed = block(&format!("printed/{file}"));
         let options = Options { only: rules.to_vec(), ..Options::default() };
-        let mended = fix(&[(file.to_owned(), printed)], &options).texts.remove(0);
-        assert_eq!(values(&mended), values(&block(file)), "{file}");
+        let after_fix = fix(&[(file.to_owned(), printed)], &options).texts.remove(0);
+        assert_eq!(values(&after_fix), values(&block(file)), "{file}");
     }
 }
 

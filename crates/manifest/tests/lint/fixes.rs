@@ -68,16 +68,16 @@ fn a_fix_changes_the_lines_it_must_and_no_other() {
         &rule("AF702").unwrap().bad.replace("value: 30", "value: \"30\""),
     );
     let toleration = rule("AF102").unwrap().bad;
-    let mended = toleration
+    let after_fix = toleration
         .replace("operator: Equal", "operator: Exists")
         .replace("    value: \"true\"   # as", "    # as");
-    check("AF102", toleration, &mended);
+    check("AF102", toleration, &after_fix);
     let affinity = rule("AF107").unwrap().bad;
-    let mended = affinity.replace(
+    let after_fix = affinity.replace(
         "          # Or by memory\n",
         "        - matchExpressions:\n          # Or by memory\n",
     );
-    check("AF107", affinity, &mended);
+    check("AF107", affinity, &after_fix);
     let job = rule("AF205").unwrap().bad;
     check("AF205", job, &(job.to_owned() + "  ttlSecondsAfterFinished: 3600\n"));
     let pod = rule("AF101").unwrap().bad;
@@ -98,7 +98,7 @@ fn windows_line_endings_are_kept() {
 }
 
 #[test]
-fn a_file_without_a_last_line_end_is_mended_too() {
+fn a_file_without_a_final_newline_is_fixed() {
     for id in ["AF101", "AF205", "AF201", "AF401"] {
         let text = rule(id).unwrap().bad.trim_end();
         assert!(!ids(&fixed(text)).contains(&id), "{}", fixed(text));
@@ -156,11 +156,11 @@ fn the_comment_of_a_line_that_goes_away_stays() {
     let head =
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: []\n  tolerations:\n";
     let first = format!("{head}  - value: \"true\" # why\n    key: nvidia.com/gpu\n");
-    let mended = format!("{head}  -  # why\n    key: nvidia.com/gpu\n    operator: Exists\n");
-    check("AF102", &first, &mended);
+    let after_fix = format!("{head}  -  # why\n    key: nvidia.com/gpu\n    operator: Exists\n");
+    check("AF102", &first, &after_fix);
     let last = format!("{head}  - key: nvidia.com/gpu\n    value: \"true\" # why\n");
-    let mended = format!("{head}  - key: nvidia.com/gpu\n    # why\n    operator: Exists\n");
-    check("AF102", &last, &mended);
+    let after_fix = format!("{head}  - key: nvidia.com/gpu\n    # why\n    operator: Exists\n");
+    check("AF102", &last, &after_fix);
 }
 
 #[test]
@@ -201,10 +201,10 @@ fn a_fix_of_an_anchor_applies_to_all_aliases() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - &first\n    name: a\n    \
                 image: a:1\n    resources:\n      requests: {nvidia.com/gpu: 1}   # one\n      limits: \
                 {nvidia.com/gpu: 2}\n  - <<: *first\n    name: b\n";
-    let mended = fixed(text);
-    assert!(mended.contains("      requests: {nvidia.com/gpu: 2}   # one\n"), "{mended}");
-    assert!(mended.contains("  - <<: *first\n    name: b\n"), "{mended}");
-    assert!(!ids(&mended).contains(&"AF001"), "{mended}");
+    let after_fix = fixed(text);
+    assert!(after_fix.contains("      requests: {nvidia.com/gpu: 2}   # one\n"), "{after_fix}");
+    assert!(after_fix.contains("  - <<: *first\n    name: b\n"), "{after_fix}");
+    assert!(!ids(&after_fix).contains(&"AF001"), "{after_fix}");
 }
 
 #[test]

@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn a_disturbed_manifest_is_checked_and_mended_into_something_that_can_be_read(value in disturbed()) {
+    fn a_disturbed_manifest_is_checked_and_its_fix_is_readable(value in disturbed()) {
         check_values(vec![value.clone()], &Options::default());
         let text = value.to_string();
         let fixed = fix(&[("a".to_owned(), text)], &Options::default());
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn a_disturbed_manifest_in_yaml_is_mended_once_and_for_all(value in disturbed()) {
+    fn a_second_fix_does_not_change_a_fixed_yaml_manifest(value in disturbed()) {
         let Ok(text) = serde_saphyr::to_string(&value) else { return Ok(()) };
         let once = fix(&[("a".to_owned(), text.clone())], &Options::default()).texts.remove(0);
         // Readable texts stay readable.

@@ -45,7 +45,7 @@ fn labels_that_clouds_and_operators_set_are_known_and_stay() {
 }
 
 #[test]
-fn a_slip_in_a_label_is_mended_by_the_label_that_was_meant() {
+fn a_typo_in_a_label_is_replaced_by_the_intended_label() {
     for (wrong, right) in [
         ("nvidia.com/gpu.prodcut: a", "nvidia.com/gpu.product: a"),
         ("node.kubernetes.io/arch: arm64", "kubernetes.io/arch: arm64"),

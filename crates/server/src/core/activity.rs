@@ -112,8 +112,8 @@ impl Activity {
         self.billed.add(cost.0.max(0) as u64);
     }
 
-    /// Remembers the first ETA that a caller was given.
-    pub(crate) fn give_eta(&self, job: JobId, eta: Stamp) {
+    /// Keeps the first ETA sent to a caller.
+    pub(crate) fn record_eta(&self, job: JobId, eta: Stamp) {
         let mut etas = self.etas.lock().unwrap_or_else(PoisonError::into_inner);
         if etas.len() < MOST_ETAS {
             etas.entry(job).or_insert(eta);

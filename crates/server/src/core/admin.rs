@@ -60,7 +60,7 @@ impl State {
             let (kind, text) = if after.cordoned {
                 (EventKind::NodeCordoned, "cordoned")
             } else {
-                (EventKind::NodeOpened, "uncordoned")
+                (EventKind::NodeUncordoned, "uncordoned")
             };
             self.node_event(id, kind, format!("Node `{name}` {text}"));
         }
@@ -78,7 +78,7 @@ impl State {
                 continue;
             }
             let (kind, text) = match is.get(gpu) {
-                None => (EventKind::GpuOpened, "uncordoned"),
+                None => (EventKind::GpuUncordoned, "uncordoned"),
                 Some(GpuHealth::Draining) => (EventKind::GpuDraining, "draining"),
                 Some(_) => (EventKind::GpuCordoned, "cordoned"),
             };

@@ -144,7 +144,7 @@ impl State {
         let name = &known.spec.node_name;
         if is_new {
             let message = format!("registration of node `{name}` from {address} awaits approval");
-            self.node_event(known.id, EventKind::NodeClaimed, message);
+            self.node_event(known.id, EventKind::RegistrationPending, message);
         }
         let claim = PendingRegistration { address, requested_at: now, approved: false };
         self.set_claim(known.id, claim);

@@ -120,7 +120,7 @@ impl Core {
         match live {
             Some(explanation) => {
                 if let (JobStatus::Pending, Some(eta)) = (explanation.status, explanation.eta) {
-                    self.inner.activity.give_eta(job, eta);
+                    self.inner.activity.record_eta(job, eta);
                 }
                 Ok(explanation)
             }

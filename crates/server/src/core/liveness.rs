@@ -19,7 +19,7 @@ impl State {
             let name = self.nodes.name(id);
             self.node_event(
                 id,
-                EventKind::NodeBack,
+                EventKind::NodeRecovered,
                 format!("node `{name}` sends heartbeats again"),
             );
             self.journal.request_sync(id);
@@ -32,9 +32,9 @@ impl State {
         let Some(readings) = self.nodes.update(id, LiveNode::reading_events) else { return };
         for change in &readings.changed {
             let (kind, verb) = match change.unusable {
-                Some(UnusableGpu::Failed) => (EventKind::GpuSick, "failed"),
-                Some(UnusableGpu::Maintenance) => (EventKind::GpuSick, "takes no new jobs"),
-                None => (EventKind::GpuWell, "works again"),
+                Some(UnusableGpu::Failed) => (EventKind::GpuUnhealthy, "failed"),
+                Some(UnusableGpu::Maintenance) => (EventKind::GpuUnhealthy, "takes no new jobs"),
+                None => (EventKind::GpuRecovered, "works again"),
             };
             let problem = change.problem.as_deref().filter(|_| change.unusable.is_some());
             let problem = problem.map(|problem| format!(": {problem}")).unwrap_or_default();
@@ -56,7 +56,7 @@ impl State {
         self.nodes.update(id, |node| node.connect(contact, now));
         if was_lost && !is_lost(self) {
             let message = format!("node `{}` accepts connections again", self.nodes.name(id));
-            self.node_event(id, EventKind::NodeBack, message);
+            self.node_event(id, EventKind::NodeRecovered, message);
         }
         self.report_node(id);
     }

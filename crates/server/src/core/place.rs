@@ -221,7 +221,7 @@ fn stop_for(fault: &Fault) -> (StopCause, String) {
             (StopCause::Drained, format!("node {node} is being reclaimed by its provider"))
         }
         Fault::GpuFailed { node, gpu } => {
-            (StopCause::GpuSick, format!("GPU {gpu} of node {node} failed"))
+            (StopCause::GpuUnhealthy, format!("GPU {gpu} of node {node} failed"))
         }
         Fault::ReplacementMissing { task } => {
             (StopCause::GangBroken, format!("task {task} was not replaced in time"))

@@ -184,7 +184,7 @@ impl State {
         let leased =
             |id: NodeId| self.nodes.get(id).filter(|live| !live.is_push() && !live.lease_expired());
         let moved = self.nodes.agent_named(agent).filter(|row| row.node_id != node);
-        if moved.and_then(|row| leased(row.node_id)).is_some_and(LiveNode::was_heard) {
+        if moved.and_then(|row| leased(row.node_id)).is_some_and(LiveNode::was_contacted) {
             let message = "an agent of this name works for another node that is alive";
             return Err(ApiError::conflict(ErrorCode::AgentTaken, message));
         }

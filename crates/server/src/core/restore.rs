@@ -259,9 +259,9 @@ fn workload_facts(
     let state = &job.state;
     workload.gate = state.gate.as_ref().map(|short| Gate::Budget(short.owner.clone()));
     let placed = state.status != JobStatus::Pending;
-    let tasks = || state.tasks.iter().filter(|_| placed);
-    let live = tasks().filter(|task| task.state != TaskState::Ended);
-    let seats: Vec<TaskSnapshot> = live
+    let stored = || state.tasks.iter().filter(|_| placed);
+    let live = stored().filter(|task| task.state != TaskState::Ended);
+    let tasks: Vec<TaskSnapshot> = live
         .filter_map(|task| {
             let node = nodes.get(task.node)?;
             Some(TaskSnapshot {
@@ -275,17 +275,17 @@ fn workload_facts(
             })
         })
         .collect();
-    let ended = tasks().filter(|task| task.state == TaskState::Ended).map(|task| task.task);
+    let ended = stored().filter(|task| task.state == TaskState::Ended).map(|task| task.task);
     WorkloadSnapshot {
-        phase: match (seats.is_empty(), state.stopping) {
+        phase: match (tasks.is_empty(), state.stopping) {
             (true, _) => WorkloadPhase::Pending,
             (false, Some(_)) => WorkloadPhase::Stopping,
             (false, None) => WorkloadPhase::Placed,
         },
         placed_at: state.scheduled_at.map_or(Time(0), |at| Time(at.0.max(0) as u64)),
-        finished: if seats.is_empty() { BTreeSet::new() } else { ended.collect() },
+        finished: if tasks.is_empty() { BTreeSet::new() } else { ended.collect() },
         lost: Vec::new(),
-        tasks: seats,
+        tasks,
         refusals: 0,
         not_before: Time(0),
         avoid: None,

@@ -104,7 +104,7 @@ pub(super) fn requeues(cause: StopCause) -> bool {
         StopCause::Drained
             | StopCause::Preempted
             | StopCause::Shutdown
-            | StopCause::GpuSick
+            | StopCause::GpuUnhealthy
             | StopCause::GangBroken
             | StopCause::Replaced
             | StopCause::LeaseLost

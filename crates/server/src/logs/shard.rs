@@ -171,12 +171,12 @@ impl TaskLog {
         let tries_path = path.with_extension("tries");
         let tries = read_tries(&tries_path)?;
         let mut log = Self { file, len, tries, tries_path, unsaved: false, used: 0 };
-        log.mend()?;
+        log.clamp_tries()?;
         Ok(log)
     }
 
     /// After a power failure the log may be shorter: no attempt may start beyond its end.
-    fn mend(&mut self) -> io::Result<()> {
+    fn clamp_tries(&mut self) -> io::Result<()> {
         if self.tries.iter().all(|one| one.start <= self.len) {
             return Ok(());
         }

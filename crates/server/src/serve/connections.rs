@@ -62,7 +62,7 @@ pub(super) struct Entrance {
 
 /// Serves until `stopping` is cancelled, then lets open requests finish.
 pub(super) async fn serve(listener: TcpListener, entrance: Entrance, stopping: CancellationToken) {
-    let total = places(open_files());
+    let total = max_connections(open_files());
     let free = Arc::new(Semaphore::new(total));
     let addresses = Addresses::new((total / 4).min(PER_ADDRESS));
     let mut connections = JoinSet::new();
@@ -71,8 +71,8 @@ pub(super) async fn serve(listener: TcpListener, entrance: Entrance, stopping: C
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             taken = take(&listener, &free, &addresses, &entrance) => {
-                let Some((stream, place)) = taken else { continue };
-                connections.spawn(connection(stream, place, entrance.clone(), stopping.clone()));
+                let Some((stream, permits)) = taken else { continue };
+                connections.spawn(connection(stream, permits, entrance.clone(), stopping.clone()));
             }
         }
     }
@@ -89,21 +89,21 @@ fn open_files() -> Option<u64> {
 }
 
 /// Connections within the limit of open files; the rest is for the database, logs and calls to agents.
-fn places(files: Option<u64>) -> usize {
+fn max_connections(files: Option<u64>) -> usize {
     let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
     files.saturating_sub(OTHER_FILES).max(files / 2).clamp(1, MOST)
 }
 
 /// Permits of a connection: one of all, and one of its address.
-type Place = (OwnedSemaphorePermit, Option<FromAddress>);
+type Permits = (OwnedSemaphorePermit, Option<FromAddress>);
 
 async fn take(
     listener: &TcpListener,
     free: &Arc<Semaphore>,
     addresses: &Addresses,
     entrance: &Entrance,
-) -> Option<(TcpStream, Place)> {
-    let place = free.clone().acquire_owned().await.ok()?;
+) -> Option<(TcpStream, Permits)> {
+    let permit = free.clone().acquire_owned().await.ok()?;
     let (stream, peer) = match listener.accept().await {
         Ok(taken) => taken,
         Err(error) => {
@@ -115,10 +115,10 @@ async fn take(
     };
     // A proxy holds the connections of many clients.
     if entrance.proxies.contains(peer.ip()) {
-        return Some((stream, (place, None)));
+        return Some((stream, (permit, None)));
     }
     if let Ok(counted) = addresses.open(peer.ip()) {
-        return Some((stream, (place, counted)));
+        return Some((stream, (permit, counted)));
     }
     if entrance.tls.is_none() {
         // One write without waiting for the peer.
@@ -129,7 +129,7 @@ async fn take(
 
 async fn connection(
     stream: TcpStream,
-    _place: Place,
+    _permits: Permits,
     entrance: Entrance,
     stopping: CancellationToken,
 ) {
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_fewer_places_than_files_however_few_files_there_are() {
+    fn connections_stay_below_the_limit_of_open_files() {
         for (files, expected) in [
             (Some(1024), 640),
             (Some(256), 128),
@@ -221,7 +221,7 @@ mod tests {
             (Some(u64::MAX), MOST),
             (None, MOST),
         ] {
-            assert_eq!(places(files), expected, "{files:?}");
+            assert_eq!(max_connections(files), expected, "{files:?}");
         }
     }
 }

@@ -414,7 +414,7 @@ async fn a_gpu_in_maintenance_takes_no_new_job_and_a_failed_gpu_loses_its_job() 
     worker.report(third.key, running()).await;
     rig.core.heartbeat(&node, reads(GpuStatus::Error)).unwrap();
     let stop = worker.stop().await;
-    assert_eq!((stop.key, stop.cause), (third.key, StopCause::GpuSick));
+    assert_eq!((stop.key, stop.cause), (third.key, StopCause::GpuUnhealthy));
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ async fn a_wrong_number_is_repeated() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_whether_or_not_it_says_so() {
+async fn a_body_that_is_too_large_is_rejected_with_and_without_a_declared_length() {
     let site = Site::new().await;
     let large = json!({"docker_image": "x", "input_data": "x".repeat(1 << 20)}).to_string();
     let request = || site.request("POST", "/gpu-workers/jobs").bearer_auth(site.admin());

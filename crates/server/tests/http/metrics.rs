@@ -16,7 +16,7 @@ fn value<'a>(text: &'a str, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn admins_and_viewers_read_metrics_and_others_do_not() {
+async fn only_admins_and_viewers_read_metrics() {
     let site = Site::new().await;
     let (user, viewer) = (site.user("ana", "user").await, site.user("vic", "viewer").await);
     site.get("", "/metrics").await.refused(401);

@@ -116,7 +116,7 @@ async fn registration_tokens_are_an_admins_and_work_until_revoked() {
 }
 
 #[tokio::test]
-async fn the_files_of_the_first_start_are_secret_kept_and_mended() {
+async fn files_of_the_first_start_are_private_kept_and_repaired() {
     let site = Site::new().await;
     let data = site.folder.path().join("data");
     let mode =

@@ -12,7 +12,7 @@ use agentaflow_api::units::Stamp;
 
 use super::super::record::{self, StartRecord};
 use super::super::running_task::{RunningTask, StartState};
-use super::super::spawn::{Place, Started, node_fault, spawn};
+use super::super::spawn::{SpawnOptions, Started, node_fault, spawn};
 use super::super::wire::{ProcessSpec, Response, StartFault};
 use super::super::{MARKER, procs};
 use super::Supervisor;
@@ -50,10 +50,10 @@ impl Supervisor {
 
     fn launch(&mut self, spec: &ProcessSpec, dir: PathBuf) -> Result<(), StartFault> {
         let groups = self.groups.create(spec)?;
-        let place =
+        let options =
             groups.open().map_err(|error| node_fault("open the cgroups of a process", &error))?;
         let Started { pid, output, outcome } =
-            spawn(spec, &dir, Place { oom_score: self.oom_score, ..place })?;
+            spawn(spec, &dir, SpawnOptions { oom_score: self.oom_score, ..options })?;
         tokio::spawn(output.clone().pump());
         let key = spec.key;
         self.starts.spawn(async move { (key, outcome.wait().await) });

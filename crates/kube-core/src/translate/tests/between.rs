@@ -95,7 +95,7 @@ fn the_first_of_a_group_that_wants_to_be_together_may_start() {
 }
 
 #[test]
-fn pods_of_others_keep_ours_away() {
+fn anti_affinity_of_foreign_pods_is_respected() {
     let cluster = zones().with_pod("a1", json!({"app": "db"}), away(json!([term("web", "zone")])));
     check(&cluster, pod(json!({"app": "web"}), json!({})), "b1 x");
     check(&cluster, pod(json!({"app": "other"}), json!({})), "a1 a2 b1 x");

@@ -131,7 +131,7 @@ fn time_slices_are_gpus_with_a_part_of_the_memory() {
 }
 
 #[test]
-fn a_node_in_maintenance_takes_nothing_new_and_keeps_what_runs() {
+fn a_node_in_maintenance_takes_no_new_pods_and_keeps_running_ones() {
     let mut devices = monitor(json!([device("u1")]), json!([{"id": "u1", "available": true}]));
     devices["status"]["phase"] = "Maintenance".into();
     assert_eq!(
@@ -184,7 +184,7 @@ fn whole_gpus_are_placed_by_number() {
 }
 
 #[test]
-fn gpus_that_people_closed_get_no_new_work() {
+fn cordoned_gpus_get_no_new_work() {
     let check = |closed: &str, gpus: &str, shared: u32, monitored: bool, expected: &str| {
         let object = read(json!({
             "metadata": {

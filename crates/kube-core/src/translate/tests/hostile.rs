@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn no_pod_panics_us_and_the_engine_accepts_what_is_made_of_it(value in hostile_pod(), without in proptest::sample::subsequence(vec!["volumes", "affinity", "topologySpreadConstraints", "overhead", "resources", "containers", "initContainers"], 0..=7)) {
+    fn no_pod_causes_a_panic_and_the_engine_accepts_its_request(value in hostile_pod(), without in proptest::sample::subsequence(vec!["volumes", "affinity", "topologySpreadConstraints", "overhead", "resources", "containers", "initContainers"], 0..=7)) {
         let mut value = value;
         for field in without {
             value["spec"].as_object_mut().unwrap().remove(field);
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn no_node_panics_us(
+    fn no_node_causes_a_panic(
         labels in proptest::collection::btree_map(proptest::sample::select(vec!["nvidia.com/gpu.replicas", "nvidia.com/gpu.memory", "nvidia.com/gpu.product"]), text(), 0..3),
         gpus in text(),
         amount in text(),

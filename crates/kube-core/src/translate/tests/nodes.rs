@@ -138,7 +138,7 @@ fn taints_keep_pods_away_that_do_not_tolerate_them() {
 }
 
 #[test]
-fn a_cordoned_node_takes_only_those_who_tolerate_that() {
+fn a_cordoned_node_takes_only_pods_with_a_toleration() {
     let taint = json!([{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]);
     let tolerate =
         json!({"tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]});
@@ -160,7 +160,7 @@ fn a_cordoned_node_takes_only_those_who_tolerate_that() {
 }
 
 #[test]
-fn what_only_some_kubelets_can_do_is_asked_of_those() {
+fn a_feature_of_some_kubelets_requires_such_a_kubelet() {
     let mut cluster = nodes([("old", json!({}))]);
     for (name, features) in [
         ("new", json!(["RestartAllContainersOnContainerExits", "SomethingElse"])),
@@ -189,7 +189,7 @@ fn what_only_some_kubelets_can_do_is_asked_of_those() {
 }
 
 #[test]
-fn gates_and_what_we_cannot_do_keep_a_pod_back() {
+fn gates_and_unsupported_fields_keep_a_pod_pending() {
     let table = [
         (
             json!({"schedulingGates": [{"name": "a.example/wait"}, {"name": "b"}]}),

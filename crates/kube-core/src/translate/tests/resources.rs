@@ -117,7 +117,7 @@ fn a_pod_goes_where_there_is_enough_of_everything() {
 }
 
 #[test]
-fn pods_of_others_take_their_share() {
+fn foreign_pods_take_their_share() {
     let spec = |requests: Value| json!({"containers": [container(&requests)]});
     let table = [
         (json!({"cpu": "3"}), json!({"cpu": "1"}), "n1"),

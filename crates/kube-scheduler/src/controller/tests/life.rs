@@ -189,7 +189,7 @@ fn an_unreadable_spec_gets_a_condition_and_no_pods() {
 }
 
 #[test]
-fn a_mended_workload_starts_and_one_that_breaks_later_goes_on() {
+fn a_corrected_workload_starts_and_a_later_invalid_spec_does_not_stop_it() {
     let mut cluster = Cluster::raw(&json!({ "gpuMemoryRequired": 1, "podTemplate": {} }));
     cluster.settle();
     cluster.workload.spec = Cluster::new(json!({})).workload.spec;
@@ -317,7 +317,7 @@ fn a_finished_workload_stays_finished() {
 }
 
 #[test]
-fn pods_of_other_owners_do_not_count_and_those_of_a_deleted_namesake_end_first() {
+fn pods_of_other_owners_do_not_count_and_pods_of_a_deleted_namesake_end_first() {
     let mut cluster = Cluster::new(json!({}));
     cluster.settle();
     cluster.workload.metadata.uid = Some("w-2".to_owned());

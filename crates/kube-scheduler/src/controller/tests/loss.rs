@@ -200,7 +200,7 @@ fn repeated_losses_are_replaced_with_backoff() {
 }
 
 #[test]
-fn a_wait_that_a_clock_ahead_of_ours_wrote_down_is_not_waited_for() {
+fn a_backoff_written_by_a_clock_in_the_future_is_ignored() {
     const DAY: i64 = 86_400;
     let mut cluster = running(json!({ "retries": 1 }), &["train-0"]);
     cluster.pass(DAY);

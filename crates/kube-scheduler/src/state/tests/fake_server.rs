@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::state::{
-    Action, ActionResult, Bind, BindResult, Change, Key, Object, PodRef, Refusal, RefusalKind,
+    Action, ActionResult, Bind, BindResult, Change, CreationRejection, Key, Object, PodRef,
+    RejectionKind,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -368,16 +369,16 @@ impl Server {
         let exists = self
             .get(Kind::Workload, workload)
             .is_some_and(|found| found["metadata"]["uid"] == *owner);
-        let refused = match self.get(Kind::Pod, &key(&value)) {
+        let rejection = match self.get(Kind::Pod, &key(&value)) {
             // The garbage collector removes a pod without its owner.
             None if !exists => None,
             None if self.denied.contains(&*workload.name) => {
                 let message = "denied by a policy".to_owned();
-                Some(Refusal { kind: RefusalKind::Other, message })
+                Some(CreationRejection { kind: RejectionKind::Other, message })
             }
             None if self.is_full() => {
                 let message = "exceeded quota".to_owned();
-                Some(Refusal { kind: RefusalKind::QuotaExceeded, message })
+                Some(CreationRejection { kind: RejectionKind::QuotaExceeded, message })
             }
             None => {
                 self.put(Kind::Pod, value);
@@ -387,10 +388,10 @@ impl Server {
                 let owner = |value: &Value| value["metadata"]["ownerReferences"][0]["uid"].clone();
                 let message = "in the way".to_owned();
                 (owner(found) != owner(&value))
-                    .then_some(Refusal { kind: RefusalKind::Other, message })
+                    .then_some(CreationRejection { kind: RejectionKind::Other, message })
             }
         };
-        ActionResult::Created { workload: workload.clone(), name: name.to_owned(), refused }
+        ActionResult::Created { workload: workload.clone(), name: name.to_owned(), rejection }
     }
 
     fn change_workload(&mut self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) {

@@ -69,7 +69,7 @@ fn a_pending_pod_of_another_scheduler_can_prevent_a_preemption_until_it_has_a_no
 }
 
 #[test]
-fn a_restarted_scheduler_knows_the_pending_pods_of_others() {
+fn a_restarted_scheduler_knows_the_pending_pods_of_other_schedulers() {
     let mut harness = full();
     harness.put(Kind::Pod, foreign("theirs", 2_000_000));
     harness.crash();

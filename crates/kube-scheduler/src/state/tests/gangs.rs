@@ -242,7 +242,7 @@ fn a_gang_continues_beside_a_member_whose_binding_response_was_lost() {
 }
 
 #[test]
-fn a_gang_starts_again_when_the_only_pod_that_was_bound_is_done_before_anybody_knew() {
+fn a_gang_starts_again_when_its_only_bound_pod_ends_unobserved() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 4));
     harness.put(Kind::PodGroup, group("g", 2));

@@ -131,7 +131,7 @@ fn the_last_pod_given_back_starts_the_gang_whose_turn_it_is() {
 }
 
 #[test]
-fn a_gang_larger_than_the_quota_does_not_block_others() {
+fn a_gang_larger_than_the_quota_does_not_block_other_gangs() {
     let mut harness = gangs(6, &[8, 4, 2]);
     for _ in 0..120 {
         harness.settle();

@@ -68,7 +68,7 @@ fn the_rest_of_a_gang_that_runs_in_part_is_placed_beside_it() {
 }
 
 #[test]
-fn a_crash_in_the_midst_of_a_gangs_bindings_is_mended() {
+fn a_crash_between_the_bindings_of_a_gang_is_repaired() {
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 3));
     harness.put(Kind::Workload, workload("w", 3, 0));

@@ -416,7 +416,7 @@ fn while_a_job_lacks_pods_one_job_of_its_namespace_starts_at_a_time() {
 }
 
 #[test]
-fn the_end_of_a_job_ends_the_backoff_of_others() {
+fn the_end_of_a_job_ends_the_backoff_of_other_jobs() {
     let mut harness = harness();
     harness.put(Kind::Node, node("n", 24));
     harness.put(Kind::Job, job("runs", 6));

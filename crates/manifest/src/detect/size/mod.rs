@@ -334,7 +334,7 @@ fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
     }
     if let Some(mib) = facts.gpu_memory_mib {
         sizing.reasons.push(format!(
-            "the text speaks of {mib} MiB of GPU memory; it has numbers to compute from, and those decide"
+            "the text names {mib} MiB of GPU memory; not used, since the model and its numbers give the need"
         ));
     }
     sizing.reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
@@ -352,7 +352,7 @@ fn on(need: &MemoryNeed, choice: Choice) -> Sizing {
     let weights_gib = (need.weights_mib() / nodes).div_ceil(1024);
     let memory = (weights_gib + weights_gib / 4 + 8).max(per_gpu * in_node);
     let reason = format!(
-        "{} on each of {} × {} with {} MiB: what is computed, 10 % more for what allocators lose, 1 GiB for the driver",
+        "{} on each of {} × {} with {} MiB: computed need, 10 % for allocators, 1 GiB for the driver",
         mib(each),
         choice.count,
         choice.gpu.name(),

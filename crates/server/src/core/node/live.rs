@@ -45,7 +45,7 @@ struct Liveness {
     /// Last contact, or the start of the server.
     last_contact: Instant,
     /// The node made contact since the server started.
-    heard: bool,
+    contacted: bool,
     last_heartbeat: Option<Stamp>,
     /// The store has `last_heartbeat`.
     saved: bool,
@@ -79,7 +79,7 @@ impl LiveNode {
     pub(super) fn new(row: NodeRow, lease: LeaseTerms) -> Self {
         let liveness = Liveness {
             last_contact: Instant::now(),
-            heard: false,
+            contacted: false,
             last_heartbeat: row.last_heartbeat,
             saved: true,
             interval: DEFAULT_INTERVAL,
@@ -146,7 +146,7 @@ impl LiveNode {
     /// Returns true if the last contact is at most three intervals old. A push node is alive while its port accepts
     /// connections.
     pub(crate) fn is_alive(&self) -> bool {
-        self.liveness.heard && self.silent_at().is_none_or(|at| Instant::now() < at)
+        self.liveness.contacted && self.silent_at().is_none_or(|at| Instant::now() < at)
     }
 
     /// Time at which the node counts as silent without another contact; none if time alone does not silence it.
@@ -166,8 +166,8 @@ impl LiveNode {
         self.silent_at().filter(|_| self.is_alive())
     }
 
-    pub(crate) fn was_heard(&self) -> bool {
-        self.liveness.heard
+    pub(crate) fn was_contacted(&self) -> bool {
+        self.liveness.contacted
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -298,7 +298,7 @@ impl LiveNode {
         };
         if contacted {
             // A connection counts as contact; only heartbeats renew leases.
-            self.liveness.heard = true;
+            self.liveness.contacted = true;
             if !self.liveness.lost {
                 self.liveness.last_contact = Instant::now();
             }
@@ -319,7 +319,7 @@ impl LiveNode {
         let was_lost = self.liveness.lost;
         self.liveness = Liveness {
             last_contact: Instant::now(),
-            heard: true,
+            contacted: true,
             last_heartbeat: Some(now),
             saved: false,
             lost: false,

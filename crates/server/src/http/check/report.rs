@@ -19,18 +19,18 @@ pub fn sanitize_report(report: &mut Report) {
                 name.truncate(name.floor_char_boundary(253));
             }
         }
-        TaskUpdate::Refused { detail } => mend_text(detail),
+        TaskUpdate::Refused { detail } => repair_text(detail),
         TaskUpdate::Progress { kind, detail } => {
             if !matches!(kind, EventKind::Pulling | EventKind::Pulled | EventKind::Starting) {
                 *kind = EventKind::Warning;
             }
-            mend_text(detail);
+            repair_text(detail);
         }
-        TaskUpdate::Ended(ended) => mend_end(ended),
+        TaskUpdate::Ended(ended) => repair_end(ended),
     }
 }
 
-fn mend_end(ended: &mut Ended) {
+fn repair_end(ended: &mut Ended) {
     ended.ran_ms = ended.ran_ms.min(limits::SECONDS * 1000);
     ended.log_bytes = ended.log_bytes.min(1 << 53);
     let usage = &mut ended.usage;
@@ -38,25 +38,25 @@ fn mend_end(ended: &mut Ended) {
         *amount = amount.map(|amount| amount.min(limits::SIZE));
     }
     if let Some(failure) = &mut ended.failed_to_start {
-        mend_text(&mut failure.detail);
+        repair_text(&mut failure.detail);
     }
     if let Some(output) = &mut ended.output_data {
-        mend_output(output);
+        repair_output(output);
     }
 }
 
 /// Repairs the output data of a job for storage.
-pub(super) fn mend_output(output: &mut Value) {
+pub(super) fn repair_output(output: &mut Value) {
     let size = serde_json::to_vec(output).map_or(usize::MAX, |text| text.len());
     if size > limits::BODY {
         *output = json!({"dropped": "the output was larger than 1 MiB"});
     } else if deeper_than(output, limits::DEPTH) {
         *output = json!({"dropped": "the output was nested deeper than 64 levels"});
     }
-    mend_value(output);
+    repair_value(output);
 }
 
-fn mend_text(text: &mut String) {
+fn repair_text(text: &mut String) {
     text.truncate(text.floor_char_boundary(limits::TEXT));
     replace_nul(text);
 }
@@ -68,16 +68,16 @@ pub(super) fn replace_nul(text: &mut String) {
     }
 }
 
-fn mend_value(value: &mut Value) {
+fn repair_value(value: &mut Value) {
     match value {
         Value::String(text) if text.contains('\0') => *text = text.replace('\0', "\u{fffd}"),
-        Value::Array(items) => items.iter_mut().for_each(mend_value),
+        Value::Array(items) => items.iter_mut().for_each(repair_value),
         Value::Object(map) => {
             if map.keys().any(|key| key.contains('\0')) {
                 let entries = std::mem::take(map).into_iter();
                 *map = entries.map(|(key, value)| (key.replace('\0', "\u{fffd}"), value)).collect();
             }
-            map.values_mut().for_each(mend_value);
+            map.values_mut().for_each(repair_value);
         }
         _ => {}
     }
@@ -87,7 +87,7 @@ fn mend_value(value: &mut Value) {
 mod tests {
     use super::*;
 
-    fn mended(update: &Value) -> Value {
+    fn repaired(update: &Value) -> Value {
         let mut report = json!({"job": 1, "epoch": 1, "task": 0});
         report.as_object_mut().unwrap().extend(update.as_object().unwrap().clone());
         let mut report: Report = serde_json::from_value(report).unwrap();
@@ -97,18 +97,18 @@ mod tests {
 
     #[test]
     fn a_report_is_sanitized_for_the_database() {
-        let end = mended(&json!({"update": "ended", "ran_ms": u64::MAX, "log_bytes": u64::MAX,
+        let end = repaired(&json!({"update": "ended", "ran_ms": u64::MAX, "log_bytes": u64::MAX,
             "output_data": {"a\u{0}": ["b\u{0}"]}, "usage": {"memory": 1_u64 << 53}}));
         assert_eq!(end["output_data"], json!({"a\u{fffd}": ["b\u{fffd}"]}));
         assert!(end["ran_ms"].as_u64().unwrap() < 1 << 40);
         assert_eq!(end["usage"]["memory"], limits::SIZE);
         let large = json!({"update": "ended", "output_data": "x".repeat(2 << 20)});
-        assert!(mended(&large)["output_data"]["dropped"].is_string());
+        assert!(repaired(&large)["output_data"]["dropped"].is_string());
         let refused =
-            mended(&json!({"update": "refused", "detail": format!("\u{0}{}", "é".repeat(5000))}));
+            repaired(&json!({"update": "refused", "detail": format!("\u{0}{}", "é".repeat(5000))}));
         let detail = refused["detail"].as_str().unwrap();
         assert!(detail.len() <= limits::TEXT + 2 && !detail.contains('\0'));
-        let progress = mended(&json!({"update": "progress", "kind": "Pul\nling", "detail": "x"}));
+        let progress = repaired(&json!({"update": "progress", "kind": "Pul\nling", "detail": "x"}));
         assert_eq!(progress["kind"], "Warning");
     }
 }

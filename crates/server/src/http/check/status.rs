@@ -6,7 +6,7 @@ use serde_json::Value;
 use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{JobStatus, JobStatusUpdate};
 
-use super::report::{mend_output, replace_nul};
+use super::report::{repair_output, replace_nul};
 use super::{Checked, at_most, refuse};
 use crate::http::limits;
 
@@ -60,7 +60,7 @@ pub fn take_output(update: &mut JobStatusUpdate) -> Option<String> {
             let tail = logs[cut..].to_owned();
             output = Some(std::mem::replace(logs, tail));
         }
-        mend_output(data);
+        repair_output(data);
     }
     output.filter(|text| !text.is_empty())
 }
