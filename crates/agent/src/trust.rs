@@ -13,7 +13,8 @@ use url::Url;
 
 use agentaflow_api::agent::{ServerProof, ServerProofRequest};
 use agentaflow_api::client::{
-    CertificateProblem, Client, ClientError, Fingerprint, Trust, server_proof, token_hash,
+    CertificateProblem, Client, ClientError, Fingerprint, Trust, UnreachableCause, server_proof,
+    token_hash,
 };
 use agentaflow_api::units::Secret;
 
@@ -115,7 +116,7 @@ async fn prove(client: &Client, token: &Secret, found: &Fingerprint) -> Result<b
     let random = || {
         identity::random_name().map_err(|error| ClientError::Unreachable {
             url: client.base().to_string(),
-            cause: error.to_string(),
+            cause: UnreachableCause::Other(error.to_string()),
         })
     };
     let nonce = format!("{}{}{}", random()?, random()?, random()?);

@@ -5,7 +5,7 @@
 use std::io::{self, ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
-use agentaflow_api::client::{CertificateProblem, ClientError};
+use agentaflow_api::client::{CertificateProblem, ClientError, UnreachableCause};
 use agentaflow_api::error::{Credential, ErrorBody, ErrorCode, TokenProblem};
 use agentaflow_kube_client::{Failure, Forbidden, Unreachable};
 
@@ -200,7 +200,7 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
         return kubernetes_advice(failure);
     }
     match cause.downcast_ref::<ClientError>() {
-        Some(ClientError::Unreachable { url, cause }) => unreachable(url, &without_os_code(cause)),
+        Some(ClientError::Unreachable { url, cause }) => unreachable(url, cause),
         Some(ClientError::Untrusted { problem, .. }) => format!("{cause}; {}", untrusted(problem)),
         Some(error) if is_gateway_error(error) => {
             format!("{error}: the gateway cannot reach the server; is the server running?")
@@ -266,20 +266,14 @@ fn refused(body: &ErrorBody) -> String {
 }
 
 /// Message for an unreachable server, with advice.
-fn unreachable(url: &str, cause: &str) -> String {
-    let (cause, advice) = match cause {
-        _ if cause.contains("InvalidContentType") => {
-            ("the server does not use TLS", "use http:// instead of https://")
-        }
-        _ if cause.contains("invalid HTTP version") => ("the server does not use HTTP", ANOTHER),
-        _ if cause.contains("failed to lookup address") => ("unknown host", ANOTHER),
-        _ if is_local(url) => (cause, "start a server with `agentaflow up`"),
-        _ => (
-            cause,
-            "check the server and the address; `agentaflow context show` shows the current one",
-        ),
+fn unreachable(url: &str, cause: &UnreachableCause) -> String {
+    let advice = match cause {
+        UnreachableCause::NotTls => "use http:// instead of https://",
+        UnreachableCause::NotHttp | UnreachableCause::UnknownHost => ANOTHER,
+        _ if is_local(url) => "start a server with `agentaflow up`",
+        _ => "check the server and the address; `agentaflow context show` shows the current one",
     };
-    format!("cannot reach {url}: {cause}; {advice}")
+    format!("cannot reach {url}: {}; {advice}", without_os_code(&cause.to_string()))
 }
 
 /// The server is on this machine.
@@ -333,16 +327,16 @@ mod tests {
 
     #[test]
     fn an_unreachable_server_is_reported_with_advice() {
-        let text = |url: &str, cause: &str| {
-            let error = ClientError::Unreachable { url: url.to_owned(), cause: cause.to_owned() };
+        let text = |url: &str, cause: UnreachableCause| {
+            let error = ClientError::Unreachable { url: url.to_owned(), cause };
             sentence(&error.into())
         };
-        let here = text("http://127.0.0.1:1/x", "Connection refused (os error 111)");
+        let refused = |text: &str| UnreachableCause::Other(text.to_owned());
+        let here = text("http://127.0.0.1:1/x", refused("Connection refused (os error 111)"));
         assert!(here.ends_with("Connection refused; start a server with `agentaflow up`"));
-        let there = text("http://gpus.example.com/x", "Connection refused");
+        let there = text("http://gpus.example.com/x", refused("Connection refused"));
         assert!(there.contains("`agentaflow context show`") && !there.contains("agentaflow up"));
-        let tls =
-            text("https://127.0.0.1:1/x", "received corrupt message of type InvalidContentType");
+        let tls = text("https://127.0.0.1:1/x", UnreachableCause::NotTls);
         assert!(
             tls.ends_with("the server does not use TLS; use http:// instead of https://"),
             "{tls}"

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::stream::{Bytes, Lines};
-use super::{ClientError, shown};
+use super::{ClientError, UnreachableCause, shown};
 use crate::error::{ErrorBody, ErrorCode};
 use crate::units::Secret;
 
@@ -126,7 +126,7 @@ impl Call {
         let begun = tokio::time::timeout(timeout, self.send(None)).await;
         let response = begun.map_err(|_| ClientError::Unreachable {
             url: shown(&url),
-            cause: "no answer in time".to_owned(),
+            cause: UnreachableCause::Timeout,
         })??;
         Ok(Bytes::new(response, &url, idle))
     }

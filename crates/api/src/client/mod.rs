@@ -17,9 +17,9 @@ mod call;
 mod certificate;
 mod stream;
 mod trust;
+mod unreachable;
 pub mod user;
 
-use std::error::Error as _;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Once;
@@ -39,6 +39,7 @@ pub use stream::{Bytes, Lines};
 pub use trust::{
     CertificateProblem, Fingerprint, NotAFingerprint, Trust, server_proof, token_hash,
 };
+pub use unreachable::UnreachableCause;
 
 /// Timeout for a new connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,8 +69,7 @@ pub enum ClientError {
     Unreachable {
         /// URL without its query.
         url: String,
-        /// Innermost cause.
-        cause: String,
+        cause: UnreachableCause,
     },
     /// The certificate of the server is not trusted. Nothing was sent.
     #[error("the certificate of {url} is not trusted: {problem}")]
@@ -119,7 +119,7 @@ impl ClientError {
     fn unreachable(url: &Url, error: &reqwest::Error) -> Self {
         match trust::certificate_problem(error) {
             Some(problem) => Self::Untrusted { url: shown(url), problem },
-            None => Self::Unreachable { url: shown(url), cause: cause_of(error) },
+            None => Self::Unreachable { url: shown(url), cause: UnreachableCause::of(error) },
         }
     }
 }
@@ -147,9 +147,9 @@ impl Client {
             ));
         }
         let builder = trusted(builder(&base), trust).map_err(wrong)?;
-        let http = builder
-            .build()
-            .map_err(|error| wrong(format!("no connection can be set up: {}", cause_of(&error))))?;
+        let http = builder.build().map_err(|error| {
+            wrong(format!("no connection can be set up: {}", UnreachableCause::of(&error)))
+        })?;
         Ok(Self { http, base, token })
     }
 
@@ -274,6 +274,7 @@ fn builder(base: &Url) -> reqwest::ClientBuilder {
         .tcp_nodelay(true)
         // A redirect could carry the token to another host.
         .redirect(reqwest::redirect::Policy::none())
+        .dns_resolver(unreachable::resolver())
         // For `certificate_expiry`.
         .tls_info(true);
     if base.scheme() == "http" {
@@ -326,20 +327,6 @@ fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.to_string().trim_end_matches('/').to_owned()
-}
-
-/// Innermost cause, such as `Connection refused`.
-fn cause_of(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return "no answer in time".to_owned();
-    }
-    let mut cause = error.source();
-    let mut text = None;
-    while let Some(inner) = cause {
-        text = Some(inner.to_string());
-        cause = inner.source();
-    }
-    text.unwrap_or_else(|| "the request failed".to_owned())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use reqwest::Response;
 use reqwest::header::HeaderMap;
 use url::Url;
 
-use super::{ClientError, shown};
+use super::{ClientError, UnreachableCause, shown};
 
 /// Maximum length of a line: longer than any assignment.
 const LINE_LIMIT: usize = 64 << 20;
@@ -44,7 +44,7 @@ impl Bytes {
     }
 
     fn silent(&self, idle: Duration) -> ClientError {
-        let cause = format!("nothing came for {} seconds", idle.as_secs());
+        let cause = UnreachableCause::Silence(idle);
         ClientError::Unreachable { url: shown(&self.url), cause }
     }
 }

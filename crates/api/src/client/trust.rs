@@ -166,7 +166,7 @@ pub(super) fn certificate_problem(error: &(dyn Error + 'static)) -> Option<Certi
 }
 
 /// An `io::Error` hides the error that it wraps from `source`.
-fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+pub(super) fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(found) = error.downcast_ref::<rustls::Error>() {
         return Some(found);
     }
