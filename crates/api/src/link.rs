@@ -297,7 +297,7 @@ pub struct Ended {
     pub failed_to_start: Option<StartFailure>,
     /// Start by the agent's clock.
     pub started_at: Option<Stamp>,
-    /// Run time by a monotonic clock, in milliseconds.
+    /// Run time in milliseconds, independent of steps of the wall clock; zero if unknown.
     pub ran_ms: u64,
     /// JSON that the job wrote to `$AGENTAFLOW_OUTPUT`.
     #[schema(value_type = Option<Object>)]

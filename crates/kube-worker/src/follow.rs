@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agentaflow_agent::runtime::Exit;
+use agentaflow_agent::runtime::run_clock::RunStart;
 use agentaflow_agent::runtime::stop_record::{self, StopRecord};
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_backoff::BackoffPolicy;
@@ -106,6 +107,7 @@ impl FollowedTask {
     async fn wait_for_end(&self) -> Result<(Exit, Option<Arc<Pod>>), String> {
         let mut changes = self.watch.changes();
         let mut last: Option<Arc<Pod>> = None;
+        let mut last_running: Option<Instant> = None;
         loop {
             let task = self.watch.task(self.key);
             let stopped = self.stopped.get().copied().or_else(|| stop_record::load(&self.folder));
@@ -115,7 +117,11 @@ impl FollowedTask {
                 ..exit
             };
             if let Some(exit) = task.pod.as_deref().and_then(|pod| pod_status::exit(pod, stopped)) {
-                return Ok((with_deadline(exit), task.pod));
+                let ran = self.run_time(exit.ran, last_running);
+                return Ok((with_deadline(Exit { ran, ..exit }), task.pod));
+            }
+            if task.pod.as_deref().is_some_and(|pod| pod_status::started_at(pod).is_some()) {
+                last_running = Some(Instant::now());
             }
             if task.pod.is_none()
                 && (task.job.as_deref().is_none_or(|job| pod_status::succeeded(job).is_some())
@@ -145,6 +151,17 @@ impl FollowedTask {
             // Fails only when the watches have ended.
             let _ = timeout(CHECK_INTERVAL, changes.changed()).await;
         }
+    }
+
+    /// The kubelet measures with the wall clock of its node.
+    fn run_time(
+        &self,
+        measured: Option<Duration>,
+        last_running: Option<Instant>,
+    ) -> Option<Duration> {
+        let Some(start) = RunStart::load(&self.folder) else { return measured };
+        let least = last_running.map(|seen| start.elapsed().saturating_sub(seen.elapsed()));
+        Some(start.correct(measured, least.unwrap_or_default()))
     }
 
     /// Copies the output and reconnects after errors; never ends.

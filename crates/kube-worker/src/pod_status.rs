@@ -1,8 +1,7 @@
 //! Interprets the status of a task's pod and Job: start state, exit, result. Reasons and messages of Kubernetes are
 //! parsed here and nowhere else.
 
-use std::time::Duration;
-
+use agentaflow_agent::runtime::run_clock::wall_time;
 use agentaflow_agent::runtime::stop_record::StopRecord;
 use agentaflow_agent::runtime::{Exit, StartError};
 use agentaflow_api::end::EndReason;
@@ -59,7 +58,6 @@ pub(crate) fn exit(pod: &Pod, stopped: Option<StopRecord>) -> Option<Exit> {
     }
     let started_at = end.and_then(|end| end.started_at.as_ref()).map(stamp);
     let ended_at = end.and_then(|end| end.finished_at.as_ref()).map(stamp);
-    let ran = started_at.zip(ended_at).map_or(0, |(started, ended)| ended.0 - started.0);
     let code = end.map(code);
     // The kubelet reports whole seconds.
     let was_stopped = |stopped: &StopRecord| ended_at.is_none_or(|at| at.0 + 1000 > stopped.at.0);
@@ -69,7 +67,7 @@ pub(crate) fn exit(pod: &Pod, stopped: Option<StopRecord>) -> Option<Exit> {
         signal: code.filter(|code| (129..=192).contains(code)).map(|code| code - 128),
         out_of_memory: end.is_some_and(|end| end.reason.as_deref() == Some("OOMKilled")),
         stopped: stopped.filter(was_stopped).map(|stopped| stopped.cause).or(disrupted),
-        ran: Duration::from_millis(u64::try_from(ran).unwrap_or(0)),
+        ran: wall_time(started_at, ended_at),
         started_at,
     })
 }

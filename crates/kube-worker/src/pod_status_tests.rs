@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -65,8 +67,11 @@ fn exit_code_signal_and_times_come_from_the_terminated_container() {
         exit(&pod(&terminated("Failed", &end)), None).unwrap()
     };
     let fine = end(0, "Completed");
-    assert_eq!((fine.code, fine.signal, fine.ran), (Some(0), None, Duration::from_secs(42)));
+    assert_eq!((fine.code, fine.signal, fine.ran), (Some(0), None, Some(Duration::from_secs(42))));
     assert_eq!(fine.started_at, Some(Stamp(1_794_736_800_000)));
+    let back = json!({"exitCode": 0, "reason": "Completed", "startedAt": "2026-11-15T10:00:42Z",
+        "finishedAt": "2026-11-15T10:00:00Z"});
+    assert_eq!(exit(&pod(&terminated("Succeeded", &back)), None).unwrap().ran, None);
     let killed = end(137, "OOMKilled");
     assert_eq!((killed.code, killed.signal, killed.out_of_memory), (Some(137), Some(9), true));
     assert_eq!((end(3, "Error").code, end(255, "Error").signal), (Some(3), None));

@@ -9,7 +9,6 @@ use rustix::process::Signal;
 use tracing::warn;
 
 use agentaflow_api::link::{StopCause, TaskKey};
-use agentaflow_api::units::Stamp;
 
 use super::groups::GroupRoots;
 use super::procs;
@@ -54,7 +53,7 @@ fn orphaned(start: &StartRecord) -> ExitRecord {
         signal: Some(kill),
         stopped: Some(StopCause::LeaseLost),
         started_at: start.started_at,
-        ran_ms: (Stamp::now().0 - start.started_at.0).max(0) as u64,
+        ran_ms: start.age_ms(),
         ..ExitRecord::default()
     }
 }

@@ -125,6 +125,8 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
     // Handlers are installed before the first child exists. Children do not inherit handlers, unlike ignored signals.
     let signals = Signals::new()
         .map_err(|source| GuardianError::System { operation: "catch signals", source })?;
+    // The sentinel inherits the protection.
+    let oom_score = protect_from_oom();
     // Also takes over from the sentinel of a killed guardian.
     let sentinel = Sentinel::start();
     raise_file_limit();
@@ -140,7 +142,7 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
         "guardian started"
     );
     let supervisor = Supervisor::new(tasks, groups).with_lease_file(LeaseFile::new(dir));
-    let supervisor = supervisor.with_sentinel(sentinel, protect_from_oom());
+    let supervisor = supervisor.with_sentinel(sentinel, oom_score);
     let listener = socket::bind(dir).map_err(folder)?;
     tokio::spawn(crate::memory::release_start_pages());
     let dir = dir.to_owned();

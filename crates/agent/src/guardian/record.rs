@@ -12,6 +12,7 @@ use agentaflow_api::units::Stamp;
 
 use super::procs;
 use super::wire::ExitRecord;
+use crate::clock::boot_ms;
 
 const STARTED: &str = "start.json";
 const EXITED: &str = "exit.json";
@@ -20,6 +21,7 @@ const EXITED: &str = "exit.json";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StartRecord {
     pub(super) pid: u32,
+    /// Clock ticks since boot.
     pub(super) started: u64,
     pub(super) boot: String,
     pub(super) started_at: Stamp,
@@ -34,6 +36,12 @@ impl StartRecord {
         let same = self.boot == procs::boot_id()
             && procs::stat(self.pid).is_some_and(|stat| stat.started == self.started);
         same.then_some(self.pid)
+    }
+
+    /// Time since the start in milliseconds; `None` after a reboot.
+    pub(super) fn age_ms(&self) -> Option<u64> {
+        let known = self.started > 0 && self.boot == procs::boot_id();
+        known.then(|| boot_ms().saturating_sub(procs::ticks_to_ms(self.started)))
     }
 }
 
@@ -80,4 +88,20 @@ pub(crate) fn write(dir: &Path, name: &str, value: &impl Serialize) -> io::Resul
 
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_of_a_task_comes_from_the_boot_clock_and_ends_with_the_boot() {
+        let pid = std::process::id();
+        let started = procs::stat(pid).unwrap().started;
+        // The wall clock was set forward since the start.
+        let started_at = Stamp(Stamp::now().0 - 3_600_000);
+        let start = StartRecord { pid, started, boot: procs::boot_id(), started_at, uid: None };
+        assert!(start.age_ms().is_some_and(|age| age < 600_000), "{:?}", start.age_ms());
+        assert_eq!(StartRecord { boot: "other".to_owned(), ..start }.age_ms(), None);
+    }
 }

@@ -131,7 +131,7 @@ impl RunningTask {
             Some(group) => group.out_of_memory(),
             None => by_kernel && oom_killed(),
         };
-        let ran_ms = self.since.elapsed().as_millis() as u64;
+        let ran_ms = Some(self.since.elapsed().as_millis() as u64);
         let record = ExitRecord {
             code,
             signal,

@@ -70,6 +70,8 @@ fn start() -> io::Result<(u32, UnixStream)> {
 pub(super) fn watch(dir: &Path) -> io::Result<()> {
     // Signals to the guardian's session must not reach the sentinel. Fails for a session leader.
     let _ = setsid();
+    // A sweep starts its sentinel unprotected.
+    let _ = super::protect_from_oom();
     // Sleeps almost always.
     let _ = release_program_pages();
     io::stdin().read_to_end(&mut Vec::new())?;

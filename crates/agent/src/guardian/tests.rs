@@ -21,6 +21,7 @@ use agentaflow_api::units::Secret;
 use super::client::Guardian;
 use super::wire::{ExitRecord, ProcessSpec, Response, StartFault};
 use super::{MARKER, TASKS, procs, record};
+use crate::skip::skip;
 
 const SWITCH: &str = "AGENTAFLOW_TEST_GUARDIAN";
 
@@ -71,6 +72,15 @@ impl TestDir {
                     .is_some_and(|dir| Path::new(&dir) == self.dir.path())
         };
         procs::all().into_iter().find(ours).unwrap()
+    }
+
+    fn sentinel(&self) -> Option<u32> {
+        let ours = |pid: &u32| {
+            procs::variable(*pid, super::role::ROLE).is_some()
+                && procs::variable(*pid, SWITCH)
+                    .is_some_and(|dir| Path::new(&dir) == self.dir.path())
+        };
+        procs::all().into_iter().find(ours)
     }
 
     fn task(&self, job: i64) -> PathBuf {
@@ -191,6 +201,27 @@ async fn a_task_gets_only_the_environment_of_its_spec() {
         .map(str::to_owned)
         .collect();
     assert_eq!(names, [MARKER, "PATH"]);
+}
+
+#[tokio::test]
+async fn the_kernel_prefers_tasks_to_their_guardian_and_its_sentinel_when_memory_is_short() {
+    let protect = format!("echo {} > /proc/self/oom_score_adj", super::PROTECTED_OOM_SCORE);
+    let may = std::process::Command::new("sh").args(["-c", &protect]).output().unwrap();
+    if !may.status.success() {
+        skip!("needs the right to lower the OOM score");
+    }
+    let score = |pid: u32| -> i32 {
+        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+        text.trim().parse().unwrap()
+    };
+    let test = TestDir::new();
+    let agent = test.agent();
+    agent.start(test.spec(1, "echo $$; sleep 300")).await.unwrap();
+    let task = test.pid_written(1, 1).await[0];
+    assert_eq!(score(task), score(std::process::id()));
+    assert!(score(test.guardian()) <= super::PROTECTED_OOM_SCORE);
+    // The sentinel inherits the score, so no moment is unprotected.
+    assert!(score(test.sentinel().unwrap()) <= super::PROTECTED_OOM_SCORE);
 }
 
 #[tokio::test]

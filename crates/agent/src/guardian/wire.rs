@@ -170,7 +170,8 @@ pub(crate) struct ExitRecord {
     pub(crate) stopped: Option<StopCause>,
     pub(crate) started_at: Stamp,
     /// Measured with a monotonic clock.
-    pub(crate) ran_ms: u64,
+    /// `None` after a reboot of the host.
+    pub(crate) ran_ms: Option<u64>,
     pub(crate) cpu_ms: u64,
     /// Peak in MiB; 0 if the process ended before the first sample.
     pub(crate) memory: u64,

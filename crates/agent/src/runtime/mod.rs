@@ -2,6 +2,7 @@
 
 pub mod docker;
 pub mod process;
+pub mod run_clock;
 pub mod stop_record;
 pub mod transcript;
 pub mod uids;
@@ -63,7 +64,8 @@ pub struct Exit {
     pub out_of_memory: bool,
     /// Set when the runtime stopped the task on request or after the lease expired.
     pub stopped: Option<StopCause>,
-    pub ran: Duration,
+    /// `None` if the runtime does not know it.
+    pub ran: Option<Duration>,
     pub started_at: Option<Stamp>,
 }
 

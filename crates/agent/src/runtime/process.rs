@@ -238,7 +238,7 @@ fn exit(record: &ExitRecord) -> Exit {
         signal: record.signal,
         out_of_memory: record.out_of_memory,
         stopped: record.stopped,
-        ran: Duration::from_millis(record.ran_ms),
+        ran: record.ran_ms.map(Duration::from_millis),
         started_at: Some(record.started_at),
     }
 }

@@ -12,10 +12,12 @@ use agentaflow_api::link::{Ended, StopCause, TaskUpdate};
 use agentaflow_api::units::{Cores, Stamp};
 
 use super::{Host, StopOrder, Task, TaskOrigin, folder, launch};
+use crate::clock::millis;
 use crate::guardian::client::GuardianUnreachable;
 use crate::guardian::record;
 use crate::report::Tail;
 use crate::runtime::process::guardian_unreachable;
+use crate::runtime::run_clock::{RunStart, wall_time};
 use crate::runtime::{Exit, Launch, Progress, StartError, TaskUsage};
 
 /// Shortest wait for the end of an interrupted start.
@@ -45,16 +47,25 @@ pub(super) async fn run(host: &Host, task: &Task, origin: TaskOrigin) {
 
 async fn run_to_end(host: &Host, task: &Task, origin: TaskOrigin) -> TaskUpdate {
     let mut orders = task.stop_order.subscribe();
+    let dir = record::folder(&host.dir, task.key);
     let tail = Tail::new(
         task.key,
-        record::folder(&host.dir, task.key).join("output.log"),
+        dir.join("output.log"),
         host.log_limit,
         matches!(origin, TaskOrigin::Assigned),
     );
     let (started_at, ran) = match origin {
-        TaskOrigin::Adopted(at) => (at, at.map_or(Duration::ZERO, since)),
+        TaskOrigin::Adopted(at) => {
+            let start = RunStart::load(&dir);
+            let ran =
+                start.map(|start| start.elapsed()).or_else(|| wall_time(at, Some(Stamp::now())));
+            (at, ran.unwrap_or_default())
+        }
         TaskOrigin::Assigned => match start(host, task, &mut orders).await {
-            Ok(at) => (Some(at), Duration::ZERO),
+            Ok(at) => {
+                RunStart::now().save(&dir);
+                (Some(at), Duration::ZERO)
+            }
             Err(update) => {
                 host.outbox.follow(tail);
                 return update;
@@ -167,7 +178,7 @@ async fn interrupt(task: &Task, order: StopOrder) -> TaskUpdate {
         signal: exit.signal,
         stopped: Some(order.cause),
         started_at: exit.started_at,
-        ran_ms: exit.ran.as_millis() as u64,
+        ran_ms: wire_ms(exit.ran),
         ..Ended::default()
     }))
 }
@@ -238,7 +249,7 @@ async fn end_report(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> TaskUp
         out_of_memory: exit.out_of_memory,
         failed_to_start: None,
         started_at: exit.started_at.or(task.started.get().copied()),
-        ran_ms: exit.ran.as_millis() as u64,
+        ran_ms: wire_ms(exit.ran),
         output_data,
         usage: usage(used, host.gpus.peak_memory(task.key), exit.ran),
         log_bytes: tail.total(),
@@ -246,18 +257,19 @@ async fn end_report(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> TaskUp
     }))
 }
 
-fn usage(used: TaskUsage, peak: Option<u64>, ran: Duration) -> ResourceUsage {
-    let ran_ms = ran.as_millis().max(1);
+fn usage(used: TaskUsage, peak: Option<u64>, ran: Option<Duration>) -> ResourceUsage {
     ResourceUsage {
         gpu_memory: peak,
         // All zero: the runtime does not measure usage.
-        cpu_cores: (used != TaskUsage::default())
-            .then(|| Cores((used.cpu.as_millis() * 1000 / ran_ms) as u64)),
+        cpu_cores: ran
+            .filter(|_| used != TaskUsage::default())
+            .map(|ran| Cores((used.cpu.as_millis() * 1000 / ran.as_millis().max(1)) as u64)),
         memory: (used.memory > 0).then_some(used.memory),
         storage: None,
     }
 }
 
-fn since(at: Stamp) -> Duration {
-    Duration::from_millis((Stamp::now().0 - at.0).max(0) as u64)
+/// Zero means unknown on the wire.
+fn wire_ms(ran: Option<Duration>) -> u64 {
+    ran.map_or(0, |ran| millis(ran).max(1))
 }

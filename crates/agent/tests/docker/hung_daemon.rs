@@ -1,6 +1,8 @@
-//! A Docker daemon that does not answer.
+//! A Docker daemon that hangs or is down while its containers run.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,10 +12,27 @@ use agentaflow_api::link::StopCause;
 
 use crate::bench::{Bench, output, until};
 
-/// The daemon accepts connections and never answers.
 #[tokio::test]
 #[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
 async fn docker_a_container_without_a_lease_dies_although_docker_hangs() {
+    // Accepts connections and never answers.
+    dies_without(|socket| Some(UnixListener::bind(socket).unwrap())).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
+async fn docker_a_container_without_a_lease_dies_although_docker_refuses_connections() {
+    dies_without(|socket| {
+        drop(UnixListener::bind(socket).unwrap());
+        let refused = UnixStream::connect(socket).unwrap_err().kind();
+        assert_eq!(refused, ErrorKind::ConnectionRefused);
+        None
+    })
+    .await;
+}
+
+/// A leased container dies, and no other one, while `listen` serves the socket of Docker.
+async fn dies_without(listen: impl FnOnce(&Path) -> Option<UnixListener>) {
     let bench = Bench::new().await;
     let mut leased = bench.launch("trap '' TERM; echo up; sleep 60 & sleep 60");
     leased.assignment.grace_ms = 100;
@@ -25,10 +44,10 @@ async fn docker_a_container_without_a_lease_dies_although_docker_hangs() {
     let key = leased.assignment.key;
     let pids = bench.docker.pids(key).await;
     assert!(pids.len() >= 2, "{pids:?}");
-    let hung = bench.state.path().join("hung.sock");
-    let _listener = std::os::unix::net::UnixListener::bind(&hung).unwrap();
+    let dead = bench.state.path().join("dead.sock");
+    let _listener = listen(&dead);
     let keys = BTreeSet::from([key]);
-    let stopping = stop_overdue(&hung, bench.state.path(), &keys, 0);
+    let stopping = stop_overdue(&dead, bench.state.path(), &keys, 0);
     assert!(tokio::time::timeout(Duration::from_secs(4), stopping).await.is_err());
     assert!(pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{pids:?}");
     let exit = bench.docker.wait(key).await.unwrap();

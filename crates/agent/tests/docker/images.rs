@@ -114,9 +114,9 @@ async fn docker_a_private_image_on_the_node_needs_the_credentials_of_each_job() 
     let mut stranger = bench.launch("echo stolen");
     stranger.assignment.image = Some(image.clone());
     assert_eq!(bench.fails(&stranger).await.reason, EndReason::ImagePull);
-    let owner = with_password(bench.launch("echo mine"), &image);
-    assert_eq!(bench.run(&owner).await.code, Some(0));
-    assert_eq!(output(&owner), "mine\n");
+    let first = with_password(bench.launch("echo mine"), &image);
+    assert_eq!(bench.run(&first).await.code, Some(0));
+    assert_eq!(output(&first), "mine\n");
     // On the node now.
     for name in [image.as_str(), id.as_str()] {
         let mut stranger = bench.launch("echo stolen");
@@ -126,7 +126,16 @@ async fn docker_a_private_image_on_the_node_needs_the_credentials_of_each_job() 
     }
     let again = with_password(bench.launch("echo again"), &image);
     assert_eq!(bench.run(&again).await.code, Some(0));
-    for launch in [&owner, &again] {
+    // An agent that does not know who pulled the image: a second one on this engine, or one that lost its state.
+    let other = Bench::with(|settings| settings.allow_local_registry = true).await;
+    let mut stranger = other.launch("echo stolen");
+    stranger.assignment.image = Some(image.clone());
+    assert_eq!(other.fails(&stranger).await.reason, EndReason::ImagePull);
+    assert_eq!(output(&stranger), "");
+    let owner = with_password(other.launch("echo mine"), &image);
+    assert_eq!(other.run(&owner).await.code, Some(0));
+    other.docker.remove(owner.assignment.key).await;
+    for launch in [&first, &again] {
         bench.docker.remove(launch.assignment.key).await;
     }
     let _ = bench.client.remove_image(&image, None::<RemoveImageOptions>, None).await;

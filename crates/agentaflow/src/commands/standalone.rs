@@ -106,6 +106,9 @@ pub(crate) struct ContainerArgs {
     /// Let images come from registries on this machine, such as localhost:5000
     #[arg(long, help_heading = "Jobs")]
     allow_local_registry: bool,
+    /// Run images of this machine without asking their registry, except those pulled for a job with credentials
+    #[arg(long, help_heading = "Jobs")]
+    trust_local_images: bool,
 }
 
 impl ContainerArgs {
@@ -115,6 +118,7 @@ impl ContainerArgs {
         docker.subnets.clone_from(&self.container_subnets);
         docker.allow_host_access = self.allow_host_access;
         docker.allow_local_registry = self.allow_local_registry;
+        docker.trust_local_images = self.trust_local_images;
     }
 }
 

@@ -61,6 +61,19 @@ fn docker_containers_outlive_a_killed_agent_and_are_adopted() {
 
 #[test]
 #[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_a_container_above_its_disk_limit_is_stopped() {
+    let cluster = cluster();
+    let script = "busybox head -c 3000000 /dev/zero > /file && sleep 6";
+    let over = submit(&cluster, &format!("{script}0"), &json!({"storage_required": 1}));
+    let under = submit(&cluster, script, &json!({"storage_required": 10}));
+    let job = cluster.wait_for_status(over, "failed");
+    // A storage driver with quotas fails the write instead.
+    assert!(job["end_reason"] == "StorageExceeded" || job["exit_code"] == 1, "{job:#}");
+    cluster.wait_for_status(under, "completed");
+}
+
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
 fn docker_tells_memory_that_ran_out_and_an_image_that_is_not_there() {
     let cluster = cluster();
     // The reader buffers until the end of the line, which never comes.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobSpec, OnNodeLost, TaskState};
-use agentaflow_api::link::{Assignment, Gang, GpuGrant, RegistryAuth};
+use agentaflow_api::link::{Assignment, Gang, GpuGrant, RegistryAuth, TaskKey};
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_engine::{GpuAllocation, GpuAssignment, GpuShare, Placement, Request};
 
@@ -19,6 +19,9 @@ use crate::store::{JobRow, TaskAssignment};
 
 /// First of 1,000 ports at which the tasks of a gang meet.
 const MASTER_PORT: u16 = 29_500;
+
+/// Distance between the ports of two attempts. Without a divisor in common with 1,000, and far from neighboring jobs.
+const PORT_STRIDE: i64 = 389;
 
 /// Secrets of a job, opened.
 #[derive(Default, serde::Deserialize)]
@@ -126,7 +129,7 @@ impl State {
         let mut gang = None;
         if tasks > 1 {
             let master = job.state.tasks.iter().find(|task| task.task == 0)?;
-            let port = MASTER_PORT + u16::try_from(job.id.0.rem_euclid(1000)).unwrap_or(0);
+            let port = master_port(job.task_key(task));
             gang = Some(Gang {
                 master_port: port,
                 master_here: master.node == assigned.node,
@@ -234,6 +237,13 @@ fn grant(
     GpuGrant { index, uuid, milli: milli as u32, memory, shared }
 }
 
+/// Port at which the tasks of a gang meet. Another attempt uses another port: the first one may be in use on the host.
+fn master_port(key: TaskKey) -> u16 {
+    let attempt = i64::from(key.epoch.saturating_sub(1));
+    let offset = key.job.0.wrapping_add(attempt.wrapping_mul(PORT_STRIDE)).rem_euclid(1000);
+    MASTER_PORT + u16::try_from(offset).unwrap_or(0)
+}
+
 /// Image with registry and tag; a digest replaces the tag.
 fn image(job: &JobRow) -> Option<String> {
     let image = job.spec.docker_image.as_deref()?;
@@ -273,4 +283,22 @@ pub(super) fn requirements(job: &JobRow) -> Value {
         "memory": spec.memory_required,
         "storage": spec.storage_required,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use agentaflow_api::ids::JobId;
+
+    use super::*;
+
+    #[test]
+    fn every_attempt_of_a_gang_meets_at_another_port() {
+        let port =
+            |job, epoch| master_port(TaskKey { job: JobId(job), epoch, incarnation: 0, task: 0 });
+        assert_eq!((port(1_007, 1), port(1_007, 2)), (29_507, 29_896));
+        let all: std::collections::BTreeSet<u16> =
+            (1..=1_000).map(|epoch| port(7, epoch)).collect();
+        assert_eq!(all.len(), 1_000);
+        assert!(all.iter().all(|port| (29_500..30_500).contains(port)));
+    }
 }

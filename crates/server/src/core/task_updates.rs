@@ -139,16 +139,15 @@ impl State {
         self.after_task_end(key.job);
     }
 
-    /// Run time to bill: as reported, at most the time since the placement. A task whose agent does not know the run time
-    /// is billed since its start.
+    /// Run time to bill: as reported, at most the time since the placement. An agent that reports zero does not know the run
+    /// time; then the time since the server heard of the start counts.
     fn billed_ms(&self, key: TaskKey, ended: &Ended) -> Option<u64> {
         let job = self.jobs.get(key.job)?;
         let now = self.now();
         let elapsed =
             |since: Option<Stamp>| since.map_or(0, |at| now.0.saturating_sub(at.0).max(0) as u64);
         let task = job.state.tasks.iter().find(|task| task.task == key.task)?;
-        let unknown = ended.ran_ms == 0 && ended.exit_code.is_none();
-        let reported = if unknown { elapsed(task.started_at) } else { ended.ran_ms };
+        let reported = if ended.ran_ms == 0 { elapsed(task.started_at) } else { ended.ran_ms };
         Some(reported.min(elapsed(job.state.scheduled_at) + CLOCK_SLACK_MS))
     }
 

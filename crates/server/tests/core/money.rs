@@ -51,6 +51,23 @@ async fn a_job_of_less_than_a_millisecond_is_billed() {
 }
 
 #[tokio::test]
+async fn a_run_time_of_zero_is_billed_as_the_server_observed_it() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+    let began = std::time::Instant::now();
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let slept = began.elapsed().as_millis() as i64;
+    worker.report(key, ended(0, 0)).await;
+    let most = began.elapsed().as_millis() as i64 + 1_000;
+    // A dollar per 1,000 seconds is one micro-dollar per millisecond.
+    let cost = rig.job(id).await.cost.0;
+    assert!((slept - 10..most).contains(&cost), "{cost} for {slept} ms");
+}
+
+#[tokio::test]
 async fn the_billed_time_is_at_most_the_observed_time() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,11 @@ use rustix::process::{Signal, geteuid};
 use agentaflow_api::link::StopCause;
 use agentaflow_api::units::{Secret, Stamp};
 
-use super::{SWITCH, TestDir, is_alive, key, run};
+use super::{TestDir, is_alive, key, run};
 use crate::clock::boot_ms;
 use crate::guardian::groups::{GroupRoots, TaskGroups};
 use crate::guardian::output::Output;
 use crate::guardian::record::{self, StartRecord};
-use crate::guardian::role::ROLE;
 use crate::guardian::running_task::{RunningTask, StartState};
 use crate::guardian::wire::ProcessSpec;
 use crate::guardian::{MARKER, TASKS, leftovers, procs};
@@ -168,12 +167,8 @@ async fn a_guardian_that_waits_for_the_end_of_leftovers_has_a_sentinel() {
         skip!("needs the freezer of cgroup v1");
     };
     let agent = test.agent();
-    let is_sentinel = |pid: &u32| {
-        procs::variable(*pid, ROLE).is_some()
-            && procs::variable(*pid, SWITCH).is_some_and(|dir| test.dir.path() == Path::new(&dir))
-    };
     let begun = Instant::now();
-    while !procs::all().iter().any(is_sentinel) {
+    while test.sentinel().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(20));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -10,7 +10,7 @@
 //! | `mounts.rs` | volumes: host directories below the allowed roots, opened without links |
 //! | `network.rs`, `firewall.rs` | network of a job, rules that keep its containers from the host |
 //! | `pull.rs` | image pull with progress |
-//! | `registry.rs`, `private_images.rs` | access to images that are on the host already |
+//! | `registry.rs`, `image_origins.rs` | access to images that are on the host already |
 //! | `output.rs` | log stream of a container; `runtime/transcript.rs` stores each byte once |
 //! | `watch.rs` | wait for the end of a container |
 //! | `stop.rs` | stop of containers; the guardian uses it too |
@@ -26,12 +26,12 @@ mod connect;
 mod create;
 mod fault;
 mod firewall;
+mod image_origins;
 mod kill;
 mod launch;
 mod mounts;
 mod network;
 mod output;
-mod private_images;
 mod pull;
 mod registry;
 mod settings;
@@ -65,7 +65,7 @@ use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::lease::Lease;
 use crate::storage::disk_usage;
 use connect::{agent_label, by_labels, connect};
-use private_images::PrivateImages;
+use image_origins::ImageOrigins;
 use watch::Watcher;
 
 pub use connect::ConnectError;
@@ -90,7 +90,7 @@ pub struct Docker {
     lease: Option<Lease>,
     /// False once the daemon has refused a disk limit: its storage driver has no quotas.
     disk_quotas: AtomicBool,
-    private_images: PrivateImages,
+    image_origins: ImageOrigins,
     /// Held while networks are created and removed.
     networks: tokio::sync::Mutex<()>,
     tasks: Mutex<HashMap<TaskKey, ContainerTask>>,
@@ -126,7 +126,7 @@ impl Docker {
     fn new(client: DockerClient, settings: DockerSettings, agent: String) -> Self {
         Self {
             client,
-            private_images: PrivateImages::load(&settings.state_dir),
+            image_origins: ImageOrigins::load(&settings.state_dir),
             settings,
             agent,
             lease: None,

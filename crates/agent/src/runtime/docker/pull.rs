@@ -42,8 +42,7 @@ pub(super) fn reference(launch: &Launch) -> Result<String, StartError> {
 }
 
 impl Docker {
-    /// Pulls the image if the policy requires it. Checks the job's access to an image that another job pulled with
-    /// credentials.
+    /// Pulls the image if the policy requires it. Checks the job's access to an image on the host that may be private.
     pub(super) async fn ensure_image(
         &self,
         launch: &Launch,
@@ -54,7 +53,7 @@ impl Docker {
         let policy = self.settings.pull;
         if policy != PullPolicy::Always {
             match self.client.inspect_image(image).await {
-                Ok(found) => return self.check_private(launch, image, &found, secrets).await,
+                Ok(found) => return self.check_origin(launch, image, &found, secrets).await,
                 Err(error) if !fault::is_missing(&error) => return Err(fault::node(&error)),
                 Err(_) if policy == PullPolicy::Never => {
                     let detail = format!(
@@ -71,18 +70,22 @@ impl Docker {
         self.pull(launch, image, progress, secrets).await
     }
 
-    async fn check_private(
+    async fn check_origin(
         &self,
         launch: &Launch,
         image: &str,
         found: &ImageInspect,
         secrets: &Secrets,
     ) -> Result<(), StartError> {
-        let id = found.id.as_deref().unwrap_or_default();
-        if !self.private_images.contains(image, id) {
+        if !self.image_origins.needs_check(image, found, self.settings.trust_local_images) {
             return Ok(());
         }
-        check_access(&self.client, launch, image, found, secrets).await
+        check_access(&self.client, launch, image, found, secrets).await?;
+        if launch.assignment.registry_auth.is_none() {
+            let id = found.id.as_deref().unwrap_or_default();
+            self.image_origins.add_public_id(id).map_err(not_recorded)?;
+        }
+        Ok(())
     }
 
     async fn pull(
@@ -92,23 +95,27 @@ impl Docker {
         progress: Progress<'_>,
         secrets: &Secrets,
     ) -> Result<(), StartError> {
-        let not_recorded =
-            |error| StartError::Node(format!("cannot record the image of a job: {error}"));
         let auth = launch.assignment.registry_auth.as_ref();
         if auth.is_some() {
-            self.private_images.add_reference(image).map_err(not_recorded)?;
+            self.image_origins.add_private_reference(image).map_err(not_recorded)?;
         }
         progress(EventKind::Pulling, format!("Pulling `{image}`"));
         let client = with_login(&self.client, auth);
         pull(&client, image, progress).await.map_err(|error| pull_error(image, &error, secrets))?;
-        if auth.is_some() {
-            let found = self.client.inspect_image(image).await;
-            let found = found.map_err(|error| fault::node(&error))?;
-            self.private_images.add_id(&found.id.unwrap_or_default()).map_err(not_recorded)?;
-        }
+        let found = self.client.inspect_image(image).await.map_err(|error| fault::node(&error))?;
+        let id = found.id.unwrap_or_default();
+        let recorded = match auth {
+            Some(_) => self.image_origins.add_private_id(&id),
+            None => self.image_origins.add_public_id(&id),
+        };
+        recorded.map_err(not_recorded)?;
         progress(EventKind::Pulled, format!("Pulled `{image}`"));
         Ok(())
     }
+}
+
+fn not_recorded(error: std::io::Error) -> StartError {
+    StartError::Node(format!("cannot record the image of a job: {error}"))
 }
 
 async fn pull(

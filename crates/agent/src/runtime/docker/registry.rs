@@ -73,9 +73,8 @@ pub(super) async fn check_access(
     secrets: &Secrets,
 ) -> Result<(), StartError> {
     if !is_name_of(image, found) {
-        let detail = format!(
-            "Image `{image}` rejected: it was pulled with credentials; use its name with tag or digest"
-        );
+        let detail =
+            format!("Image `{image}` rejected: it may be private; use its name with tag or digest");
         return Err(StartError::job(EndReason::ImagePull, detail));
     }
     let client = with_login(client, launch.assignment.registry_auth.as_ref());

@@ -30,6 +30,8 @@ pub struct DockerSettings {
     pub allow_host_access: bool,
     /// Images may come from registries on this host.
     pub allow_local_registry: bool,
+    /// Images of the host need no check, except those that this agent pulled with credentials.
+    pub trust_local_images: bool,
 }
 
 impl DockerSettings {
@@ -47,6 +49,7 @@ impl DockerSettings {
             subnets: Subnets::default(),
             allow_host_access: false,
             allow_local_registry: false,
+            trust_local_images: false,
         }
     }
 }

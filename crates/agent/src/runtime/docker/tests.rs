@@ -60,12 +60,14 @@ async fn respond(request: Request, requests: Requests) -> Response {
         }}))
         .into_response(),
         "create" => {
-            (StatusCode::CREATED, Json(json!({"Id": "made", "Warnings": []}))).into_response()
+            (StatusCode::CREATED, Json(json!({"Id": "made", "Warning": "", "Warnings": []})))
+                .into_response()
         }
         "start" => {
             tokio::time::sleep(Duration::from_millis(300)).await;
             StatusCode::NO_CONTENT.into_response()
         }
+        "networks" => Json(json!([])).into_response(),
         "stop" | "made" => StatusCode::NO_CONTENT.into_response(),
         "logs" => StatusCode::OK.into_response(),
         _ => Json(json!({})).into_response(),
@@ -102,6 +104,21 @@ async fn a_container_is_not_started_after_the_lease_expired() {
         "{requests:?}"
     );
     assert!(!received(&requests, "POST start"), "{requests:?}");
+}
+
+/// The agent cannot tell that it has the network of the daemon, so it cannot keep the container from the host.
+#[tokio::test]
+async fn a_container_is_not_created_if_the_host_cannot_restrict_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let (mut docker, launch, requests) = docker(&temp, Duration::from_secs(60));
+    docker.settings.network = NetworkMode::Job;
+    docker.settings.socket = temp.path().join("unknown.sock");
+    let error = docker.start(&launch, &|_, _| {}).await.unwrap_err();
+    assert!(matches!(&error, StartError::Node(_)), "{error:?}");
+    assert!(!received(&requests, "POST create"), "{requests:?}");
+    docker.settings.allow_host_access = true;
+    docker.start(&launch, &|_, _| {}).await.unwrap();
+    assert!(received(&requests, "POST create"), "{requests:?}");
 }
 
 #[tokio::test]

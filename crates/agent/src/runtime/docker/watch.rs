@@ -19,6 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use agentaflow_api::units::Stamp;
 use agentaflow_backoff::BackoffPolicy;
 
+use super::super::run_clock::{RunStart, wall_time};
 use super::super::stop_record::{self, StopRecord};
 use super::super::{Exit, TaskUsage};
 use super::output::OutputSource;
@@ -88,6 +89,11 @@ async fn follow(source: &OutputSource<'_>, stopped: &OnceLock<StopRecord>) -> Re
     }
     let stopped = stopped.get().copied().or_else(|| stop_record::load(folder));
     let mut exit = exit(&found, stopped);
+    if let Some(start) = RunStart::load(folder).filter(|_| exit.started_at.is_some()) {
+        // Docker uses the clock of this host.
+        let least = if start.wall_stepped() { start.elapsed() } else { Duration::ZERO };
+        exit.ran = Some(start.correct(exit.ran, least));
+    }
     if exit.stopped.is_none() && may_be_out_of_memory(&found) {
         exit.out_of_memory = has_oom_event(client, id, exit.started_at).await;
     }
@@ -126,7 +132,6 @@ fn exit(found: &ContainerInspectResponse, stopped: Option<StopRecord>) -> Exit {
     let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
     let started_at = started_at(found);
     let ended_at = state.finished_at.as_deref().and_then(timestamp);
-    let ran = started_at.zip(ended_at).map_or(0, |(started, ended)| ended.0 - started.0);
     let was_stopped = |stopped: &StopRecord| ended_at.is_none_or(|ended| ended >= stopped.at);
     Exit {
         code,
@@ -134,7 +139,7 @@ fn exit(found: &ContainerInspectResponse, stopped: Option<StopRecord>) -> Exit {
         // The OOM killer may have ended a child process while the container succeeded.
         out_of_memory: state.oom_killed == Some(true) && code != Some(0),
         stopped: stopped.filter(was_stopped).map(|stopped| stopped.cause),
-        ran: Duration::from_millis(u64::try_from(ran).unwrap_or(0)),
+        ran: wall_time(started_at, ended_at),
         started_at,
     }
 }
@@ -184,9 +189,18 @@ mod tests {
     fn a_signal_is_read_from_the_exit_code() {
         let killed = exit(&ended(143), None);
         assert_eq!((killed.code, killed.signal), (Some(143), Some(15)));
-        assert_eq!(killed.ran, Duration::from_millis(2500));
+        assert_eq!(killed.ran, Some(Duration::from_millis(2500)));
         assert_eq!(exit(&ended(3), None).signal, None);
         assert_eq!(exit(&ended(255), None).signal, None);
+    }
+
+    #[test]
+    fn an_end_before_the_start_gives_no_run_time() {
+        let mut found = ended(0);
+        let state = found.state.as_mut().unwrap();
+        std::mem::swap(&mut state.started_at, &mut state.finished_at);
+        let exit = exit(&found, None);
+        assert_eq!((exit.code, exit.ran), (Some(0), None));
     }
 
     #[test]
