@@ -10,7 +10,7 @@ use agentaflow_api::event::Event;
 use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::node::Heartbeat;
-use agentaflow_server::core::NodeRef;
+use agentaflow_server::core::{NodeRef, Registrant};
 use agentaflow_server::store::{
     Change, EndedFilter, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded,
     Store, StoreError, StoredBytes, UsageBy,
@@ -228,7 +228,11 @@ async fn a_missing_gpu_affects_only_its_own_job() {
     let waits = rig.submit(spec(1)).await;
     // One GPU falls off the bus, and the server restarts at once.
     rig.core
-        .register_node(crate::rig::registration("a", 1), crate::rig::HERE, crate::rig::TOKEN)
+        .register_node(
+            crate::rig::registration("a", 1),
+            crate::rig::HERE,
+            Registrant::Key(worker.node),
+        )
         .await
         .unwrap();
     rig.restart().await;
