@@ -54,6 +54,14 @@ impl Store for Faulty {
     async fn ended_jobs(&self, filter: &EndedFilter) -> Result<Vec<JobRow>, StoreError> {
         self.inner.ended_jobs(filter).await
     }
+    async fn ended_bytes(
+        &self,
+        user: UserId,
+        after: JobId,
+        limit: u64,
+    ) -> Result<Vec<(JobId, u64)>, StoreError> {
+        self.inner.ended_bytes(user, after, limit).await
+    }
     async fn owners(&self, jobs: &[JobId]) -> Result<Vec<(JobId, UserId)>, StoreError> {
         self.inner.owners(jobs).await
     }
