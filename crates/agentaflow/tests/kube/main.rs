@@ -31,6 +31,7 @@ mod kube_workloads;
 mod kubelet_node;
 mod lab;
 mod ledger;
+mod network_policy;
 #[path = "../commands/normal.rs"]
 mod normal;
 mod plans;
