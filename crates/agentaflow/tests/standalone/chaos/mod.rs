@@ -69,7 +69,10 @@ enum JobKind {
         seconds: f64,
     },
     /// On the original worker.
-    Pushed,
+    Pushed {
+        /// Requeued if the worker forgets the job.
+        requeue: bool,
+    },
 }
 
 struct Submission {
@@ -107,6 +110,22 @@ fn docker_crash_campaign_with_kills_of_the_engine() {
         skip!("{missing}");
     }
     Campaign::start(Some(DockerHost::start()), None).run(15);
+}
+
+/// Both at once in the full tier only.
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_crash_campaign_with_kills_of_engine_and_database() {
+    if !is_full() {
+        skip!("needs the full tier: `cargo xtask test --full`");
+    }
+    if let Some(missing) = DockerHost::missing() {
+        skip!("{missing}");
+    }
+    let Some(programs) = PostgresServer::programs() else {
+        skip!("needs root and the server programs of PostgreSQL in /usr/lib/postgresql");
+    };
+    Campaign::start(Some(DockerHost::start()), Some(PostgresServer::start(&programs))).run(15);
 }
 
 #[test]
@@ -248,17 +267,17 @@ impl Campaign {
         let gpus = self.dice.below(4).saturating_sub(1);
         let more = json!({"gpu_count": gpus, "max_retries": 50, "stop_grace_seconds": 1, "preemptible": false});
         let (kind, body) = match self.dice.below(12) {
-            0 => (
-                JobKind::Pushed,
-                json!({"docker_image": "busybox", "gpu_memory_required": 1024, "stop_grace_seconds": 0}),
-            ),
+            0 => {
+                let requeue = self.dice.below(3) == 0;
+                (JobKind::Pushed { requeue }, pushed_job(requeue))
+            }
             1..7 if self.docker.is_some() => {
                 (JobKind::Container { seconds }, container_job(&self.cluster, seconds, &more))
             }
             _ => (JobKind::Process { seconds }, process_job(&self.cluster, seconds, more)),
         };
         let path = match kind {
-            JobKind::Pushed => format!("/gpu-workers/nodes/{}/jobs", self.worker.node()),
+            JobKind::Pushed { .. } => format!("/gpu-workers/nodes/{}/jobs", self.worker.node()),
             _ => "/gpu-workers/jobs/".to_owned(),
         };
         let key = format!("campaign-{}", self.submitted.len());
@@ -294,6 +313,12 @@ fn start_agent(cluster: &mut Cluster, name: &str, docker: Option<&DockerHost>) {
     let runtimes = ["--runtime", "docker,process", "--allow-process", "--docker-socket", &socket];
     let subnets = ["--container-subnets", docker_host::SUBNETS, "--allow-mount", &mount];
     cluster.agent(name, &[runtimes.as_slice(), &subnets].concat());
+}
+
+fn pushed_job(requeue: bool) -> Value {
+    let on_node_lost = if requeue { "requeue" } else { "wait" };
+    json!({"docker_image": "busybox", "gpu_memory_required": 1024, "stop_grace_seconds": 0,
+        "max_retries": 50, "on_node_lost": on_node_lost})
 }
 
 /// A job that holds its own lock while it runs, and reports a lock held by another instance.

@@ -18,6 +18,7 @@ impl Campaign {
             8..10 => self.lose_machine(),
             10..12 => self.step_wall_clock(),
             12 => self.restart_original_worker(),
+            13 if self.postgres.is_some() => self.kill_postgres(),
             _ if self.docker.is_some() => self.kill_docker(),
             _ if self.postgres.is_some() => self.kill_postgres(),
             _ => self.kill_server(),
