@@ -33,6 +33,8 @@ const OUTAGE: Duration = Duration::from_secs(5);
 /// Lease and outage of the full tier.
 const LONG_LEASE: &str = "90s";
 const LONG_OUTAGE: Duration = Duration::from_mins(1);
+/// Agent whose wall clock steps.
+const CLOCK_AGENT: &str = "three";
 /// Name of the node of the original worker.
 const ORIGINAL: &str = "original";
 
@@ -82,6 +84,19 @@ struct Submission {
     body: Value,
 }
 
+/// Wall clocks that the campaign sets.
+struct Clocks {
+    server: WallClock,
+    /// Clock of the agent [`CLOCK_AGENT`] and its guardian.
+    agent: WallClock,
+}
+
+impl Clocks {
+    fn find() -> Option<Self> {
+        Some(Self { server: WallClock::find()?, agent: WallClock::find()? })
+    }
+}
+
 struct Campaign {
     // Before the services: its programs stop first.
     cluster: Cluster,
@@ -90,7 +105,7 @@ struct Campaign {
     docker: Option<DockerHost>,
     postgres: Option<PostgresServer>,
     /// None without libfaketime.
-    wall: Option<WallClock>,
+    clocks: Option<Clocks>,
     /// Killed agents and the times of their restarts.
     down: BTreeMap<String, Instant>,
     submitted: BTreeMap<i64, Submission>,
@@ -165,8 +180,8 @@ fn postgres_an_outage_of_the_database_within_the_lease_stops_no_job() {
 
 impl Campaign {
     fn start(docker: Option<DockerHost>, postgres: Option<PostgresServer>) -> Self {
-        let wall = WallClock::find();
-        if wall.is_none() {
+        let clocks = Clocks::find();
+        if clocks.is_none() {
             let reason = "needs libfaketime; `sudo apt-get install libfaketime` installs it";
             crate::skip::report("chaos::steps_of_the_wall_clock", reason);
         }
@@ -174,8 +189,10 @@ impl Campaign {
         let mut arguments = vec!["--lease", lease.as_str(), "--push-allow", "127.0.0.1"];
         let url = postgres.as_ref().map(PostgresServer::url);
         arguments.extend(url.iter().flat_map(|url| ["--database", url.as_str()]));
-        let environment = wall.as_ref().map(WallClock::environment).unwrap_or_default();
-        let mut cluster = Cluster::server_with(&arguments, environment);
+        let server = clocks.as_ref().map(|clocks| clocks.server.environment());
+        let mut cluster = Cluster::server_with(&arguments, server.unwrap_or_default());
+        let agent = clocks.as_ref().map(|clocks| clocks.agent.environment());
+        cluster.set_agent_environment(CLOCK_AGENT, agent.unwrap_or_default());
         for name in ["one", "two", "three"] {
             start_agent(&mut cluster, name, docker.as_ref());
         }
@@ -190,7 +207,7 @@ impl Campaign {
             worker,
             docker,
             postgres,
-            wall,
+            clocks,
             down: BTreeMap::new(),
             submitted: BTreeMap::new(),
             struck: Vec::new(),
