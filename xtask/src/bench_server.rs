@@ -12,9 +12,9 @@ Benchmark the server: jobs per second, latency, memory.
 Usage: cargo xtask bench-server [--limits] [PART]...
 
 Builds the program with full optimisation, runs it, and prints a Markdown table. Without
-PART every part runs, which takes about a minute; an unknown PART prints the list. With
+PART every part runs, which takes some minutes; an unknown PART prints the list. With
 --limits a figure above its limit is a failure: 50 ms for the 99th percentile of heartbeats
-beside reads. The start time of a container needs AGENTAFLOW_TEST_DOCKER, the socket of a Docker engine.
+beside reads, and 1 KiB for each job in the growth of memory over 20,000 jobs. The start time of a container needs AGENTAFLOW_TEST_DOCKER, the socket of a Docker engine.
 AGENTAFLOW_BENCH_PROGRAM names another program to measure, such as one of an older version.";
 
 pub(crate) fn run(parts: &[String]) -> Result<ExitCode, CommandError> {

@@ -10,6 +10,7 @@ use agentaflow_api::client::agent::Position;
 use agentaflow_api::link::Framed;
 
 use crate::backoff::RECONNECT;
+use crate::clock::{boot_ms, millis};
 use crate::session::{Session, Sessions};
 use crate::tasks::Tasks;
 
@@ -25,10 +26,19 @@ const POLLING_PERIOD: Duration = Duration::from_mins(5);
 /// Time for which the server holds one poll open.
 const POLL_WAIT: Duration = Duration::from_secs(25);
 
+/// Age at which a received message is too old. A message waits in the connection while this process or the machine is
+/// paused, and the server may have assigned its task elsewhere. A network that stops for as long ends the stream.
+const OLDEST: Duration = Duration::from_secs(20);
+
+/// Interval of proofs that this process runs.
+const PROOF_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Receives messages while a session exists; never ends.
 pub(crate) async fn listen(sessions: Sessions, tasks: Tasks) {
     let mut current = sessions.subscribe();
-    let mut listener = Listener { sessions, tasks, position: Position::default(), cuts: 0 };
+    let position = Position::default();
+    let mut listener =
+        Listener { sessions, tasks, position, cuts: 0, wakefulness: Wakefulness::new() };
     let mut backoff = RECONNECT.start();
     loop {
         let Ok(session) = current.wait_for(Option::is_some).await.map(|session| session.clone())
@@ -61,6 +71,47 @@ struct Listener {
     tasks: Tasks,
     position: Position,
     cuts: u32,
+    wakefulness: Wakefulness,
+}
+
+/// Time at which this process last ran.
+#[derive(Debug)]
+struct Wakefulness {
+    /// Boot-time clock, in milliseconds.
+    awake_ms: u64,
+}
+
+impl Wakefulness {
+    fn new() -> Self {
+        Self { awake_ms: boot_ms() }
+    }
+
+    /// Awaits work; none if this process was paused for longer than `limit` since the work before.
+    async fn unless_paused<T>(
+        &mut self,
+        limit: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::pin!(work);
+        let done = loop {
+            tokio::select! {
+                biased;
+                done = &mut work => break done,
+                () = tokio::time::sleep(PROOF_INTERVAL.min(limit / 2)) => {
+                    if self.was_paused(limit) {
+                        return None;
+                    }
+                }
+            }
+        };
+        (!self.was_paused(limit)).then_some(done)
+    }
+
+    fn was_paused(&mut self, limit: Duration) -> bool {
+        let now = boot_ms();
+        let before = std::mem::replace(&mut self.awake_ms, now);
+        now.saturating_sub(before) > millis(limit)
+    }
 }
 
 impl Listener {
@@ -70,6 +121,7 @@ impl Listener {
             self.cuts = 0;
             return self.poll(session).await;
         }
+        self.wakefulness = Wakefulness::new();
         let mut messages = match session.client.stream(&session.agent_id, &self.position).await {
             Ok(messages) => messages,
             Err(error) => return Err(self.count_refused_stream(session, error).await),
@@ -78,7 +130,12 @@ impl Listener {
         self.sessions.set_connected(true);
         let mut any = false;
         let result = loop {
-            match messages.next().await {
+            let next = self.wakefulness.unless_paused(OLDEST, messages.next()).await;
+            let Some(next) = next else {
+                self.request_full_sync("this process was paused; its messages are too old");
+                break Ok(());
+            };
+            match next {
                 Ok(Some(framed)) => {
                     any = true;
                     if !self.handle(framed) {
@@ -111,7 +168,13 @@ impl Listener {
 
     /// Returns false if messages were lost.
     async fn poll_once(&mut self, session: &Session, wait: Duration) -> Result<bool, ClientError> {
-        let messages = session.client.poll(&session.agent_id, &self.position, wait).await?;
+        self.wakefulness = Wakefulness::new();
+        let poll = session.client.poll(&session.agent_id, &self.position, wait);
+        let Some(messages) = self.wakefulness.unless_paused(OLDEST, poll).await else {
+            self.request_full_sync("this process was paused; its messages are too old");
+            return Ok(false);
+        };
+        let messages = messages?;
         self.sessions.set_connected(true);
         Ok(messages.into_iter().all(|framed| self.handle(framed)))
     }
@@ -123,12 +186,55 @@ impl Listener {
             return true;
         }
         if same && framed.seq != self.position.after + 1 {
-            warn!("messages of the server were lost; requesting a full sync");
-            self.position = Position::default();
+            self.request_full_sync("messages of the server were lost");
             return false;
         }
         self.position = Position { session: Some(framed.session), after: framed.seq };
         self.tasks.handle(framed.message);
         true
+    }
+
+    /// The next request asks for a full sync.
+    fn request_full_sync(&mut self, reason: &str) {
+        warn!("{reason}; requesting a full sync");
+        self.position = Position::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// Pauses the only thread, and with it the whole process of the test.
+    fn pause() {
+        std::thread::sleep(LIMIT * 2);
+    }
+
+    #[tokio::test]
+    async fn a_message_that_waited_while_the_process_was_paused_is_dropped() {
+        let (sender, mut receiver) = tokio::sync::mpsc::channel(4);
+        let mut wakefulness = Wakefulness::new();
+        sender.send("first").await.unwrap();
+        assert_eq!(wakefulness.unless_paused(LIMIT, receiver.recv()).await, Some(Some("first")));
+        sender.send("late").await.unwrap();
+        pause();
+        assert_eq!(wakefulness.unless_paused(LIMIT, receiver.recv()).await, None);
+
+        let mut wakefulness = Wakefulness::new();
+        tokio::spawn(async move {
+            tokio::time::sleep(LIMIT / 4).await;
+            pause();
+            sender.send("after the pause").await.unwrap();
+        });
+        assert_eq!(wakefulness.unless_paused(LIMIT, receiver.recv()).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_long_wait_for_a_message_is_no_pause() {
+        let mut wakefulness = Wakefulness::new();
+        let wait = tokio::time::sleep(LIMIT * 3);
+        assert_eq!(wakefulness.unless_paused(LIMIT, wait).await, Some(()));
     }
 }

@@ -15,6 +15,7 @@ pub mod retention;
 pub mod secrets;
 pub mod serve;
 pub mod settings;
+pub mod storage;
 pub mod store;
 pub mod tls;
 

@@ -2,8 +2,8 @@
 //!
 //! `DIR/<job>/<task>.log` has the text, `DIR/<job>/<task>.tries` the offset of each attempt. Agents send pieces with the
 //! offset within their attempt and may repeat them: known bytes are skipped, a piece that would leave a gap is not written,
-//! and the response has the number of bytes stored. When the disk is nearly full, pieces are dropped and a line in the log
-//! records it.
+//! and the response has the number of bytes stored. When the disk is nearly full, or the storage of the account is, pieces are
+//! dropped and a line in the log records it.
 
 mod disk;
 mod shard;
@@ -22,8 +22,9 @@ use agentaflow_api::units::Stamp;
 use thiserror::Error;
 use tokio::sync::watch;
 
+use crate::storage::AccountStorage;
 use disk::Disk;
-use shard::{Room, Shard};
+use shard::{Appended, Full, Room, Shard};
 
 #[derive(Debug, Error)]
 pub enum LogError {
@@ -103,19 +104,33 @@ impl LogStore {
         Ok(moved)
     }
 
-    /// Writes a piece at `offset` of its attempt. Returns the number of bytes stored of the attempt, from which the sender
-    /// continues.
-    pub async fn append(&self, key: TaskKey, offset: u64, bytes: &[u8]) -> Result<u64, LogError> {
+    /// Writes a piece at `offset` of its attempt, if the owner has room. Returns the number of bytes stored of the attempt,
+    /// from which the sender continues.
+    pub async fn append(
+        &self,
+        key: TaskKey,
+        offset: u64,
+        bytes: &[u8],
+        owner: Option<&AccountStorage>,
+    ) -> Result<u64, LogError> {
         let (dir, most, bytes) = (self.dir.clone(), self.most, bytes.to_vec());
         let disk = self.disk.clone();
+        let owner_is_full = owner.is_some_and(AccountStorage::is_full);
         let append = move |shard: &mut Shard| {
-            let room = Room { most, disk: !disk.is_nearly_full(&dir) };
-            let done = shard.append(&dir, room, key, offset, &bytes);
+            let full = if owner_is_full {
+                Some(Full::Account)
+            } else {
+                disk.is_nearly_full(&dir).then_some(Full::Disk)
+            };
+            let done = shard.append(&dir, Room { most, full }, key, offset, &bytes);
             done.inspect_err(|_| shard.forget_job(key.job))
         };
-        let had = self.in_shard(key.job, append).await?;
+        let Appended { end, written } = self.in_shard(key.job, append).await?;
+        if let Some(owner) = owner {
+            owner.add(written);
+        }
         self.wake(key.job);
-        had.ok_or(LogError::Stale)
+        end.ok_or(LogError::Stale)
     }
 
     /// Reads at most `max` bytes from an offset of the whole log; an offset beyond its end reads nothing.

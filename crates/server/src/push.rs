@@ -9,16 +9,17 @@
 //! that answers for its jobs with `GET {api_endpoint}/jobs/{id}`.
 
 mod endpoint;
+mod probe;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -31,9 +32,6 @@ use endpoint::{Endpoint, EndpointProblem, permitted};
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a connection attempt; shorter than that of a call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A probe of an agent that does not answer stays open for this time. Each probe of a blocked agent takes a place in the
-/// queue of its port, which some systems limit to 128, and a job may take hours.
-const PROBE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Interval of health probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Endpoints without permission that are remembered as reported.
@@ -55,8 +53,13 @@ struct Pusher {
     core: Core,
     clients: Arc<Clients>,
     reported: Arc<Mutex<BTreeSet<ForbiddenEndpoint>>>,
-    /// Nodes with a probe under way.
-    probing: Arc<Mutex<BTreeSet<NodeId>>>,
+}
+
+/// A probe under way: at most one for each node.
+#[derive(Debug)]
+struct Probe {
+    endpoint: String,
+    task: JoinHandle<()>,
 }
 
 /// HTTP clients. A client of a named endpoint connects to the checked address and does not resolve the name again.
@@ -78,13 +81,13 @@ pub async fn run(
     mut messages: mpsc::UnboundedReceiver<AgentMessage>,
     stop: CancellationToken,
 ) {
-    let pusher =
-        Pusher { core, clients: Arc::default(), reported: Arc::default(), probing: Arc::default() };
-    let mut probes = tokio::time::interval(PROBE_INTERVAL);
+    let pusher = Pusher { core, clients: Arc::default(), reported: Arc::default() };
+    let mut probes = BTreeMap::new();
+    let mut interval = tokio::time::interval(PROBE_INTERVAL);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = probes.tick() => pusher.probe_all(),
+            _ = interval.tick() => pusher.probe_all(&mut probes),
             message = messages.recv() => {
                 let Some(message) = message else { return };
                 pusher.deliver(message);
@@ -112,7 +115,7 @@ impl Clients {
 
 fn http_client(endpoint: &Endpoint) -> Result<reqwest::Client, reqwest::Error> {
     agentaflow_api::client::install_crypto();
-    let mut builder = reqwest::Client::builder()
+    let mut builder = probe::with_keepalive(reqwest::Client::builder())
         .timeout(CALL_TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
         // An idle connection that the agent closes at the same moment would look like a failed call.
@@ -131,25 +134,27 @@ fn http_client(endpoint: &Endpoint) -> Result<reqwest::Client, reqwest::Error> {
 }
 
 impl Pusher {
-    /// Probes every push endpoint that no probe is waiting for.
-    fn probe_all(&self) {
-        for push in self.core.push_nodes() {
-            let node = push.id;
-            if !self.nodes_probing().insert(node) {
-                continue;
+    /// Probes every push endpoint without a probe under way, and ends probes of former endpoints.
+    fn probe_all(&self, probes: &mut BTreeMap<NodeId, Probe>) {
+        let mut nodes: BTreeMap<NodeId, PushNode> =
+            self.core.push_nodes().into_iter().map(|push| (push.id, push)).collect();
+        probes.retain(|node, probe| {
+            let current = nodes.get(node).is_some_and(|push| push.endpoint == probe.endpoint);
+            if !current {
+                probe.task.abort();
             }
-            let pusher = self.clone();
-            tokio::spawn(async move {
+            current && !probe.task.is_finished()
+        });
+        nodes.retain(|node, _| !probes.contains_key(node));
+        for (node, push) in nodes {
+            let (pusher, endpoint) = (self.clone(), push.endpoint.clone());
+            let task = tokio::spawn(async move {
                 if let Some(client) = pusher.client(push).await {
                     client.probe().await;
                 }
-                pusher.nodes_probing().remove(&node);
             });
+            probes.insert(node, Probe { endpoint, task });
         }
-    }
-
-    fn nodes_probing(&self) -> MutexGuard<'_, BTreeSet<NodeId>> {
-        self.probing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn deliver(&self, message: AgentMessage) {
@@ -234,20 +239,8 @@ impl PushClient {
 
     async fn reach(&self) -> PushReach {
         let Some(url) = below(&self.base, "health") else { return PushReach::Unreachable };
-        let mut health = pin!(self.http.get(url).timeout(PROBE_TIMEOUT).send());
-        let answered = tokio::time::timeout(CALL_TIMEOUT, &mut health).await;
-        let response = if let Ok(response) = answered {
-            response
-        } else {
-            // The connection exists: an attempt would have failed by now.
-            self.core.record_probe(self.node, PushReach::Accepts);
-            health.await
-        };
-        match response {
-            Ok(response) if response.status().is_success() => PushReach::Answers,
-            Ok(_) => PushReach::Accepts,
-            Err(error) => reach_after(&error),
-        }
+        let silent = || self.core.record_probe(self.node, PushReach::Accepts);
+        probe::reach(&self.http, url, CALL_TIMEOUT, silent).await
     }
 
     /// Asks the agent for a job; none without an answer.
@@ -309,22 +302,6 @@ impl PushClient {
         let unknown = response.status().as_u16() == 404 && self.core.is_settled(job);
         response.status().is_success() || unknown
     }
-}
-
-/// Reach of an agent after a failed request.
-fn reach_after(error: &reqwest::Error) -> PushReach {
-    if !error.is_connect() {
-        return PushReach::Accepts;
-    }
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        let io = inner.downcast_ref::<std::io::Error>();
-        if io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused) {
-            return PushReach::Refuses;
-        }
-        cause = inner.source();
-    }
-    PushReach::Unreachable
 }
 
 fn below(base: &Url, path: &str) -> Option<Url> {

@@ -1,8 +1,9 @@
 //! Deletion of old jobs, events and logs, and the storage that each account may use. The ledger is kept.
 //!
-//! A pass runs at start and then every few minutes. It deletes ended jobs and events by age; then logs of ended jobs: by
-//! age, of accounts above their storage, and, while all logs together are too large or the disk is nearly full, of the
-//! account with the most logs. The oldest log of an account goes first.
+//! A pass runs at start, then every few minutes, and soon after an account came near its storage limit. It deletes ended
+//! jobs and events by age; then logs of ended jobs: by age, of accounts near their limit, and, while all logs together are
+//! too large or the disk is nearly full, of the account with the most logs. The oldest log of an account goes first. If the
+//! logs of an account near its limit are not enough, its oldest ended jobs and their events go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,9 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::Core;
 use crate::logs::{JobLogs, LogStore};
+use crate::storage::crowded_above;
 use crate::store::{EndedFilter, StoreError};
 
 const INTERVAL: Duration = Duration::from_mins(5);
+/// Minimum interval of passes that an account near its limit causes.
+const CROWDED_INTERVAL: Duration = Duration::from_secs(30);
 /// Jobs deleted in one transaction.
 const JOBS_PER_TRANSACTION: u64 = 500;
 /// Jobs whose owners are looked up at once.
@@ -54,7 +58,9 @@ pub(crate) async fn run(
             if let Err(error) = pass(&core, &logs, retention, core.now()).await {
                 tracing::warn!(%error, "Cannot delete old data; retrying later");
             }
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(CROWDED_INTERVAL).await;
+            let rest = INTERVAL.saturating_sub(CROWDED_INTERVAL);
+            let _ = tokio::time::timeout(rest, core.storage().crowded()).await;
         }
     };
     stopping.run_until_cancelled(passes).await;
@@ -82,6 +88,7 @@ pub async fn pass(
     if let Some(age) = retention.jobs {
         delete_jobs(core, logs, before(now, age)).await?;
     }
+    let additions = core.storage().begin_measurement();
     let records = core.store().stored_bytes().await?;
     let mut accounts: BTreeMap<UserId, Account> = BTreeMap::new();
     for stored in records {
@@ -104,15 +111,14 @@ pub async fn pass(
     plan.drop_above_storage(retention.account_bytes);
     plan.drop_noisiest(retention.log_bytes, logs.missing_space());
     for log in &plan.doomed {
-        if let Err(error) = logs.delete(log.job).await {
-            tracing::warn!(%error, "Cannot delete a log");
-        }
+        delete_log(logs, log.job).await;
     }
     if !plan.doomed.is_empty() {
         tracing::info!(jobs = plan.doomed.len(), "Deleted old logs");
     }
-    let full = plan.above_storage(retention.account_bytes);
-    core.set_full_accounts(full);
+    delete_jobs_above_storage(core, logs, &mut plan.accounts, retention.account_bytes).await?;
+    let bytes = plan.accounts.iter().map(|(user, account)| (*user, account.bytes())).collect();
+    core.storage().finish_measurement(&additions, &bytes);
     Ok(())
 }
 
@@ -129,14 +135,55 @@ async fn delete_jobs(core: &Core, logs: &LogStore, cutoff: Stamp) -> Result<(), 
         after = last.id;
         let expired = rows.iter().filter(|row| row.state.completed_at.is_none_or(|at| at < cutoff));
         let expired: Vec<JobId> = expired.map(|row| row.id).collect();
-        core.forget_jobs(expired.clone()).await.map_err(|_| RetentionError::Core)?;
-        for job in expired {
-            if let Err(error) = logs.delete(job).await {
-                tracing::warn!(%error, "Cannot delete a log");
-            }
-        }
+        forget_jobs(core, logs, expired).await?;
     }
     core.forget_events(cutoff).await.map_err(|_| RetentionError::Core)
+}
+
+/// Deletes ended jobs with their events and logs.
+async fn forget_jobs(core: &Core, logs: &LogStore, jobs: Vec<JobId>) -> Result<(), RetentionError> {
+    core.forget_jobs(jobs.clone()).await.map_err(|_| RetentionError::Core)?;
+    for job in jobs {
+        delete_log(logs, job).await;
+    }
+    Ok(())
+}
+
+async fn delete_log(logs: &LogStore, job: JobId) {
+    if let Err(error) = logs.delete(job).await {
+        tracing::warn!(%error, "Cannot delete a log");
+    }
+}
+
+/// Deletes the oldest ended jobs of accounts whose logs were not enough.
+async fn delete_jobs_above_storage(
+    core: &Core,
+    logs: &LogStore,
+    accounts: &mut BTreeMap<UserId, Account>,
+    limit: Option<u64>,
+) -> Result<(), RetentionError> {
+    let Some(limit) = limit else { return Ok(()) };
+    for (user, account) in accounts {
+        let mut excess = account.excess(limit);
+        let mut after = JobId::default();
+        while excess > 0 {
+            let oldest = core.store().ended_bytes(*user, after, JOBS_PER_TRANSACTION).await?;
+            let Some((last, _)) = oldest.last() else { break };
+            after = *last;
+            let mut doomed = Vec::new();
+            for (job, bytes) in oldest {
+                if excess == 0 {
+                    break;
+                }
+                doomed.push(job);
+                excess = excess.saturating_sub(bytes);
+                account.records = account.records.saturating_sub(bytes);
+            }
+            tracing::info!(%user, jobs = doomed.len(), "Deleted the oldest jobs of an account");
+            forget_jobs(core, logs, doomed).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn owners(core: &Core, logs: &[JobLogs]) -> Result<BTreeMap<JobId, UserId>, StoreError> {
@@ -160,6 +207,12 @@ struct Account {
 impl Account {
     fn bytes(&self) -> u64 {
         self.records + self.log_bytes
+    }
+
+    /// Bytes to delete so that the account has room again; 0 unless it is nearly full.
+    fn excess(&self, limit: u64) -> u64 {
+        let bytes = self.bytes();
+        if bytes > crowded_above(limit) { bytes - (limit - limit / 10) } else { 0 }
     }
 
     /// Removes the oldest log of an ended job.
@@ -192,8 +245,10 @@ impl Plan {
     fn drop_above_storage(&mut self, limit: Option<u64>) {
         let Some(limit) = limit else { return };
         for account in self.accounts.values_mut() {
-            while account.bytes() > limit {
+            let mut excess = account.excess(limit);
+            while excess > 0 {
                 let Some(log) = account.take_oldest() else { break };
+                excess = excess.saturating_sub(log.bytes);
                 self.doomed.push(log);
             }
         }
@@ -211,13 +266,6 @@ impl Plan {
             freed += log.bytes;
             self.doomed.push(log);
         }
-    }
-
-    fn above_storage(&self, limit: Option<u64>) -> BTreeSet<UserId> {
-        let full = |(user, account): (&UserId, &Account)| {
-            limit.is_some_and(|limit| account.bytes() > limit).then_some(*user)
-        };
-        self.accounts.iter().filter_map(full).collect()
     }
 }
 
@@ -250,11 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn an_account_above_its_storage_loses_its_oldest_logs_and_then_may_not_submit() {
-        let mut plan = plan(&[(10, &[log(1, 50, 2), log(2, 50, 1), log(3, 50, 3)]), (200, &[])]);
-        plan.drop_above_storage(Some(110));
-        assert_eq!(doomed(&plan), [2]);
-        assert_eq!(plan.above_storage(Some(110)), [UserId(2)].into());
+    fn an_account_near_its_storage_limit_loses_its_oldest_logs_down_to_nine_tenths() {
+        let logs = [log(1, 50, 2), log(2, 50, 1), log(3, 50, 3)];
+        let mut plan = plan(&[(10, &logs), (200, &[]), (46, &logs[..1])]);
+        plan.drop_above_storage(Some(100));
+        assert_eq!(doomed(&plan), [2, 1, 1]);
+        assert_eq!(plan.accounts[&UserId(2)].excess(100), 110);
+        let nearly = Account { records: 95, ..Account::default() };
+        assert_eq!(nearly.excess(100), 0);
     }
 
     #[test]

@@ -32,12 +32,13 @@ impl Row {
 /// A measurement, by the name under which it can be asked for.
 type Measurement = (&'static str, fn() -> Vec<Row>);
 
-const MEASUREMENTS: [Measurement; 7] = [
+const MEASUREMENTS: [Measurement; 8] = [
     ("jobs", load::thousand_jobs),
     ("submit", load::submissions),
     ("heartbeats", load::heartbeats),
     ("reads", load::reads_beside_heartbeats),
     ("memory", memory::idle),
+    ("memory-jobs", memory::over_jobs),
     ("start", latency::process_start),
     ("container", latency::container_start),
 ];

@@ -95,7 +95,7 @@ struct RetentionArgs {
     /// Maximum size of all logs; the account with the most logs loses its oldest ones first
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = amount::size_limit, help_heading = "Retention")]
     log_storage: Limit<u64>,
-    /// Maximum size of the jobs, events and logs of one account; beyond it, old logs are deleted and new jobs rejected
+    /// Maximum size of the jobs, events and logs of one account; near it, old logs and jobs are deleted; at it, new jobs are rejected and output is dropped
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = amount::size_limit, help_heading = "Retention")]
     account_storage: Limit<u64>,
 }

@@ -38,6 +38,7 @@ async fn a_posted_job_runs_as_a_kubernetes_job_and_is_billed() {
     );
     // The network policy selects the pods of jobs.
     let policy = fleet.share.api::<NetworkPolicy>().get("agentaflow-jobs").await.unwrap();
+    crate::network_policy::check(&policy);
     let selector = policy.spec.unwrap().pod_selector.unwrap().match_expressions.unwrap();
     let pod_labels = made.spec.clone().unwrap().template.metadata.unwrap().labels.unwrap();
     assert!(selector.iter().all(|term| pod_labels.contains_key(&term.key)), "{pod_labels:?}");

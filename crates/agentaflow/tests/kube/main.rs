@@ -32,6 +32,7 @@ mod kube_writes;
 mod kubelet_node;
 mod lab;
 mod ledger;
+mod network_policy;
 #[path = "../commands/normal.rs"]
 mod normal;
 mod plans;

@@ -80,6 +80,7 @@ pub(crate) struct Cluster {
     pub(crate) server: Process,
     pub(crate) agents: BTreeMap<String, Process>,
     agent_arguments: BTreeMap<String, Vec<String>>,
+    agent_environments: BTreeMap<String, Vec<(String, String)>>,
 }
 
 impl Cluster {
@@ -138,6 +139,7 @@ impl Cluster {
             server,
             agents: BTreeMap::new(),
             agent_arguments: BTreeMap::new(),
+            agent_environments: BTreeMap::new(),
         };
         cluster.wait_until_ready();
         cluster
@@ -222,9 +224,15 @@ impl Cluster {
         self.restart_agent(name);
     }
 
+    /// Sets environment variables of an agent that starts later.
+    pub(crate) fn set_agent_environment(&mut self, name: &str, environment: Vec<(String, String)>) {
+        self.agent_environments.insert(name.to_owned(), environment);
+    }
+
     /// Restarts a killed agent.
     pub(crate) fn restart_agent(&mut self, name: &str) {
-        let agent = begin(self.home.path(), &self.agent_arguments[name], &[], name);
+        let environment = self.agent_environments.get(name).map_or(&[][..], Vec::as_slice);
+        let agent = begin(self.home.path(), &self.agent_arguments[name], environment, name);
         self.agents.insert(name.to_owned(), agent);
     }
 

@@ -71,7 +71,9 @@ fn a_restarted_worker_ends_the_jobs_that_it_forgot() {
         if requeue {
             let job = cluster.wait_for(id, "started again", |job| job["attempt"] == 2);
             assert_eq!(job["cancel_requested"], false);
-            eventually("the job is submitted", SOON, || (again.submitted() == [id]).then_some(()));
+            eventually("the job is submitted", SOON, || {
+                (again.submitted() == [id, id]).then_some(())
+            });
             again.end_container(0, "");
             cluster.wait_for_status(id, "completed");
         } else {

@@ -39,6 +39,16 @@ pub(crate) struct OriginalWorker {
     containers: Sender<ContainerEnd>,
 }
 
+/// A job that the server submitted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submitted {
+    pub(crate) job: i64,
+    /// The server did not receive the result.
+    pub(crate) lost: bool,
+}
+
+type Submissions = Arc<Mutex<Vec<Submitted>>>;
+
 struct Shared {
     server: u16,
     token: String,
@@ -46,22 +56,28 @@ struct Shared {
     /// The event loop. The thread of a running container holds it.
     running: Mutex<BTreeSet<i64>>,
     ends: Mutex<Receiver<ContainerEnd>>,
-    /// Jobs that the server submitted, in order.
-    submitted: Mutex<Vec<i64>>,
+    /// Jobs that the server submitted, in order, also before restarts.
+    submitted: Submissions,
     streams: Mutex<Vec<TcpStream>>,
     killed: AtomicBool,
 }
 
 impl OriginalWorker {
     pub(crate) fn start(cluster: &Cluster, name: &str) -> Self {
-        Self::start_at(cluster, name, free_port(), true)
+        Self::start_at(cluster, name, free_port(), true, Submissions::default())
     }
 
     pub(crate) fn without_docker(cluster: &Cluster, name: &str) -> Self {
-        Self::start_at(cluster, name, free_port(), false)
+        Self::start_at(cluster, name, free_port(), false, Submissions::default())
     }
 
-    fn start_at(cluster: &Cluster, name: &str, port: u16, docker: bool) -> Self {
+    fn start_at(
+        cluster: &Cluster,
+        name: &str,
+        port: u16,
+        docker: bool,
+        submitted: Submissions,
+    ) -> Self {
         let token = std::fs::read_to_string(cluster.path("data/registration-token")).unwrap();
         let (containers, ends) = mpsc::channel();
         let shared = Arc::new(Shared {
@@ -70,7 +86,7 @@ impl OriginalWorker {
             port,
             running: Mutex::default(),
             ends: Mutex::new(ends),
-            submitted: Mutex::default(),
+            submitted,
             streams: Mutex::default(),
             killed: AtomicBool::new(false),
         });
@@ -97,7 +113,8 @@ impl OriginalWorker {
 
     /// The killed worker, started again at the same address.
     pub(crate) fn restarted(&self, cluster: &Cluster, name: &str) -> Self {
-        Self::start_at(cluster, name, self.shared.port, true)
+        let submitted = self.shared.submitted.clone();
+        Self::start_at(cluster, name, self.shared.port, true, submitted)
     }
 
     pub(crate) fn end_container(&self, exit_code: i32, logs: &'static str) {
@@ -114,7 +131,12 @@ impl OriginalWorker {
         &self.node
     }
 
+    /// Jobs that the server submitted, in order, also before restarts.
     pub(crate) fn submitted(&self) -> Vec<i64> {
+        self.submissions().iter().map(|submitted| submitted.job).collect()
+    }
+
+    pub(crate) fn submissions(&self) -> Vec<Submitted> {
         self.shared.submitted.lock().unwrap().clone()
     }
 }
@@ -209,9 +231,14 @@ impl Shared {
             }
             if method == "POST" && status == 200 {
                 let id = body["job_id"].as_i64()?;
-                self.submitted.lock().unwrap().push(id);
                 let worker = self.clone();
-                thread::spawn(move || worker.execute(id));
+                let mut submitted = self.submitted.lock().unwrap();
+                let position = submitted.len();
+                submitted.push(Submitted { job: id, lost: true });
+                thread::spawn(move || {
+                    let reported = worker.execute(id);
+                    worker.submitted.lock().unwrap()[position].lost = !reported;
+                });
             }
             let text = answer.to_string();
             let head = format!(
@@ -222,7 +249,8 @@ impl Shared {
         }
     }
 
-    fn execute(&self, id: i64) {
+    /// Returns true if the server received the result.
+    fn execute(&self, id: i64) -> bool {
         let path = format!("/gpu-workers/jobs/{id}/status");
         self.call(&path, &json!({"job_id": id, "status": "running", "output_data": null}));
         let mut event_loop = self.running.lock().unwrap();
@@ -230,7 +258,7 @@ impl Shared {
         let ends = self.ends.lock().unwrap();
         let ContainerEnd { exit_code, logs } = loop {
             if self.is_killed() {
-                return;
+                return false;
             }
             if let Ok(end) = ends.recv_timeout(STEP) {
                 break end;
@@ -245,8 +273,9 @@ impl Shared {
             let message = format!("Container exited with code {exit_code}: {logs}");
             json!({"job_id": id, "status": "failed", "error_message": message, "resource_usage": usage})
         };
-        self.call(&path, &result);
+        let answer = self.call(&path, &result);
         self.running.lock().unwrap().remove(&id);
+        answer.is_some()
     }
 }
 

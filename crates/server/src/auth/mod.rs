@@ -9,6 +9,7 @@ mod identity;
 mod jwt;
 mod keys;
 mod limiter;
+mod password_tries;
 mod passwords;
 mod sessions;
 mod tokens;
@@ -25,7 +26,8 @@ pub use browser::{CookieNames, Site, check_host, check_origin, cookie, cookie_na
 pub use identity::{PresentedToken, Principal, known, presented};
 pub use jwt::{ACCESS_SECONDS, Claims, JwtKeys};
 pub use keys::{NewKey, create_key, list_keys, revoke_key, rotate_key, show_key};
-pub use limiter::{Limiter, address_key};
+pub use limiter::{AddressLimiter, Limiter, networks};
+pub use password_tries::PasswordTries;
 pub use passwords::{PASSWORD_LENGTH, Passwords};
 pub use sessions::{Opened, end_session, end_session_named, open_session, refresh, use_link};
 pub use tokens::{Minted, digest, mint, new_secret, sha256_hex};
@@ -47,13 +49,13 @@ pub struct Auth {
     /// Hashes and verifies passwords.
     pub passwords: Passwords,
     /// Requests without a valid token, by address.
-    pub unauthenticated: Limiter<u128>,
+    pub unauthenticated: AddressLimiter,
     /// Sign-ups, refreshes, logouts and login links by address.
-    pub sessions: Limiter<u128>,
+    pub sessions: AddressLimiter,
     /// Logins by address.
-    pub logins: Limiter<u128>,
-    /// Passwords by user name and address: another client cannot exhaust the attempts of the user.
-    pub names: Limiter<(String, u128)>,
+    pub logins: AddressLimiter,
+    /// Passwords by user and address.
+    pub password_tries: PasswordTries,
     /// Requests by account.
     pub accounts: Limiter<UserId>,
     /// Requests that make the engine plan, by account.
@@ -67,10 +69,10 @@ impl Auth {
         Self {
             jwt,
             passwords: Passwords::default(),
-            unauthenticated: Limiter::new(100.0, 1000.0),
-            sessions: Limiter::new(1.0 / 3.0, 20.0),
-            logins: Limiter::new(2.0, 200.0),
-            names: Limiter::new(0.1, 20.0),
+            unauthenticated: AddressLimiter::new(100.0, 1000.0),
+            sessions: AddressLimiter::new(1.0 / 3.0, 20.0),
+            logins: AddressLimiter::new(2.0, 200.0),
+            password_tries: PasswordTries::default(),
             accounts: Limiter::new(f64::from(rate.0), f64::from(rate.1)),
             plans: Limiter::new(20.0, 40.0),
             touched: Mutex::default(),

@@ -1,5 +1,6 @@
 //! Auth decisions, as tables.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use agentaflow_api::account::Role;
@@ -288,18 +289,45 @@ fn a_bucket_lets_a_burst_through_and_then_its_rate() {
 }
 
 #[test]
-fn a_flood_of_addresses_takes_bounded_memory_and_resets_no_limit() {
-    let limiter = Limiter::new(0.001, 1.0);
+fn a_flood_of_keys_neither_resets_a_used_limit_nor_locks_out_a_new_key() {
+    let limiter = Limiter::new(0.001, 2.0);
     let now = Instant::now();
-    assert!(limiter.take_at(0_u32, now).is_ok());
-    let through = (1..60_000_u32).filter(|key| limiter.take_at(*key, now).is_ok()).count();
-    assert!(through <= 20_001, "{through}");
-    assert!(limiter.take_at(0, now).is_err());
+    assert!((0..2).all(|_| limiter.take_at(0_u32, now).is_ok()));
+    assert!((1..60_000_u32).all(|key| limiter.take_at(key, now).is_ok()));
+    assert!(limiter.take_at(0, now).is_err(), "fuller buckets are evicted first");
+    assert!(limiter.take_at(59_999, now).is_ok(), "the last keys are kept");
+    assert!(limiter.take_at(59_999, now).is_err());
+}
+
+#[test]
+fn a_flood_from_one_ipv6_site_ends_at_the_limit_of_sixteen_addresses() {
+    let limiter = AddressLimiter::new(0.001, 10.0);
+    let now = Instant::now();
+    let from = |site: u16, subnet: u16| {
+        limiter.take_at(Ipv6Addr::new(0x2001, 0xdb8, site, subnet, 0, 0, 0, 1).into(), now).is_ok()
+    };
+    assert_eq!((0..1000).filter(|_| from(1, 0)).count(), 10);
+    assert_eq!((1..1000).filter(|subnet| from(1, *subnet)).count(), 150);
+    assert!(from(2, 0));
+}
+
+#[test]
+fn many_addresses_guess_a_password_no_faster_than_the_limit_of_the_user() {
+    let (tries, start) = (PasswordTries::default(), Instant::now());
+    let guess = |host: u32, now| tries.take_at("Ada", Ipv4Addr::from(host).into(), now).is_ok();
+    let home = Ipv4Addr::new(192, 0, 2, 1).into();
+    tries.succeeded("ada", home);
+    assert_eq!((0..5000).filter(|host| guess(*host, start)).count(), 100);
+    let later = start + Duration::from_hours(1);
+    let hour = (5000..100_000).filter(|host| guess(*host, later)).count();
+    assert!(hour <= 100, "{hour}");
+    assert!(tries.take_at("ada", home, later).is_ok(), "a known address is not locked out");
+    assert!((0..30).any(|_| tries.take_at("ada", home, later).is_err()), "but it is limited");
 }
 
 #[test]
 fn addresses_of_one_network_count_as_one() {
-    let key = |text: &str| address_key(text.parse().unwrap());
+    let key = |text: &str| networks(text.parse().unwrap()).next().unwrap().key;
     assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
     assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
     assert_eq!(key("10.0.0.1"), key("::ffff:10.0.0.1"));

@@ -1,7 +1,8 @@
 //! Registrations with the name of a known node.
 //!
-//! The holder of the node's current key may repeat its registration. A worker of the documented protocol knows only a
-//! registration token: it may repeat the registration from the address of the last one. agentaflow's agents have a key.
+//! The holder of the node's current key may repeat its registration. A push worker of the documented protocol knows only a
+//! registration token: it may repeat the registration from the address of the last one. All other agents have a key; only
+//! a node that has no agent yet, and therefore no jobs, may repeat its registration too: the answer with the key may be lost.
 //! Anything else awaits the approval of an admin, so that a stolen registration token does not take over a node.
 
 use std::net::IpAddr;
@@ -16,7 +17,7 @@ use agentaflow_api::units::Stamp;
 use super::handle::Registrant;
 use super::state::State;
 use crate::api_error::ApiError;
-use crate::store::{Change, CredentialRow, NodeRow};
+use crate::store::{AgentRow, Change, CredentialRow, NodeRow};
 
 /// Time within which an approved registration must follow.
 const APPROVAL_MS: i64 = 3600 * 1000;
@@ -81,15 +82,13 @@ impl State {
         Ok(())
     }
 
-    /// A registration token may act for a node from the address of the node, unless the node has an agent with a key.
+    /// A registration token may act for a push node, and for a node without an agent, from the address of the node.
     pub(super) fn may_use_token(&self, row: &NodeRow, peer: IpAddr) -> bool {
-        let has_key = self.nodes.agents_of(row.id).any(|agent| {
-            agent
-                .capabilities
-                .get(STREAM)
-                .is_some_and(|stream| *stream == serde_json::Value::Bool(true))
-        });
-        !has_key && is_address_of(row, peer)
+        let has_key = |agent: &AgentRow| {
+            let stream = agent.capabilities.get(STREAM);
+            row.spec.api_endpoint.is_none() || stream.is_some_and(|stream| *stream == true)
+        };
+        !self.nodes.agents_of(row.id).any(has_key) && is_address_of(row, peer)
     }
 
     /// An agent registers with the key of its node, or with a token from the address of its node.

@@ -27,6 +27,7 @@ use crate::api_error::ApiError;
 use crate::directory::SharedDirectory;
 use crate::secrets::Keyring;
 use crate::settings::Settings;
+use crate::storage::Storage;
 use crate::store::{Change, Loaded, Store, StoreError};
 
 /// Interval of checks of leases and timers.
@@ -67,6 +68,7 @@ pub(super) struct Inner {
     pub(super) secrets: Arc<Keyring>,
     pub(super) clock: Clock,
     pub(super) activity: Arc<Activity>,
+    pub(super) storage: Arc<Storage>,
     /// The store has a longer lease than the settings.
     pub(super) lease_to_save: AtomicBool,
 }

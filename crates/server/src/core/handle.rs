@@ -28,6 +28,7 @@ use crate::api_error::ApiError;
 use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
+use crate::storage::{AccountStorage, Storage};
 use crate::store::{Change, LastIds, Store, StoreError, UserRow};
 
 /// An authenticated user.
@@ -126,6 +127,7 @@ impl Core {
         let published = Published::default();
         state.publish(&published);
         let activity = state.activity.clone();
+        let storage = state.storage.clone();
         let (pushes, to_push) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
             state: std::sync::Mutex::new(state),
@@ -143,6 +145,7 @@ impl Core {
             secrets,
             clock,
             activity,
+            storage,
             lease_to_save,
         });
         tokio::spawn(inner.clone().run_committer());
@@ -348,9 +351,15 @@ impl Core {
         .await
     }
 
-    /// Sets the accounts that may not submit jobs, because their data exceeds their storage.
-    pub(crate) fn set_full_accounts(&self, users: BTreeSet<UserId>) {
-        self.inner.lock().full_accounts = users;
+    /// Stored bytes of accounts.
+    pub(crate) fn storage(&self) -> &Arc<Storage> {
+        &self.inner.storage
+    }
+
+    /// Storage of the owner of a live job.
+    pub fn storage_of(&self, job: JobId) -> Option<AccountStorage> {
+        let owner = self.inner.lock().jobs.get_unsaved(job).map(|row| row.user_id)?;
+        Some(self.inner.storage.account(owner))
     }
 
     /// Highest number of a job.

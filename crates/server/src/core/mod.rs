@@ -38,6 +38,8 @@ mod place;
 mod pricing;
 mod published;
 mod push_agents;
+#[cfg(test)]
+mod push_tests;
 mod queue_table;
 mod registration;
 mod restore;

@@ -26,6 +26,7 @@ use super::state::State;
 use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::Keyring;
 use crate::settings::Settings;
+use crate::storage::Storage;
 use crate::store::{Change, HeartbeatRow, JobRow, JobState, Loaded, QueueRow, TaskAssignment};
 
 /// Key of the engine's own memory (cursor, decayed usage) in the store.
@@ -73,7 +74,10 @@ impl State {
             restore_engine(&jobs, &mut nodes, &queues, policy, memory.unwrap_or_default(), clock);
         let mut state = Self {
             incarnation: before.map_or_else(incarnation, |before| before.incarnation),
-            full_accounts: before.map(|before| before.full_accounts.clone()).unwrap_or_default(),
+            storage: before.map_or_else(
+                || Arc::new(Storage::new(settings.retention.account_bytes)),
+                |before| before.storage.clone(),
+            ),
             ids: Ids(last),
             ledger: Ledger::new(loaded.accounts, last.ledger, clock.stamp()),
             journal: Journal::new(last.event),

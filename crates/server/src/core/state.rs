@@ -3,11 +3,10 @@
 //! Each part has private fields and keeps its own invariants. The operations over several parts are in `submit.rs`,
 //! `stop.rs`, `place.rs`, `task_updates.rs`, `finish.rs`, `liveness.rs`, `registration.rs`, `admin.rs` and `budgets.rs`.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use agentaflow_api::event::EventKind;
-use agentaflow_api::ids::{JobId, NodeId, UserId};
+use agentaflow_api::ids::{JobId, NodeId};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Event;
 
@@ -24,6 +23,7 @@ use super::sealed::SealedJobs;
 use crate::directory::SharedDirectory;
 use crate::secrets::Keyring;
 use crate::settings::Settings;
+use crate::storage::Storage;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -33,8 +33,8 @@ pub(crate) struct State {
     pub(super) directory: SharedDirectory,
     /// Random number of this start of the server.
     pub(super) incarnation: u32,
-    /// Accounts whose stored data exceeds their storage.
-    pub(super) full_accounts: BTreeSet<UserId>,
+    /// Stored bytes of accounts.
+    pub(super) storage: Arc<Storage>,
     /// Last ids of users and credentials.
     pub(super) ids: Ids,
     pub(super) jobs: JobTable,
@@ -57,6 +57,10 @@ impl State {
     pub(super) fn job_event(&mut self, job: JobId, kind: EventKind, message: impl Into<String>) {
         let user = self.jobs.get_unsaved(job).map(|row| row.user_id);
         let subject = EventSubject { job: Some(job), user, ..EventSubject::default() };
+        let message: String = message.into();
+        if let Some(user) = user {
+            self.storage.account(user).add(message.len() as u64);
+        }
         self.journal.record_event(kind, message, subject);
     }
 

@@ -20,6 +20,9 @@ const MAX_LIVE_JOBS: usize = 100_000;
 /// Size of the specs and sealed secrets of all live jobs of one account.
 const MAX_LIVE_BYTES: usize = 256 << 20;
 
+/// Usual size of the state of a job in the store: placement, times, reason.
+const STATE_BYTES: u64 = 1024;
+
 /// Job of a submission.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Submitted {
@@ -46,6 +49,7 @@ impl State {
         self.submit_to_engine(workload(&row)?)?;
         let id = row.id;
         let name = row.spec.job_name.clone().unwrap_or_else(|| format!("job {id}"));
+        self.storage.account(row.user_id).add(bytes as u64 + STATE_BYTES);
         self.jobs.insert(row, bytes);
         self.job_event(
             id,
@@ -116,7 +120,7 @@ impl State {
 
     /// Bounds the memory that the live jobs of one account use.
     fn check_live_limits(&self, user: UserId, bytes: usize) -> Result<(), ApiError> {
-        if self.full_accounts.contains(&user) {
+        if self.storage.account(user).is_full() {
             let limit = self.settings.retention.account_bytes.unwrap_or_default() >> 20;
             let message = format!(
                 "jobs, events and logs of the account exceed its storage of {limit} MiB; wait until old jobs are \

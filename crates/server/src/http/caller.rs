@@ -14,9 +14,7 @@ use agentaflow_api::units::Stamp;
 
 use super::app::{App, Peer};
 use crate::api_error::ApiError;
-use crate::auth::{
-    PresentedToken, Principal, address_key, check_host, check_origin, cookie, known, presented,
-};
+use crate::auth::{PresentedToken, Principal, check_host, check_origin, cookie, known, presented};
 use crate::core::{Caller, Worker};
 use crate::store::{Change, CredentialRow};
 
@@ -158,7 +156,7 @@ pub(crate) fn holder(app: &App, token: &str, now: Stamp) -> Result<Principal, To
 
 /// Counts a call without a valid token by address; returns the error to send.
 pub(crate) fn limit_unauthenticated(app: &App, address: IpAddr, refusal: ApiError) -> ApiError {
-    match app.auth.unauthenticated.take(address_key(address)) {
+    match app.auth.unauthenticated.take(address) {
         Ok(()) => refusal,
         Err(seconds) => {
             ApiError::too_many("Too many requests without a valid token from this address", seconds)

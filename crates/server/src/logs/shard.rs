@@ -20,8 +20,24 @@ const OPEN_FILES: usize = 16;
 pub(super) struct Room {
     /// Maximum output of a job, in bytes.
     pub(super) most: u64,
-    /// The disk has free space.
-    pub(super) disk: bool,
+    /// Nothing fits.
+    pub(super) full: Option<Full>,
+}
+
+/// Storage without room for output.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Full {
+    Disk,
+    Account,
+}
+
+/// Result of a write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Appended {
+    /// Stored bytes of the attempt; none if a later attempt has begun.
+    pub(super) end: Option<u64>,
+    /// Bytes by which the log grew.
+    pub(super) written: u64,
 }
 
 #[derive(Debug, Default)]
@@ -34,17 +50,29 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Writes a piece; none if a later attempt has begun. After an error the caller forgets the job: only the files tell
-    /// the number of bytes written.
+    /// Writes a piece. After an error the caller forgets the job: only the files tell the number of bytes written.
     pub(super) fn append(
         &mut self,
         dir: &Path,
-        Room { most, disk }: Room,
+        room: Room,
+        key: TaskKey,
+        offset: u64,
+        bytes: &[u8],
+    ) -> io::Result<Appended> {
+        let (log, total) = self.task(dir, key)?;
+        let before = *total;
+        let end = Self::append_to(log, total, room, key, offset, bytes)?;
+        Ok(Appended { end, written: *total - before })
+    }
+
+    fn append_to(
+        log: &mut TaskLog,
+        total: &mut u64,
+        Room { most, full }: Room,
         key: TaskKey,
         offset: u64,
         bytes: &[u8],
     ) -> io::Result<Option<u64>> {
-        let (log, total) = self.task(dir, key)?;
         let attempt = Attempt::of(key);
         let is_current = log.tries.last().is_some_and(|last| last.attempt == attempt);
         if !is_current && log.tries.iter().any(|one| attempt.is_before(one.attempt)) {
@@ -60,8 +88,8 @@ impl Shard {
         }
         let had = log.had(attempt);
         let Some(skip) = had.checked_sub(offset) else { return Ok(Some(had)) };
-        if !disk {
-            *total += log.leave_out(dropped)?;
+        if let Some(full) = full {
+            *total += log.leave_out(dropped, full)?;
             return Ok(Some(log.had(attempt)));
         }
         let fresh = bytes.get(usize::try_from(skip).unwrap_or(usize::MAX)..).unwrap_or_default();
@@ -120,7 +148,12 @@ fn cut_notice(most: u64) -> Vec<u8> {
     format!("\n--- cut off: the log reached {} MiB ---\n", most / 1024 / 1024).into_bytes()
 }
 
-const FULL_NOTICE: &[u8] = b"\n--- left out: the disk of the server is nearly full ---\n";
+fn full_notice(full: Full) -> &'static [u8] {
+    match full {
+        Full::Disk => b"\n--- left out: the disk of the server is nearly full ---\n",
+        Full::Account => b"\n--- left out: the account has reached its storage limit ---\n",
+    }
+}
 
 /// Attempt of a task; a restored backup repeats numbers with another incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,13 +227,13 @@ impl TaskLog {
 
     /// Drops output up to this byte of the current attempt. The log records it once until the next write. Returns the
     /// number of bytes written.
-    fn leave_out(&mut self, up_to: u64) -> io::Result<u64> {
+    fn leave_out(&mut self, up_to: u64, full: Full) -> io::Result<u64> {
         let Some(last) = self.tries.last().copied() else { return Ok(0) };
         if up_to <= self.had(last.attempt) {
             return Ok(0);
         }
         let goes_on = last.before > 0 && last.start == self.len;
-        let taken = if goes_on { 0 } else { self.write(FULL_NOTICE)? };
+        let taken = if goes_on { 0 } else { self.write(full_notice(full))? };
         let start = self.len;
         if let Some(present) = self.tries.last_mut() {
             *present = Try { start, before: up_to, ..last };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use crate::auth::address_key;
+use crate::auth::networks;
 
 /// Number of connections of each address.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct TooMany;
 #[derive(Debug)]
 pub(super) struct FromAddress {
     addresses: Addresses,
-    key: u128,
+    address: IpAddr,
 }
 
 impl Addresses {
@@ -35,25 +35,31 @@ impl Addresses {
         if address.to_canonical().is_loopback() {
             return Ok(None);
         }
-        let key = address_key(address);
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(key).or_default();
-        if *count >= self.most {
+        let is_full = networks(address).any(|network| {
+            let count = counts.get(&network.key).copied().unwrap_or(0);
+            count >= self.most.saturating_mul(network.addresses as usize)
+        });
+        if is_full {
             return Err(TooMany);
         }
-        *count += 1;
-        Ok(Some(FromAddress { addresses: self.clone(), key }))
+        for network in networks(address) {
+            *counts.entry(network.key).or_default() += 1;
+        }
+        Ok(Some(FromAddress { addresses: self.clone(), address }))
     }
 }
 
 impl Drop for FromAddress {
     fn drop(&mut self) {
         let mut counts = self.addresses.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = counts.get(&self.key).map_or(0, |count| count.saturating_sub(1));
-        if left == 0 {
-            counts.remove(&self.key);
-        } else {
-            counts.insert(self.key, left);
+        for network in networks(self.address) {
+            let left = counts.get(&network.key).map_or(0, |count| count.saturating_sub(1));
+            if left == 0 {
+                counts.remove(&network.key);
+            } else {
+                counts.insert(network.key, left);
+            }
         }
     }
 }
@@ -73,6 +79,16 @@ mod tests {
             held.push(open(address).unwrap());
         }
         assert!(open("2001:db8::3").is_err(), "a network of 64 bits is one address");
+        let mut held_by_site = 2;
+        for subnet in 1..100 {
+            for _ in 0..2 {
+                let connection = open(&format!("2001:db8:0:{subnet:x}::1"));
+                held_by_site += usize::from(connection.is_ok());
+                held.extend(connection);
+            }
+        }
+        assert_eq!(held_by_site, 32, "a network of 48 bits is 16 addresses");
+        held.push(open("2001:db8:1::1").unwrap());
         for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
             assert!((0..5).all(|_| open(address).unwrap().is_none()));
         }

@@ -230,6 +230,19 @@ impl<B: Backend> Store for Database<B> {
         self.rows("list ended jobs", read::ended_jobs(B::DIALECT, filter), read::job_row).await
     }
 
+    async fn ended_bytes(
+        &self,
+        user: UserId,
+        after: JobId,
+        limit: u64,
+    ) -> Result<Vec<(JobId, u64)>, StoreError> {
+        let sized = |row: &<B::Connection as Driver>::Row| {
+            Ok((JobId(row.int(0)?), row.int(1)?.unsigned_abs()))
+        };
+        let sql = read::ended_bytes(B::DIALECT, user, after, limit);
+        self.rows("measure ended jobs", sql, sized).await
+    }
+
     async fn owners(&self, jobs: &[JobId]) -> Result<Vec<(JobId, UserId)>, StoreError> {
         if jobs.is_empty() {
             return Ok(Vec::new());

@@ -222,6 +222,13 @@ pub trait Store: Send + Sync + 'static {
     async fn count_jobs(&self, filter: &JobFilter) -> Result<u64, StoreError>;
     /// Ended jobs, oldest first.
     async fn ended_jobs(&self, filter: &EndedFilter) -> Result<Vec<JobRow>, StoreError>;
+    /// Ended jobs of a user, oldest first, with the size of their records and events.
+    async fn ended_bytes(
+        &self,
+        user: UserId,
+        after: JobId,
+        limit: u64,
+    ) -> Result<Vec<(JobId, u64)>, StoreError>;
     /// Owners of these jobs; unknown jobs are left out.
     async fn owners(&self, jobs: &[JobId]) -> Result<Vec<(JobId, UserId)>, StoreError>;
     /// Size of the jobs and events of each user.

@@ -76,13 +76,31 @@ pub(super) fn count_jobs(dialect: Dialect, filter: &JobFilter) -> Sql {
     sql
 }
 
+const ENDED: &str = "status NOT IN ('pending', 'scheduled', 'running')";
+const JOB_BYTES: &str = "LENGTH(CAST(spec AS TEXT)) + LENGTH(CAST(state AS TEXT))";
+const EVENT_BYTES: &str = "LENGTH(message) + LENGTH(CAST(data AS TEXT))";
+
 /// Ended jobs, oldest first.
 pub(super) fn ended_jobs(dialect: Dialect, filter: &EndedFilter) -> Sql {
     let mut sql = Sql::new(dialect, &format!("SELECT {JOB_COLUMNS} FROM jobs"));
     sql.and("id > ").bind(filter.after);
     sql.and("created_at < ").bind(filter.created_before);
-    sql.and("status NOT IN ('pending', 'scheduled', 'running')");
+    sql.and(ENDED);
     sql.push(" ORDER BY id LIMIT ").bind(filter.limit);
+    sql
+}
+
+/// Number and bytes of the oldest ended jobs of a user, with their events.
+pub(super) fn ended_bytes(dialect: Dialect, user: UserId, after: JobId, limit: u64) -> Sql {
+    let text = format!(
+        "SELECT id, CAST({JOB_BYTES} + COALESCE((SELECT SUM({EVENT_BYTES}) FROM events \
+         WHERE events.job_id = jobs.id), 0) AS BIGINT) FROM jobs"
+    );
+    let mut sql = Sql::new(dialect, &text);
+    sql.and("user_id = ").bind(user);
+    sql.and("id > ").bind(after);
+    sql.and(ENDED);
+    sql.push(" ORDER BY id LIMIT ").bind(limit);
     sql
 }
 
@@ -95,15 +113,11 @@ pub(super) fn owners(dialect: Dialect, jobs: &[JobId]) -> Sql {
 
 /// User and bytes.
 pub(super) fn stored_bytes(dialect: Dialect) -> Sql {
-    let length = |column: &str| format!("LENGTH(CAST({column} AS TEXT))");
     let text = format!(
         "SELECT user_id, CAST(SUM(bytes) AS BIGINT) FROM ( \
-         SELECT user_id, {} + {} AS bytes FROM jobs UNION ALL \
-         SELECT user_id, LENGTH(message) + {} AS bytes FROM events WHERE user_id IS NOT NULL \
-         ) AS records GROUP BY user_id",
-        length("spec"),
-        length("state"),
-        length("data")
+         SELECT user_id, {JOB_BYTES} AS bytes FROM jobs UNION ALL \
+         SELECT user_id, {EVENT_BYTES} AS bytes FROM events WHERE user_id IS NOT NULL \
+         ) AS records GROUP BY user_id"
     );
     Sql::new(dialect, &text)
 }

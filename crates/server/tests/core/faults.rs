@@ -10,7 +10,7 @@ use agentaflow_api::event::Event;
 use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::node::Heartbeat;
-use agentaflow_server::core::NodeRef;
+use agentaflow_server::core::{NodeRef, Registrant};
 use agentaflow_server::store::{
     Change, EndedFilter, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded,
     Store, StoreError, StoredBytes, UsageBy,
@@ -53,6 +53,14 @@ impl Store for Faulty {
     }
     async fn ended_jobs(&self, filter: &EndedFilter) -> Result<Vec<JobRow>, StoreError> {
         self.inner.ended_jobs(filter).await
+    }
+    async fn ended_bytes(
+        &self,
+        user: UserId,
+        after: JobId,
+        limit: u64,
+    ) -> Result<Vec<(JobId, u64)>, StoreError> {
+        self.inner.ended_bytes(user, after, limit).await
     }
     async fn owners(&self, jobs: &[JobId]) -> Result<Vec<(JobId, UserId)>, StoreError> {
         self.inner.owners(jobs).await
@@ -228,7 +236,11 @@ async fn a_missing_gpu_affects_only_its_own_job() {
     let waits = rig.submit(spec(1)).await;
     // One GPU falls off the bus, and the server restarts at once.
     rig.core
-        .register_node(crate::rig::registration("a", 1), crate::rig::HERE, crate::rig::TOKEN)
+        .register_node(
+            crate::rig::registration("a", 1),
+            crate::rig::HERE,
+            Registrant::Key(worker.node),
+        )
         .await
         .unwrap();
     rig.restart().await;

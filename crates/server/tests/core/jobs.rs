@@ -230,8 +230,9 @@ async fn a_missing_runtime_has_its_own_pending_code() {
     let rig = Rig::new().await;
     let mut node = crate::rig::registration("a", 1);
     node.runtimes = vec!["process".into()];
-    let _worker = rig.worker("a", 1).await;
-    rig.core.register_node(node, "127.0.0.1".parse().unwrap(), crate::rig::TOKEN).await.unwrap();
+    let worker = rig.worker("a", 1).await;
+    let key = agentaflow_server::core::Registrant::Key(worker.node);
+    rig.core.register_node(node, crate::rig::HERE, key).await.unwrap();
     let docker = agentaflow_api::job::JobSpec {
         runtime: None,
         docker_image: Some("pytorch/pytorch".into()),

@@ -13,7 +13,7 @@ use agentaflow_api::node::{
 };
 use agentaflow_api::pending::{PendingCode, PendingReason, Shortfall};
 use agentaflow_api::units::Cores;
-use agentaflow_server::core::{NodeRef, Worker as Reporter};
+use agentaflow_server::core::{NodeRef, Registrant, Worker as Reporter};
 
 use crate::rig::{INTERVAL, Rig, ended, registration, running, spec, stopped};
 
@@ -322,7 +322,7 @@ async fn a_second_agent_of_a_node_is_refused_while_the_first_has_jobs() {
     };
     let refused = rig
         .core
-        .register_agent(agent("other", worker.node), crate::rig::HERE, crate::rig::TOKEN)
+        .register_agent(agent("other", worker.node), crate::rig::HERE, Registrant::Key(worker.node))
         .await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::NodeTaken);
     // Another node must not take an agent's name, and with it the agent's stream.
@@ -338,7 +338,7 @@ async fn a_second_agent_of_a_node_is_refused_while_the_first_has_jobs() {
     assert_eq!(refused.unwrap_err().code, ErrorCode::AgentTaken);
     worker.report(key, ended(0, 1)).await;
     rig.core
-        .register_agent(agent("other", worker.node), crate::rig::HERE, crate::rig::TOKEN)
+        .register_agent(agent("other", worker.node), crate::rig::HERE, Registrant::Key(worker.node))
         .await
         .unwrap();
     assert_eq!(rig.core.agents().len(), 1, "the first is forgotten, with its key");
@@ -353,7 +353,7 @@ async fn values_of_an_admin_survive_a_registration() {
     rig.core.update_node(&NodeRef::Number(worker.node), update).await.unwrap();
     let node = rig
         .core
-        .register_node(registration("a", 1), crate::rig::HERE, crate::rig::TOKEN)
+        .register_node(registration("a", 1), crate::rig::HERE, Registrant::Key(worker.node))
         .await
         .unwrap();
     assert_eq!((node.spec.price_per_gpu_hour, node.price_source), (price, PriceSource::Admin));

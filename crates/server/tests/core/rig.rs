@@ -157,7 +157,9 @@ impl Rig {
     /// Registers a worker and opens its stream.
     pub(crate) async fn join(&self, registration: NodeRegistration) -> Worker {
         let name = registration.node_name.clone();
-        let node = self.core.register_node(registration, HERE, TOKEN).await.unwrap();
+        let known = self.core.nodes().into_iter().find(|node| node.spec.node_name == name);
+        let by = known.map_or(TOKEN, |node| Registrant::Key(node.id));
+        let node = self.core.register_node(registration, HERE, by).await.unwrap();
         let mut config = serde_json::Map::new();
         config.insert("heartbeat_interval_ms".into(), (INTERVAL.as_millis() as u64).into());
         let agent = AgentRegistration {
@@ -166,7 +168,8 @@ impl Rig {
             config,
             ..AgentRegistration::default()
         };
-        let agent = self.core.register_agent(agent, HERE, TOKEN).await.unwrap();
+        let key = Registrant::Key(node.id);
+        let agent = self.core.register_agent(agent, HERE, key).await.unwrap();
         let stream = self.core.open_stream(agent.id, None, 0).await.unwrap();
         let mut worker = Worker { node: node.id, agent: agent.id, stream, core: self.core.clone() };
         assert!(matches!(worker.next().await, Message::Sync { .. }));

@@ -194,6 +194,21 @@ async fn a_client_locks_out_neither_a_user_nor_the_clients_of_its_proxy() {
 }
 
 #[tokio::test]
+async fn many_addresses_guess_no_faster_and_the_user_logs_in_from_a_known_one() {
+    let site = behind_a_proxy().await;
+    site.user("ada", "user").await;
+    assert_eq!(login(&site, "ada", "203.0.113.9").await, 200);
+    let mut guessed = Vec::new();
+    for host in 1..=150 {
+        guessed.extend(guess(&site, "ada", &format!("198.51.100.{host}"), 1).await);
+    }
+    assert!(guessed[..90].iter().all(|status| *status == 401), "{guessed:?}");
+    assert_eq!(guessed.last(), Some(&429), "{guessed:?}");
+    assert_eq!(login(&site, "ada", "203.0.113.9").await, 200);
+    assert_eq!(login(&site, "ada", "203.0.113.10").await, 429);
+}
+
+#[tokio::test]
 async fn a_client_without_a_trusted_proxy_cannot_choose_its_address() {
     let site = Site::new().await;
     site.user("ada", "user").await;

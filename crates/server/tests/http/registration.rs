@@ -83,6 +83,31 @@ async fn a_token_from_the_address_of_a_node_does_not_take_over_its_agent() {
     register(&site, A, &token, "n").await.expect(200);
 }
 
+/// Only push workers have no key.
+#[tokio::test]
+async fn a_token_from_the_address_of_a_node_acts_for_push_workers_only() {
+    let site = site().await;
+    let token = site.registration().to_owned();
+    let node = register(&site, A, &token, "polling").await.expect(200);
+    let agent = |name: &str, node: &Value| json!({"agent_id": name, "node_id": node["id"]});
+    let path = "/gpu-workers/agents/register";
+    let own = call(&site, A, &token, path, agent("worker", &node)).await.expect(200);
+    let refused = register(&site, A, &token, "polling").await.refused(403);
+    assert_eq!(refused["code"], "approval_required");
+    call(&site, A, &token, path, agent("thief", &node)).await.refused(403);
+    let mut endpoint = agent("thief", &node);
+    endpoint["api_endpoint"] = json!("http://198.51.100.1:8080");
+    call(&site, A, &token, path, endpoint.clone()).await.refused(403);
+    assert_eq!(heartbeat(&site, A, &token, &node).await, 403);
+    assert_eq!(heartbeat(&site, A, &key(&own), &node).await, 200);
+
+    let pushed = register(&site, A, &token, "pushed").await.expect(200);
+    endpoint["node_id"] = pushed["id"].clone();
+    call(&site, A, &token, path, endpoint).await.expect(200);
+    register(&site, B, &token, "pushed").await.refused(403);
+    assert_eq!(heartbeat(&site, A, &token, &pushed).await, 200);
+}
+
 #[tokio::test]
 async fn an_admin_approves_one_registration_from_one_address() {
     let site = site().await;

@@ -35,6 +35,12 @@ pub(crate) async fn ended_jobs_are_deleted_with_their_events_and_the_ledger_stay
     let earlier = EndedFilter { created_before: NOW, ..ended };
     assert!(store.ended_jobs(&earlier).await.unwrap().is_empty());
 
+    let sizes = store.ended_bytes(UserId(1), JobId(0), 10).await.unwrap();
+    let [(JobId(1), size)] = sizes[..] else { panic!("{sizes:?}") };
+    assert!(size > 100, "{size}");
+    assert!(store.ended_bytes(UserId(1), JobId(1), 10).await.unwrap().is_empty());
+    assert!(store.ended_bytes(UserId(9), JobId(0), 10).await.unwrap().is_empty());
+
     let last = EventSeq(3);
     let gone = [
         Change::JobsGone(vec![JobId(1), JobId(3)]),

@@ -39,6 +39,7 @@ pub(super) fn all(campaign: &mut Campaign) {
     );
     ends(campaign, &jobs, &struck);
     bills(campaign, &jobs, &struck);
+    submissions(campaign, &jobs, &struck);
     let starts = read(cluster, "began").lines().count();
     nothing_is_left(campaign);
     println!(
@@ -83,14 +84,14 @@ fn settled(campaign: &Campaign) -> BTreeMap<i64, Value> {
     }
 }
 
-/// Every job completes. Only a job that the original worker forgot fails: no agent can start it elsewhere.
+/// Every job completes. Only a job that the original worker forgot fails, unless it asks to be requeued.
 fn ends(campaign: &Campaign, jobs: &BTreeMap<i64, Value>, struck: &str) {
     let ended: BTreeSet<i64> =
         read(&campaign.cluster, "ended").lines().filter_map(|line| line.parse().ok()).collect();
     for (id, submission) in &campaign.submitted {
         let job = &jobs[id];
-        if submission.kind == JobKind::Pushed {
-            let lost = job["status"] == "failed" && job["end_reason"] == "NodeLost";
+        if let JobKind::Pushed { requeue } = submission.kind {
+            let lost = !requeue && job["status"] == "failed" && job["end_reason"] == "NodeLost";
             assert!(lost || job["status"] == "completed", "{job:#}; {struck}");
             continue;
         }
@@ -118,13 +119,31 @@ fn bills(campaign: &Campaign, jobs: &BTreeMap<i64, Value>, struck: &str) {
             JobKind::Process { seconds } | JobKind::Container { seconds } => {
                 (seconds * 1000.0) as u64
             }
-            JobKind::Pushed => 0,
+            JobKind::Pushed { .. } => 0,
         };
         let time = times.get(id).copied().unwrap_or(0);
         let least = least.saturating_sub(START_SLACK_MS);
         assert!((least..most).contains(&time), "billed for {time} ms: {job:#}; {struck}");
     }
     assert!(sums.values().sum::<i64>() > 0, "nothing cost anything");
+}
+
+/// The original worker receives each attempt of a job once. It receives a job again only if the server did not receive the
+/// result: the worker died, or the server was away.
+fn submissions(campaign: &Campaign, jobs: &BTreeMap<i64, Value>, struck: &str) {
+    let (mut received, mut results) = (BTreeSet::new(), BTreeSet::new());
+    for submitted in campaign.worker.submissions() {
+        received.insert(submitted.job);
+        let is_first = submitted.lost || results.insert(submitted.job);
+        assert!(is_first, "ran again after its result: {:#}; {struck}", jobs[&submitted.job]);
+    }
+    for (id, submission) in &campaign.submitted {
+        let is_pushed = matches!(submission.kind, JobKind::Pushed { .. });
+        let is_expected = is_pushed || !received.contains(id);
+        assert!(is_expected, "pushed to the original worker: {:#}; {struck}", jobs[id]);
+        let was_sent = received.contains(id) || !is_pushed || jobs[id]["status"] != "completed";
+        assert!(was_sent, "completed without a submission: {:#}; {struck}", jobs[id]);
+    }
 }
 
 fn nothing_is_left(campaign: &mut Campaign) {

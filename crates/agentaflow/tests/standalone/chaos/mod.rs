@@ -33,6 +33,8 @@ const OUTAGE: Duration = Duration::from_secs(5);
 /// Lease and outage of the full tier.
 const LONG_LEASE: &str = "90s";
 const LONG_OUTAGE: Duration = Duration::from_mins(1);
+/// Agent whose wall clock steps.
+const CLOCK_AGENT: &str = "three";
 /// Name of the node of the original worker.
 const ORIGINAL: &str = "original";
 
@@ -69,7 +71,10 @@ enum JobKind {
         seconds: f64,
     },
     /// On the original worker.
-    Pushed,
+    Pushed {
+        /// Requeued if the worker forgets the job.
+        requeue: bool,
+    },
 }
 
 struct Submission {
@@ -77,6 +82,19 @@ struct Submission {
     key: String,
     path: String,
     body: Value,
+}
+
+/// Wall clocks that the campaign sets.
+struct Clocks {
+    server: WallClock,
+    /// Clock of the agent [`CLOCK_AGENT`] and its guardian.
+    agent: WallClock,
+}
+
+impl Clocks {
+    fn find() -> Option<Self> {
+        Some(Self { server: WallClock::find()?, agent: WallClock::find()? })
+    }
 }
 
 struct Campaign {
@@ -87,7 +105,7 @@ struct Campaign {
     docker: Option<DockerHost>,
     postgres: Option<PostgresServer>,
     /// None without libfaketime.
-    wall: Option<WallClock>,
+    clocks: Option<Clocks>,
     /// Killed agents and the times of their restarts.
     down: BTreeMap<String, Instant>,
     submitted: BTreeMap<i64, Submission>,
@@ -107,6 +125,22 @@ fn docker_crash_campaign_with_kills_of_the_engine() {
         skip!("{missing}");
     }
     Campaign::start(Some(DockerHost::start()), None).run(15);
+}
+
+/// Both at once in the full tier only.
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_crash_campaign_with_kills_of_engine_and_database() {
+    if !is_full() {
+        skip!("needs the full tier: `cargo xtask test --full`");
+    }
+    if let Some(missing) = DockerHost::missing() {
+        skip!("{missing}");
+    }
+    let Some(programs) = PostgresServer::programs() else {
+        skip!("needs root and the server programs of PostgreSQL in /usr/lib/postgresql");
+    };
+    Campaign::start(Some(DockerHost::start()), Some(PostgresServer::start(&programs))).run(15);
 }
 
 #[test]
@@ -146,8 +180,8 @@ fn postgres_an_outage_of_the_database_within_the_lease_stops_no_job() {
 
 impl Campaign {
     fn start(docker: Option<DockerHost>, postgres: Option<PostgresServer>) -> Self {
-        let wall = WallClock::find();
-        if wall.is_none() {
+        let clocks = Clocks::find();
+        if clocks.is_none() {
             let reason = "needs libfaketime; `sudo apt-get install libfaketime` installs it";
             crate::skip::report("chaos::steps_of_the_wall_clock", reason);
         }
@@ -155,8 +189,10 @@ impl Campaign {
         let mut arguments = vec!["--lease", lease.as_str(), "--push-allow", "127.0.0.1"];
         let url = postgres.as_ref().map(PostgresServer::url);
         arguments.extend(url.iter().flat_map(|url| ["--database", url.as_str()]));
-        let environment = wall.as_ref().map(WallClock::environment).unwrap_or_default();
-        let mut cluster = Cluster::server_with(&arguments, environment);
+        let server = clocks.as_ref().map(|clocks| clocks.server.environment());
+        let mut cluster = Cluster::server_with(&arguments, server.unwrap_or_default());
+        let agent = clocks.as_ref().map(|clocks| clocks.agent.environment());
+        cluster.set_agent_environment(CLOCK_AGENT, agent.unwrap_or_default());
         for name in ["one", "two", "three"] {
             start_agent(&mut cluster, name, docker.as_ref());
         }
@@ -171,7 +207,7 @@ impl Campaign {
             worker,
             docker,
             postgres,
-            wall,
+            clocks,
             down: BTreeMap::new(),
             submitted: BTreeMap::new(),
             struck: Vec::new(),
@@ -248,17 +284,17 @@ impl Campaign {
         let gpus = self.dice.below(4).saturating_sub(1);
         let more = json!({"gpu_count": gpus, "max_retries": 50, "stop_grace_seconds": 1, "preemptible": false});
         let (kind, body) = match self.dice.below(12) {
-            0 => (
-                JobKind::Pushed,
-                json!({"docker_image": "busybox", "gpu_memory_required": 1024, "stop_grace_seconds": 0}),
-            ),
+            0 => {
+                let requeue = self.dice.below(3) == 0;
+                (JobKind::Pushed { requeue }, pushed_job(requeue))
+            }
             1..7 if self.docker.is_some() => {
                 (JobKind::Container { seconds }, container_job(&self.cluster, seconds, &more))
             }
             _ => (JobKind::Process { seconds }, process_job(&self.cluster, seconds, more)),
         };
         let path = match kind {
-            JobKind::Pushed => format!("/gpu-workers/nodes/{}/jobs", self.worker.node()),
+            JobKind::Pushed { .. } => format!("/gpu-workers/nodes/{}/jobs", self.worker.node()),
             _ => "/gpu-workers/jobs/".to_owned(),
         };
         let key = format!("campaign-{}", self.submitted.len());
@@ -295,6 +331,12 @@ fn start_agent(cluster: &mut Cluster, name: &str, docker: Option<&DockerHost>) {
     // Agents cannot set firewall rules in the engine's own network.
     let mounts = ["--allow-mount", &mount, "--allow-host-access"];
     cluster.agent(name, &[runtimes.as_slice(), &mounts].concat());
+}
+
+fn pushed_job(requeue: bool) -> Value {
+    let on_node_lost = if requeue { "requeue" } else { "wait" };
+    json!({"docker_image": "busybox", "gpu_memory_required": 1024, "stop_grace_seconds": 0,
+        "max_retries": 50, "on_node_lost": on_node_lost})
 }
 
 /// A job that holds its own lock while it runs, and reports a lock held by another instance.

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Campaign, LEASE, ORIGINAL};
+use super::{CLOCK_AGENT, Campaign, LEASE, ORIGINAL};
 
 /// Away for longer than the lease: the jobs of the node start elsewhere.
 const LONG_AWAY: Duration = LEASE.saturating_add(Duration::from_secs(4));
@@ -18,6 +18,7 @@ impl Campaign {
             8..10 => self.lose_machine(),
             10..12 => self.step_wall_clock(),
             12 => self.restart_original_worker(),
+            13 if self.postgres.is_some() => self.kill_postgres(),
             _ if self.docker.is_some() => self.kill_docker(),
             _ if self.postgres.is_some() => self.kill_postgres(),
             _ => self.kill_server(),
@@ -86,14 +87,19 @@ impl Campaign {
         "all machines with their Docker engine".to_owned()
     }
 
-    /// Sets the clock up to 40 days before or after the true time: while the server runs, while it is away, or with a kill
-    /// soon after. Jobs are kept for 90 days.
+    /// Sets the clock of the server or of an agent up to 40 days before or after the true time: while the server runs, while
+    /// it is away, or with a kill soon after. Jobs are kept for 90 days.
     fn step_wall_clock(&mut self) -> String {
-        let Some(wall) = &self.wall else { return self.kill_server() };
+        let Some(clocks) = &self.clocks else { return self.kill_server() };
         let days = self.dice.below(81) as i64 - 40;
         let seconds = days * 86_400 + self.dice.below(3600) as i64;
-        match self.dice.below(3) {
+        let wall = &clocks.server;
+        match self.dice.below(4) {
             0 => wall.set(seconds),
+            3 => {
+                clocks.agent.set(seconds);
+                return format!("wall clock of agent {CLOCK_AGENT}, to {seconds:+} s");
+            }
             1 => {
                 wall.set(seconds);
                 let pause = self.dice.duration(SHORT_AWAY);

@@ -14,8 +14,8 @@ use agentaflow_api::units::Secret;
 
 use crate::api_error::ApiError;
 use crate::auth::{
-    self, ACCESS_SECONDS, Opened, PresentedToken, UserPatch, address_key, check_host, check_origin,
-    end_session, end_session_named, open_session, presented, set_cookie, update_user, use_link,
+    self, ACCESS_SECONDS, Opened, PresentedToken, UserPatch, check_host, check_origin, end_session,
+    end_session_named, open_session, presented, set_cookie, update_user, use_link,
 };
 use crate::http::answer::page;
 use crate::http::app::App;
@@ -60,7 +60,7 @@ pub(crate) async fn register(
     request_body(content = Login, example = json!({"username": "ada", "password": "correct horse battery"})),
     responses((status = 200, description = "Tokens; empty for a cookie login", body = Tokens)))]
 pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let address = address_key(peer(request.extensions()));
+    let address = peer(request.extensions());
     app.auth.logins.take(address).map_err(|seconds| {
         ApiError::too_many("too many logins from this address; try again later", seconds)
     })?;
@@ -77,11 +77,12 @@ pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Re
     if login.username.is_empty() || login.username.len() > limits::NAME {
         return Err(ApiError::invalid("username", "`username` or `email` is missing or too long"));
     }
-    app.auth.names.take((login.username.to_lowercase(), address)).map_err(|seconds| {
-        let message = "too many logins with this name from this address; keys still work";
+    app.auth.password_tries.take(&login.username, address).map_err(|seconds| {
+        let message = "too many logins with this name; keys still work";
         ApiError::too_many(message, seconds)
     })?;
     let user = verified(&app, &login).await?;
+    app.auth.password_tries.succeeded(&login.username, address);
     let opened = app.core.write(open_session(user, app.auth.jwt.clone())?).await?;
     Ok(if form {
         with_cookies(&app, &headers, &opened, to_start())
@@ -249,8 +250,7 @@ fn to_start() -> Response {
 
 /// Rate limit by address, for calls without an authenticated user.
 fn slow_down(app: &App, request: &Request) -> Result<(), ApiError> {
-    let key = address_key(peer(request.extensions()));
-    app.auth.sessions.take(key).map_err(|seconds| {
+    app.auth.sessions.take(peer(request.extensions())).map_err(|seconds| {
         ApiError::too_many("too many logins or logouts from this address; try again later", seconds)
     })
 }
@@ -304,14 +304,15 @@ async fn old_password(
 ) -> Result<(), ApiError> {
     let Some(hash) = user.password_hash.clone() else { return Ok(()) };
     app.auth
-        .names
-        .take((user.username.to_lowercase(), address_key(address)))
+        .password_tries
+        .take(&user.username, address)
         .map_err(|seconds| ApiError::too_many("too many tries; try again later", seconds))?;
     let right = match old {
         Some(old) => app.auth.passwords.verify(old, Some(hash)).await?,
         None => false,
     };
     if right {
+        app.auth.password_tries.succeeded(&user.username, address);
         return Ok(());
     }
     Err(ApiError::invalid("old_password", "`old_password` is missing or wrong"))

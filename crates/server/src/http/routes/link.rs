@@ -173,7 +173,8 @@ pub(crate) async fn write_piece(
     offset: u64,
     bytes: &[u8],
 ) -> Result<Option<u64>, ApiError> {
-    match app.logs.append(key, offset, bytes).await {
+    let owner = app.core.storage_of(key.job);
+    match app.logs.append(key, offset, bytes, owner.as_ref()).await {
         Ok(end) => Ok(Some(end)),
         Err(LogError::Stale) => Ok(None),
         Err(error) => {

@@ -9,7 +9,6 @@ use agentaflow_api::error::ResourceKind;
 use agentaflow_api::units::Stamp;
 
 use crate::api_error::ApiError;
-use crate::auth::address_key;
 use crate::http::app::App;
 use crate::http::caller::peer;
 use crate::http::limits;
@@ -26,7 +25,7 @@ pub(crate) async fn server_proof(
     request: Request,
 ) -> Result<Answer<ServerProof>, ApiError> {
     let address = peer(request.extensions());
-    app.auth.unauthenticated.take(address_key(address)).map_err(|seconds| {
+    app.auth.unauthenticated.take(address).map_err(|seconds| {
         ApiError::too_many("too many requests from this address; try again later", seconds)
     })?;
     let asked: ServerProofRequest = object(&body(request, limits::LOGIN).await?)?;
