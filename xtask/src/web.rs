@@ -1,5 +1,6 @@
 //! The browser dashboard: builds `web/dist`, which the program embeds, and tests it in a browser.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -205,7 +206,7 @@ fn fingerprint(files: &[String]) -> Result<String> {
     for file in files {
         let content = fs::read(repo::root().join(file));
         let content = content.with_context(|| format!("cannot read {file}"))?;
-        hashes.push_str(&format!("{file} {:016x}\n", hash64(&content)));
+        let _ = writeln!(hashes, "{file} {:016x}", hash64(&content));
     }
     Ok(format!("{:016x}", hash64(hashes.as_bytes())))
 }

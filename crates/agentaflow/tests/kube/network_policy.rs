@@ -6,7 +6,7 @@ use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyEgressRule};
 
 use crate::support::repository;
 
-/// Networks of nodes, pods, services and the metadata service of clouds (169.254.169.254, fd00:ec2::254).
+/// Networks of nodes, pods, services and the metadata service of clouds (`169.254.169.254`, `fd00:ec2::254`).
 const CLOSED: [&str; 9] = [
     "10.0.0.0/8",
     "100.64.0.0/10",

@@ -130,7 +130,7 @@ pub fn networks(address: IpAddr) -> impl Iterator<Item = Network> {
 }
 
 /// Key of an address: the whole IPv4 address, or the /64 network of an IPv6 address.
-pub fn address_key(address: IpAddr) -> u128 {
+pub(super) fn address_key(address: IpAddr) -> u128 {
     match address.to_canonical() {
         IpAddr::V4(four) => u128::from(four.to_ipv6_mapped()),
         IpAddr::V6(six) => u128::from(six) & (u128::MAX << 64),

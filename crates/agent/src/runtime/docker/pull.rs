@@ -83,7 +83,7 @@ impl Docker {
         check_access(&self.client, launch, image, found, secrets).await?;
         if launch.assignment.registry_auth.is_none() {
             let id = found.id.as_deref().unwrap_or_default();
-            self.image_origins.add_public_id(id).map_err(not_recorded)?;
+            self.image_origins.add_public_id(id).map_err(|error| not_recorded(&error))?;
         }
         Ok(())
     }
@@ -97,7 +97,9 @@ impl Docker {
     ) -> Result<(), StartError> {
         let auth = launch.assignment.registry_auth.as_ref();
         if auth.is_some() {
-            self.image_origins.add_private_reference(image).map_err(not_recorded)?;
+            self.image_origins
+                .add_private_reference(image)
+                .map_err(|error| not_recorded(&error))?;
         }
         progress(EventKind::Pulling, format!("Pulling `{image}`"));
         let client = with_login(&self.client, auth);
@@ -108,13 +110,13 @@ impl Docker {
             Some(_) => self.image_origins.add_private_id(&id),
             None => self.image_origins.add_public_id(&id),
         };
-        recorded.map_err(not_recorded)?;
+        recorded.map_err(|error| not_recorded(&error))?;
         progress(EventKind::Pulled, format!("Pulled `{image}`"));
         Ok(())
     }
 }
 
-fn not_recorded(error: std::io::Error) -> StartError {
+fn not_recorded(error: &std::io::Error) -> StartError {
     StartError::Node(format!("cannot record the image of a job: {error}"))
 }
 

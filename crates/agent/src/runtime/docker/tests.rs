@@ -110,7 +110,7 @@ async fn a_container_is_not_started_after_the_lease_expired() {
 #[tokio::test]
 async fn a_container_is_not_created_if_the_host_cannot_restrict_it() {
     let temp = tempfile::tempdir().unwrap();
-    let (mut docker, launch, requests) = docker(&temp, Duration::from_secs(60));
+    let (mut docker, launch, requests) = docker(&temp, Duration::from_mins(1));
     docker.settings.network = NetworkMode::Job;
     docker.settings.socket = temp.path().join("unknown.sock");
     let error = docker.start(&launch, &|_, _| {}).await.unwrap_err();
