@@ -142,7 +142,9 @@ impl<'a> Traffic<'a> {
             .start_after("300ms")
             .complete_after(&format!("{}ms", 300 + self.chance.below(1500)));
         let gpus = 1 + self.chance.below(2) as u32;
-        match self.chance.below(20) {
+        // A slow machine creates little: the first object is a job.
+        let kind = if self.count == 1 { 16 } else { self.chance.below(20) };
+        match kind {
             0..7 => {
                 self.share.create_pod(&runs.gpus(gpus)).await;
                 self.pods.insert(name);
@@ -153,7 +155,7 @@ impl<'a> Traffic<'a> {
                 self.share.create_pod(&plan.scheduler(&self.share.scheduler_name())).await;
                 self.pods.insert(name);
             }
-            kind @ 11..16 => {
+            11..16 => {
                 let size = 2 + self.chance.below(4) as u32;
                 let urgent = json!(urgent_class(self.share));
                 // The others run long enough to be preempted.
