@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use agentaflow_units::hash64;
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::output::out;
 use crate::report::Report;
-use crate::{CommandError, no_arguments, process, repo, tools};
+use crate::{CommandError, generate, no_arguments, process, repo, tools};
 
 pub(crate) const HELP: &str = "\
 Build the browser dashboard into web/dist. The next build of the program embeds it.
@@ -83,11 +84,13 @@ fn browser_tests() -> Result<Report> {
         Ok(path) => path,
         Err(error) => return Ok(Report::skipped("web browser", format!("{error:#}"))),
     };
-    let mut cargo = repo::cargo(&["build", "--package", "agentaflow"]);
-    let built = process::run(&mut cargo)?;
-    if !built.succeeded() {
-        built.show_output();
-        return Ok(Report::failed("web browser", "the program does not build; see the output"));
+    // A development build reads the dashboard from disk.
+    if !generate::PROGRAMS_BUILT.load(Ordering::Relaxed) {
+        let built = process::run(&mut repo::cargo(&["build", "--package", "agentaflow"]))?;
+        if !built.succeeded() {
+            built.show_output();
+            return Ok(Report::failed("web browser", "the program does not build; see the output"));
+        }
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
     let mut tests = command(&["run", "--silent", "browser"]);

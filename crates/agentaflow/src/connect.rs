@@ -84,7 +84,7 @@ impl Connect {
         if PREFER_KUBERNETES.load(Ordering::Relaxed) && self.context.is_none() {
             return Ok(context::cluster());
         }
-        context::target(self.context.as_deref())
+        context::target_of_command(self.context.as_deref())
     }
 
     async fn cluster(&self, target: &Kubernetes) -> Result<Cluster> {

@@ -206,8 +206,8 @@ struct Environment {
     server: Option<String>,
     token: Option<Secret>,
     context: Option<String>,
-    /// `KUBECONFIG` is set.
-    kubeconfig: bool,
+    /// `KUBECONFIG`.
+    kubeconfig: Option<String>,
     trust: ServerTrust,
 }
 
@@ -218,7 +218,7 @@ impl Environment {
             server: variable("AGENTAFLOW_SERVER"),
             token: variable("AGENTAFLOW_TOKEN").map(|token| Secret(token.trim().to_owned())),
             context: variable("AGENTAFLOW_CONTEXT"),
-            kubeconfig: variable("KUBECONFIG").is_some(),
+            kubeconfig: variable("KUBECONFIG"),
         })
     }
 
@@ -242,36 +242,42 @@ pub(crate) fn target(name: Option<&str>) -> Result<Target> {
     let path = file();
     let read =
         || path.as_ref().map_or_else(|_| Ok(Contexts::default()), |path| Contexts::read(path));
-    let environment = Environment::read()?;
-    let target = choose(name, &environment, read)?;
-    note_choice(name, &environment, read, &target);
-    Ok(target.with_current_token())
+    Ok(choose(name, &Environment::read()?, read)?.with_current_token())
 }
 
-/// With `KUBECONFIG` and a current context, the target is not obvious: names it on stderr, once.
-fn note_choice(
-    name: Option<&str>,
-    environment: &Environment,
-    read: impl FnOnce() -> Result<Contexts>,
-    target: &Target,
-) {
+/// The target of a command. On a terminal, a target that is not obvious is named on stderr, once.
+pub(crate) fn target_of_command(name: Option<&str>) -> Result<Target> {
     static NOTED: Once = Once::new();
-    let explicit = name.is_some() || environment.server.is_some() || environment.context.is_some();
-    if explicit || !environment.kubeconfig {
-        return;
-    }
-    let Some(current) = read().ok().and_then(|contexts| contexts.current) else { return };
-    NOTED.call_once(|| {
-        if current == LOCAL && target.kubernetes.is_some() {
-            eprintln!(
-                "note: using the cluster of KUBECONFIG; --context {LOCAL} selects the local server"
-            );
-        } else if std::io::stderr().is_terminal() {
-            eprintln!(
-                "note: using context `{current}`; --kubeconfig \"$KUBECONFIG\" selects that cluster"
-            );
+    let target = target(name)?;
+    if name.is_none() && std::io::stderr().is_terminal() {
+        let current = file().and_then(|path| Contexts::read(&path)).unwrap_or_default().current;
+        if let Some(note) = note(&Environment::read()?, current.as_deref(), &target) {
+            NOTED.call_once(|| eprintln!("note: {note}"));
         }
-    });
+    }
+    Ok(target)
+}
+
+/// Note on the target of a command without `--context`: with `KUBECONFIG` and a current context, one of them is ignored.
+fn note(environment: &Environment, current: Option<&str>, target: &Target) -> Option<String> {
+    let kubeconfig = environment.kubeconfig.as_deref()?;
+    let current = current?;
+    if environment.server.is_some() || environment.context.is_some() {
+        return None;
+    }
+    match &target.kubernetes {
+        Some(_) if current == LOCAL => Some(format!(
+            "using the cluster of KUBECONFIG; --context {LOCAL} selects the local server"
+        )),
+        Some(cluster)
+            if cluster.kubeconfig.as_deref().is_none_or(|file| file == Path::new(kubeconfig)) =>
+        {
+            None
+        }
+        _ => Some(format!(
+            "using context `{current}`; --kubeconfig \"$KUBECONFIG\" selects that cluster"
+        )),
+    }
 }
 
 /// Origin of the default target, for `context show`.
@@ -306,10 +312,10 @@ fn choose(
     }
     let contexts = read()?;
     let current =
-        contexts.current.as_ref().filter(|name| *name != LOCAL || !environment.kubeconfig);
+        contexts.current.as_ref().filter(|name| *name != LOCAL || environment.kubeconfig.is_none());
     match environment.context.as_ref().or(current) {
         Some(name) => Ok(environment.add_token(contexts.named(name)?.clone())),
-        None if environment.kubeconfig || in_a_pod() || has_kubeconfig() => {
+        None if environment.kubeconfig.is_some() || in_a_pod() || has_kubeconfig() => {
             Ok(Target::cluster(Kubernetes::default()))
         }
         None => Err(NoServer.into()),
@@ -382,13 +388,44 @@ mod tests {
         for (current, asked, context, url) in cases {
             let environment = Environment {
                 context: context.map(str::to_owned),
-                kubeconfig: true,
+                kubeconfig: Some("lab.yaml".to_owned()),
                 ..Environment::default()
             };
             let target = choose(asked, &environment, || contexts(current)).unwrap();
             assert_eq!(target.server, url, "{current} {asked:?} {context:?}");
             assert_eq!(target.kubernetes.is_some(), url.is_empty());
         }
+    }
+
+    #[test]
+    fn a_note_names_the_target_only_where_it_is_not_obvious() {
+        let lab = Some("lab.yaml");
+        let server = Target::new("http://prod", None);
+        let cluster = |file: Option<&str>| {
+            let kubeconfig = file.map(PathBuf::from);
+            Target::cluster(Kubernetes { kubeconfig, ..Kubernetes::default() })
+        };
+        let cases = [
+            (lab, Some(LOCAL), cluster(None), true),
+            (lab, Some("prod"), server.clone(), true),
+            (lab, Some("prod"), cluster(Some("prod.yaml")), true),
+            (lab, Some("prod"), cluster(lab), false),
+            (lab, Some("prod"), cluster(None), false),
+            (lab, None, cluster(None), false),
+            (None, Some("prod"), server.clone(), false),
+        ];
+        for (kubeconfig, current, target, expected) in cases {
+            let kubeconfig = kubeconfig.map(str::to_owned);
+            let environment = Environment { kubeconfig, ..Environment::default() };
+            let noted = note(&environment, current, &target).is_some();
+            assert_eq!(noted, expected, "{current:?} {target:?}");
+        }
+        let explicit = Environment {
+            context: Some("prod".to_owned()),
+            kubeconfig: lab.map(str::to_owned),
+            ..Environment::default()
+        };
+        assert_eq!(note(&explicit, Some(LOCAL), &server), None);
     }
 
     #[test]
@@ -419,7 +456,7 @@ mod tests {
                 server: server.map(str::to_owned),
                 token: Some("lent".into()),
                 context: context.map(str::to_owned),
-                kubeconfig: false,
+                kubeconfig: None,
                 trust: ServerTrust::default(),
             };
             let target = choose(asked, &environment, contexts).unwrap();

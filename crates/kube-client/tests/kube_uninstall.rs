@@ -1,9 +1,13 @@
 //! Removal of agentaflow from a cluster. A test program of its own, because it removes objects that other tests share.
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use agentaflow_kube_client::{Cluster, Uninstall, UninstallStep};
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::discovery::{Discovery, Scope, verbs};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
@@ -11,13 +15,16 @@ use serde_json::{Value, json};
 const SYSTEM: &str = "uninstall-test";
 const LABELS: &str = "app.kubernetes.io/part-of";
 
-async fn cluster() -> Cluster {
+/// The tests change the same objects.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+async fn cluster(system: &str) -> Cluster {
     let path =
         std::env::var("AGENTAFLOW_TEST_KUBE").expect("AGENTAFLOW_TEST_KUBE names a kubeconfig");
     let file = Kubeconfig::read_from(path).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
     let client = Client::try_from(config.expect("a configuration")).expect("a client");
-    let (namespace, system) = (SYSTEM.to_owned(), SYSTEM.to_owned());
+    let (namespace, system) = (system.to_owned(), system.to_owned());
     Cluster { client, namespace, everywhere: false, system, scheduler: None }
 }
 
@@ -32,10 +39,14 @@ fn api(cluster: &Cluster, object: &Value) -> Api<DynamicObject> {
 }
 
 async fn apply(cluster: &Cluster, object: &Value) {
+    let applied = try_apply(cluster, object).await;
+    applied.unwrap_or_else(|error| panic!("{object}: {error}"));
+}
+
+async fn try_apply(cluster: &Cluster, object: &Value) -> kube::Result<()> {
     let name = object["metadata"]["name"].as_str().expect("a name");
     let how = PatchParams::apply("uninstall-test").force();
-    let applied = api(cluster, object).patch(name, &how, &Patch::Apply(object)).await;
-    applied.unwrap_or_else(|error| panic!("{object}: {error}"));
+    api(cluster, object).patch(name, &how, &Patch::Apply(object)).await.map(drop)
 }
 
 async fn read(cluster: &Cluster, object: &Value) -> Option<Value> {
@@ -93,7 +104,8 @@ fn suspended_job() -> Value {
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
-    let cluster = cluster().await;
+    let _alone = ALONE.lock().await;
+    let cluster = cluster(SYSTEM).await;
     for definition in agentaflow_kube_core::crd::definitions() {
         apply(&cluster, &definition).await;
     }
@@ -189,4 +201,144 @@ async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
         gone.expect("a deletion");
     }
     // The other test programs need the kinds, not this namespace.
+}
+
+/// Namespace of the manifests.
+const INSTALLED: &str = "agentaflow";
+
+/// Objects of `deploy/kubernetes`, in the order of the files.
+fn installation() -> Vec<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
+    let entries = std::fs::read_dir(folder).expect("a folder of manifests");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    let read = |file| std::fs::read_to_string(file).expect("a manifest");
+    let documents = |file| serde_saphyr::from_multiple::<Value>(&read(file)).expect("YAML");
+    files.into_iter().flat_map(documents).filter(|object| !object.is_null()).collect()
+}
+
+/// Objects that the programs create.
+fn created() -> Vec<Value> {
+    let named = |name: &str| json!({"name": name, "namespace": INSTALLED});
+    let none = json!({});
+    vec![
+        object("coordination.k8s.io/v1", "Lease", &named("agentaflow-gpu-scheduler"), &none),
+        object("v1", "ConfigMap", &named("agentaflow-scheduler-config"), &none),
+        object("v1", "ConfigMap", &named("agentaflow-gpu-scheduler-memory"), &none),
+        object("v1", "Secret", &named("agentaflow-webhook-certs"), &none),
+    ]
+}
+
+/// Installs agentaflow with a workload that has a pod; returns both.
+async fn install(cluster: &Cluster) -> [Value; 2] {
+    for definition in agentaflow_kube_core::crd::definitions() {
+        apply(cluster, &definition).await;
+    }
+    let workload = object(
+        "agentaflow.io/v1",
+        "GPUWorkload",
+        &json!({"name": "uninstall-test", "namespace": "default"}),
+        &json!({"spec": {"gpuMemoryRequired": 1, "podTemplate": {"spec": {"containers": [
+            {"name": "c", "image": "i"}]}}}}),
+    );
+    // Before the webhook, which refuses workloads while no scheduler runs.
+    until(async || try_apply(cluster, &workload).await.map_err(|error| error.to_string())).await;
+    let uid = read(cluster, &workload).await.expect("a workload")["metadata"]["uid"].take();
+    let owner = json!([{"apiVersion": "agentaflow.io/v1", "kind": "GPUWorkload",
+        "name": "uninstall-test", "uid": uid, "controller": true}]);
+    let metadata =
+        json!({"name": "uninstall-test-0", "namespace": "default", "ownerReferences": owner});
+    let spec =
+        json!({"spec": {"schedulerName": "none", "containers": [{"name": "c", "image": "i"}]}});
+    let pod = object("v1", "Pod", &metadata, &spec);
+    apply(cluster, &pod).await;
+    for one in installation().iter().chain(&created()) {
+        if one["kind"] == "PriorityClass" {
+            // The value of a class cannot change.
+            let name = one["metadata"]["name"].as_str().expect("a name");
+            let _ = api(cluster, one).delete(name, &DeleteParams::default()).await;
+        }
+        apply(cluster, one).await;
+    }
+    [workload, pod]
+}
+
+/// Objects in the namespace of agentaflow, and objects outside of namespaces, with its name or label.
+async fn remains(cluster: &Cluster) -> Result<Vec<String>, String> {
+    let found = Discovery::new(cluster.client.clone()).run().await;
+    let found = found.map_err(|error| error.to_string())?;
+    let kinds = found.groups().flat_map(kube::discovery::ApiGroup::recommended_resources);
+    let mut remains = Vec::new();
+    for (resource, capabilities) in kinds {
+        // Events of Kubernetes about deleted objects expire.
+        if !capabilities.supports_operation(verbs::LIST) || resource.kind == "Event" {
+            continue;
+        }
+        let client = cluster.client.clone();
+        let api: Api<DynamicObject> = match capabilities.scope {
+            Scope::Namespaced => Api::namespaced_with(client, INSTALLED, &resource),
+            Scope::Cluster => Api::all_with(client, &resource),
+        };
+        // A kind may be gone since the discovery.
+        let Ok(list) = api.list(&ListParams::default()).await else { continue };
+        for one in list {
+            let name = one.metadata.name.unwrap_or_default();
+            let labels = one.metadata.labels.unwrap_or_default();
+            let is_ours = labels.get(LABELS).is_some_and(|part| part == "agentaflow");
+            let is_worker =
+                labels.get("app.kubernetes.io/name").is_some_and(|name| name.contains("worker"));
+            if (is_ours || name.starts_with("agentaflow")) && !is_worker {
+                remains.push(format!("{} {name}", resource.kind));
+            }
+        }
+    }
+    Ok(remains)
+}
+
+/// Waits for a controller of Kubernetes.
+async fn until<T>(step: impl AsyncFn() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + Duration::from_mins(1);
+    loop {
+        match step().await {
+            Ok(value) => return value,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn kube_uninstall_leaves_nothing_of_a_complete_installation() {
+    let _alone = ALONE.lock().await;
+    let cluster = cluster(INSTALLED).await;
+    let only = async |expected: &[&str]| {
+        until(async || {
+            let remains = remains(&cluster).await?;
+            if remains == expected { Ok(()) } else { Err(format!("{remains:?}")) }
+        })
+        .await;
+    };
+    let [workload, pod] = install(&cluster).await;
+    cluster.uninstall(Uninstall::default(), &mut |_| ()).await.expect("a removal");
+    only(&["Namespace agentaflow"]).await;
+    for one in [&workload, &pod] {
+        assert!(read(&cluster, one).await.is_some(), "{one} stays");
+    }
+    install(&cluster).await;
+    let everything = Uninstall { delete_workloads: true, ..Uninstall::default() };
+    cluster.uninstall(everything, &mut |_| ()).await.expect("a removal");
+    only(&[]).await;
+    until(async || match read(&cluster, &pod).await {
+        None => Ok(()),
+        Some(pod) => Err(format!("the pod of the workload is left: {pod}")),
+    })
+    .await;
+    for definition in agentaflow_kube_core::crd::definitions() {
+        until(async || match read(&cluster, &definition).await {
+            None => Ok(()),
+            Some(_) => Err(format!("{} is left", definition["metadata"]["name"])),
+        })
+        .await;
+    }
 }

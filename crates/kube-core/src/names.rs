@@ -63,6 +63,8 @@ pub const POD_TASK: &str = "agentaflow.gpu/task";
 pub const POD_ATTEMPT: &str = "agentaflow.gpu/attempt";
 /// Pod annotation of Kubernetes: index of the pod among the pods of its workload.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// Pod annotation: hosts of its gang in the format of Open MPI. The scheduler does not read it back.
+pub const HOSTFILE: &str = "agentaflow.io/hostfile";
 /// Pod annotation: retries that its workload had used when the pod was created.
 pub const POD_RETRIES: &str = "agentaflow.gpu/retries";
 /// Pod annotation: priority of its `GPUWorkload` when the pod was created.

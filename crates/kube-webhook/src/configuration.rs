@@ -6,6 +6,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 use super::Options;
 
@@ -183,13 +184,13 @@ fn conditions(options: &Options, opted_in: bool) -> Value {
     );
     let gpu = |containers: &str| gpu("object.spec", containers);
     let gpus = format!("({}) || ({})", gpu("containers"), gpu("initContainers"));
-    // Every Deployment and Job of the cluster creates owned pods: without GPUs they do not matter, whatever their owner is
-    // annotated with. Owners of other groups (Kubeflow, Ray) are few, and their pods without GPUs belong to gangs.
+    // Every Deployment, Job and operator of the cluster creates owned pods: without GPUs they do not matter, whatever their
+    // owner is annotated with. Pods of the kinds that are units belong to gangs, also without GPUs.
     let owned = format!(
         "has(object.metadata.ownerReferences) && ({gpus} || \
          (has(object.spec.schedulerName) && object.spec.schedulerName == '{scheduler_name}') || \
-         object.metadata.ownerReferences.exists(owner, owner.apiVersion != 'v1' && \
-         !owner.apiVersion.startsWith('apps/') && !owner.apiVersion.startsWith('batch/')))"
+         object.metadata.ownerReferences.exists(owner, owner.apiVersion.split('/')[0] in {}))",
+        unit_groups()
     );
     let mut matter = format!("({annotated}) || ({owned})");
     if opted_in {
@@ -202,6 +203,17 @@ fn conditions(options: &Options, opted_in: bool) -> Value {
         {"name": "not-ours", "expression": component},
         {"name": "could-matter", "expression": matter},
     ])
+}
+
+/// CEL list of the API groups of units. Jobs of the group `batch` are too many; their pods name the scheduler.
+fn unit_groups() -> String {
+    let groups: BTreeSet<&str> = unit::KINDS.iter().map(|kind| kind.group).collect();
+    let groups: Vec<String> = groups
+        .iter()
+        .filter(|group| **group != "batch")
+        .map(|group| format!("'{group}'"))
+        .collect();
+    format!("[{}]", groups.join(", "))
 }
 
 /// Jobs that may become units. They fail open: without the webhook a job starts as it is written.
@@ -322,7 +334,7 @@ mod tests {
         assert_eq!(
             documents,
             configurations(&Options::default()),
-            "`cargo run -p agentaflow-kube --example crds -- webhooks` prints it anew"
+            "`cargo run -p agentaflow-kube-webhook --example webhooks` prints it anew"
         );
     }
 

@@ -98,6 +98,18 @@ impl Cluster {
         }
     }
 
+    /// Creates an object of a new kind, which the API server serves after a moment.
+    async fn create_when_served(&self, namespace: &str, object: &Value) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match create(&self.client, namespace, object, false).await {
+                Ok(made) => return made,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// Creates the object as a dry run.
     async fn create(&self, namespace: &str, object: &Value) -> Result<Value, String> {
         create(&self.client, namespace, object, true).await
@@ -179,6 +191,7 @@ async fn kube_admission_names_fields_and_remedies_and_gives_pods_their_scheduler
         let cluster = Cluster::start().await;
         pods_get_our_name_where_asked(&cluster).await;
         owners_are_read(&cluster).await;
+        pods_of_other_operators_are_not_asked_about(&cluster).await;
         opted_in_jobs_are_suspended(&cluster).await;
         bad_workloads_are_refused(&cluster).await;
         gangs_beyond_a_quota_give_a_warning(&cluster).await;
@@ -250,6 +263,42 @@ async fn owners_are_read(cluster: &Cluster) {
     jobs.delete(job["metadata"]["name"].as_str().unwrap(), &DeleteParams::background())
         .await
         .unwrap();
+}
+
+/// Of pods without GPUs, the API server asks only about those whose owner is of the group of a unit.
+async fn pods_of_other_operators_are_not_asked_about(cluster: &Cluster) {
+    for (group, scheduler) in [("example.com", "default-scheduler"), ("kubeflow.org", "agentaflow")]
+    {
+        let name = format!("rigs.{group}");
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": name},
+            "spec": {
+                "group": group, "scope": "Namespaced",
+                "names": {"kind": "Rig", "plural": "rigs", "singular": "rig"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {
+                    "openAPIV3Schema": {"type": "object"}}}],
+            },
+        });
+        apply(&cluster.client, &definition).await.unwrap();
+        let version = format!("{group}/v1");
+        let rig = json!({
+            "apiVersion": version, "kind": "Rig",
+            "metadata": {"name": "rig", "annotations": {"agentaflow.gpu/scheduling-strategy": "pack"}},
+        });
+        let rig = cluster.create_when_served("webhook-plain", &rig).await;
+        let owner = json!({"apiVersion": version, "kind": "Rig", "controller": true,
+            "name": "rig", "uid": rig["metadata"]["uid"]});
+        let mut child = pod("p", &json!({"ownerReferences": [owner]}));
+        let with_gpu = cluster.create("webhook-plain", &child).await.unwrap();
+        assert_eq!(with_gpu["spec"]["schedulerName"], "agentaflow", "{group}");
+        child["spec"]["containers"][0]["resources"] = json!({});
+        let without = cluster.create("webhook-plain", &child).await.unwrap();
+        assert_eq!(without["spec"]["schedulerName"], scheduler, "{group}");
+        let definitions: Api<DynamicObject> =
+            Api::all_with(cluster.client.clone(), &resource(&definition));
+        definitions.delete(&name, &DeleteParams::default()).await.unwrap();
+    }
 }
 
 async fn opted_in_jobs_are_suspended(cluster: &Cluster) {

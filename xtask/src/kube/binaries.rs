@@ -51,11 +51,12 @@ const PROGRAMS: [Program; 9] = [
 const CONTROLLERS: &str = "controllers";
 
 /// Definitions of their kinds, in the sources of Go modules.
-const DEFINITIONS: [(&str, &str); 4] = [
+const DEFINITIONS: [(&str, &str); 5] = [
     ("sigs.k8s.io/jobset", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
     ("sigs.k8s.io/lws", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
     ("sigs.k8s.io/lws", "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml"),
     ("github.com/kubeflow/mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml"),
+    ("github.com/kubeflow/training-operator", "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"),
 ];
 
 #[derive(Debug)]
@@ -77,7 +78,8 @@ pub(crate) fn ensure() -> Result<Binaries> {
 
 /// Copies the definitions of the built versions to the folder `crds` next to the programs.
 fn copy_definitions(binaries: &Binaries) -> Result<()> {
-    let wanted = requirements(&go_mod(CONTROLLERS)?);
+    let mut wanted = requirements(&go_mod(CONTROLLERS)?);
+    wanted.extend(DEFINITIONS.map(|(_, path)| format!("\n{path}")));
     let folder = binaries.folder.join("crds");
     let stamp = folder.join("requires");
     if fs::read_to_string(&stamp).is_ok_and(|copied| copied == wanted) {
@@ -87,6 +89,8 @@ fn copy_definitions(binaries: &Binaries) -> Result<()> {
     for (name, path) in DEFINITIONS {
         let source = module_sources(name)?.join(path);
         let copy = folder.join(source.file_name().unwrap_or_default());
+        // A copy has the read-only mode of the module cache.
+        let _ = fs::remove_file(&copy);
         fs::copy(&source, copy).with_context(|| format!("cannot copy `{}`", source.display()))?;
     }
     fs::write(stamp, wanted)?;

@@ -91,6 +91,15 @@ impl Scheduler {
         .await;
     }
 
+    /// Waits until a metric has at least this value.
+    pub(crate) async fn counts_at_least(&self, name: &str, least: f64) {
+        wait_for(&format!("{name} at least {least}"), async || {
+            let now = self.metric(name);
+            if now.is_some_and(|now| now >= least) { Ok(()) } else { Err(format!("{now:?}")) }
+        })
+        .await;
+    }
+
     pub(crate) async fn leads(&self) {
         self.counts("agentaflow_leader", 1.0).await;
     }

@@ -5,7 +5,6 @@ use std::process::Command;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use crate::kube_owners::pytorch_kind;
 use crate::support::{Program, Share, free_port, get, wait_for};
 
 /// The `JobSet` controller with its defaulting webhook.
@@ -50,15 +49,14 @@ pub(crate) async fn leader_worker_set(share: &Share) -> Program {
 
 /// The controllers of `PyTorchJob` and `MPIJob` for the namespace of the share.
 pub(crate) async fn kubeflow(share: &Share) -> Program {
-    define(share, &["kubeflow.org_mpijobs"]).await;
-    share.apply_object(pytorch_kind()).await;
+    define(share, &["kubeflow.org_mpijobs", "kubeflow.org_pytorchjobs"]).await;
     let mut command = program(share, "kubeflow-controllers");
     command.arg(&share.namespace);
     Program::start(command, &share.file("kubeflow.log"))
 }
 
 /// Creates kinds from the sources of their controllers.
-async fn define(share: &Share, kinds: &[&str]) {
+pub(crate) async fn define(share: &Share, kinds: &[&str]) {
     for kind in kinds {
         let file = programs(share).join("crds").join(format!("{kind}.yaml"));
         let text = std::fs::read_to_string(&file);

@@ -63,6 +63,7 @@ async fn two_schedulers_fill_the_same_nodes() {
         assert_eq!(status.retries, 0, "ours-{index} did not fail");
     }
     scheduler.counts("agentaflow_gpu_available", 0.0).await;
+    scheduler.counts("agentaflow_foreign_gpu_pods{state=\"placed\"}", EACH as f64).await;
 }
 
 /// A node whose four GPUs are in use by pods of this scheduler, and a pod of kube-scheduler that waits for one. The first pod
@@ -80,6 +81,8 @@ async fn waiting_beside(share: &Share, theirs: &PodPlan, first_stops: &str) -> S
     }
     share.create_pod(theirs).await;
     pod_waits(share, "theirs", "Unschedulable").await;
+    // Other tests may have pending pods of kube-scheduler, too.
+    scheduler.counts_at_least("agentaflow_foreign_gpu_pods{state=\"pending\"}", 1.0).await;
     scheduler
 }
 

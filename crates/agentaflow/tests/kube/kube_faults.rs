@@ -10,7 +10,7 @@ use crate::plans::alone;
 use crate::support::{NodePlan, Scheduler, Share, free_port, wait_for};
 
 /// The report of a monitor that stopped an hour ago.
-async fn old_report(share: &Share, node: &str) {
+pub(crate) async fn old_report(share: &Share, node: &str) {
     let gpu = json!({"id": "GPU-0", "name": "NVIDIA A100", "memoryTotal": 81_920});
     let object = json!({
         "apiVersion": "agentaflow.io/v1",

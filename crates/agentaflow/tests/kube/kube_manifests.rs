@@ -7,10 +7,9 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::PROGRAM;
-use crate::kube_owners::pytorch_kind;
 use crate::plans::{alone, placed_by_us, pod_waits};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, free_port, repository, wait_for};
+use crate::{PROGRAM, controllers};
 
 /// Directory of the manifests.
 const MANIFESTS: &str = "crates/agentaflow/tests/kube/manifests";
@@ -132,7 +131,7 @@ async fn printed_pods_wait(share: &Share) {
 /// Pods of a Kubeflow job with agentaflow annotations are scheduled; other GPU pods are not.
 async fn owners_count_without_opting_in(share: &Share) {
     share.create_pod(&PodPlan::new("theirs").gpus(1)).await;
-    share.apply_object(pytorch_kind()).await;
+    controllers::define(share, &["kubeflow.org_pytorchjobs"]).await;
     let owner = share.apply_object(manifest("pytorch-job.yaml")).await;
     let mut pod = PodPlan::new("pytorch-training-master-0").gpus(1).pod();
     pod.metadata.owner_references = serde_json::from_value(json!([{

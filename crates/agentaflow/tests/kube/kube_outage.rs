@@ -43,6 +43,8 @@ async fn changes_during_a_short_outage_are_reconciled() {
     ledger.check();
     scheduler.counts("agentaflow_gpu_available", 0.0).await;
     scheduler.counts("agentaflow_workloads_pending", 0.0).await;
+    // Renewals of the lease failed during the outage.
+    scheduler.counts_at_least("agentaflow_api_errors_total{kind=\"no_response\"}", 1.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

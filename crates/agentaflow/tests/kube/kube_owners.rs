@@ -1,17 +1,17 @@
 //! Annotations of Jobs, Deployments and Kubeflow jobs apply to their pods.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::PROGRAM;
 use crate::plans::placed_by_us;
 use crate::support::{NodePlan, Scheduler, Share, wait_for};
+use crate::{PROGRAM, controllers};
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn annotations_of_owners_apply_to_their_pods() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(8)).await;
-    share.apply_object(pytorch_kind()).await;
+    controllers::define(&share, &["kubeflow.org_pytorchjobs"]).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let metadata =
         |name: &str| json!({"name": name, "annotations": {"agentaflow.gpu/priority": "7"}});
@@ -42,6 +42,9 @@ async fn annotations_of_owners_apply_to_their_pods() {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": metadata("pytorch"),
+        "spec": {"pytorchReplicaSpecs": {"Master": {"template": {"spec": {
+            "containers": [{"name": "pytorch", "image": "registry.example/main:1"}],
+        }}}}},
     });
     let owner = share.apply_object(pytorch).await;
     let mut pod = share.one_gpu("pytorch-master-0").label("app", "pytorch").object();
@@ -65,28 +68,4 @@ async fn only_pod(share: &Share, selector: &str) -> String {
         pods.into_iter().next().and_then(|pod| pod.metadata.name).ok_or("none")
     })
     .await
-}
-
-/// Minimal Kubeflow CRD.
-pub(crate) fn pytorch_kind() -> Value {
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "pytorchjobs.kubeflow.org"},
-        "spec": {
-            "group": "kubeflow.org",
-            "names": {"kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob"},
-            "scope": "Namespaced",
-            "versions": [{
-                "name": "v1",
-                "served": true,
-                "storage": true,
-                "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {
-                    "type": "object",
-                    "x-kubernetes-preserve-unknown-fields": true,
-                }},
-            }],
-        },
-    })
 }

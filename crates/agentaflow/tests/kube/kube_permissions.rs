@@ -4,10 +4,14 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::PROGRAM;
+use crate::kube_faults::old_report;
 use crate::kube_manifests::{end_admission, start_with_admission_as};
-use crate::plans::{WorkloadPlan, alone, delete_workload, event, in_phase, placed_by_us, workload};
+use crate::kube_units::{bound_of, job, job_set, runs};
+use crate::plans::{
+    WorkloadPlan, alone, condition, delete_workload, event, in_phase, placed_by_us, workload,
+};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, repository, wait_for};
+use crate::{PROGRAM, controllers};
 
 /// Workloads, preemption, a claim, a queue and a restart with the service account of the role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,6 +67,49 @@ async fn the_scheduler_works_with_the_permissions_of_its_role() {
         let annotations = &claim["metadata"]["annotations"];
         let is_so = annotations["volume.kubernetes.io/selected-node"] == node.as_str();
         is_so.then_some(()).ok_or_else(|| claim.to_string())
+    })
+    .await;
+    assert_nothing_denied(&mut scheduler);
+}
+
+/// Suspend fields of jobs, Services of gangs, conditions of reports and finished workloads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn the_scheduler_writes_jobs_services_and_reports_with_the_permissions_of_its_role() {
+    let share = Share::new().await;
+    let node = share.node("a", &NodePlan::gpus(16)).await;
+    share.apply_file("deploy/crds").await;
+    let _controller = controllers::job_set(&share).await;
+    old_report(&share, &node).await;
+    let kubeconfig = kubeconfig_of_role(&share).await;
+    let mut scheduler = Scheduler::launch(PROGRAM, &share, &kubeconfig, "scheduler", &[]);
+    scheduler.ready().await;
+    scheduler.leads().await;
+
+    share.apply_object(job(&share, "job", 2, 5)).await;
+    runs(&share, "job", 2).await;
+    share.apply_object(job_set(&share, "set")).await;
+    bound_of(&share, "jobset.sigs.k8s.io/jobset-name=set", 5, 5).await;
+    let space = &share.namespace;
+    let report = format!("/apis/agentaflow.io/v1/namespaces/{space}/gpunodes/{node}");
+    wait_for("the report is out of date", async || {
+        let status = share.request("GET", &report, None).await.json()["status"].take();
+        let is_lost = condition(&status, "Ready")["status"] == "Unknown";
+        is_lost.then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
+    let ends = PodPlan::new("").complete_after("500ms");
+    let gang = WorkloadPlan::new(&share, "gang", &ends).spec("gangSize", 2);
+    gang.spec("ttlSecondsAfterFinished", 2).create(&share).await;
+    let service = format!("/api/v1/namespaces/{space}/services/gang-gang");
+    wait_for("the Service of the gang", async || {
+        let answer = share.request("GET", &service, None).await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+    })
+    .await;
+    wait_for("the finished gang is deleted", async || match workload(&share, "gang").await {
+        None => Ok(()),
+        Some(object) => Err(object["status"].to_string()),
     })
     .await;
     assert_nothing_denied(&mut scheduler);

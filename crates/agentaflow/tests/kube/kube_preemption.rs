@@ -125,7 +125,7 @@ async fn a_pod_without_a_class_evicts_no_pod_of_an_administrators_class() {
             "value": 100_000,
         }))
         .await;
-    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let names: Vec<String> = (0..4).map(|index| format!("serves-{index}")).collect();
     for name in &names {
         share.create_pod(&share.one_gpu(name).spec("priorityClassName", json!(class))).await;
@@ -140,6 +140,8 @@ async fn a_pod_without_a_class_evicts_no_pod_of_an_administrators_class() {
         let pod = share.pod(name).await.expect("the pod stays");
         assert_eq!(pod.metadata.deletion_timestamp, None, "{name}");
     }
+    let preempted = "agentaflow_preemptions_total{reason=\"priority\"}";
+    assert_eq!(scheduler.metric(preempted), Some(0.0));
     // The class, in turn, preempts the pod without one.
     for name in &names {
         share.delete_pod(name).await;
@@ -147,4 +149,6 @@ async fn a_pod_without_a_class_evicts_no_pod_of_an_administrators_class() {
     share.in_phase("large", "Running").await;
     share.create_pod(&share.one_gpu("again").spec("priorityClassName", json!(class))).await;
     placed_by_us(&share, "again").await;
+    scheduler.counts(preempted, 1.0).await;
+    scheduler.counts("agentaflow_evictions_total{result=\"evicted\"}", 1.0).await;
 }

@@ -6,19 +6,20 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::kube_gangs::pod_group_kind;
-use crate::plans::event;
+use crate::kube_manifests::{end_admission, start_with_admission};
+use crate::plans::{alone, event};
 use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, get, wait_for, wait_within};
 use crate::{PROGRAM, controllers};
 
 /// Pods of two GPUs each for the scheduler of the share.
-fn template(share: &Share, gpus: u32) -> Value {
+pub(crate) fn template(share: &Share, gpus: u32) -> Value {
     let pod = PodPlan::new("").gpus(gpus).scheduler(&share.scheduler_name());
     // As the namespace adds it: pods equal their template and take the places kept for it.
     pod.spec("nodeSelector", json!({OWNER: share.id})).template()
 }
 
 /// Only a priority class gives the right to preempt; priority 5 has none.
-fn job(share: &Share, name: &str, pods: u32, priority: u8) -> Value {
+pub(crate) fn job(share: &Share, name: &str, pods: u32, priority: u8) -> Value {
     let mut template = template(share, 2);
     if priority != 5 {
         template["spec"]["priorityClassName"] = json!(format!("agentaflow-{priority}"));
@@ -33,11 +34,16 @@ fn job(share: &Share, name: &str, pods: u32, priority: u8) -> Value {
     })
 }
 
-fn path(share: &Share, group: &str, plural: &str, name: &str) -> String {
+pub(crate) fn path(share: &Share, group: &str, plural: &str, name: &str) -> String {
     format!("/apis/{group}/namespaces/{}/{plural}/{name}", share.namespace)
 }
 
-async fn suspended(share: &Share, group: &str, plural: &str, name: &str) -> Option<bool> {
+pub(crate) async fn suspended(
+    share: &Share,
+    group: &str,
+    plural: &str,
+    name: &str,
+) -> Option<bool> {
     let answer = share.request("GET", &path(share, group, plural, name), None).await;
     answer.json()["spec"]["suspend"].as_bool()
 }
@@ -52,7 +58,7 @@ async fn pending_reason(share: &Share, name: &str) -> Option<String> {
 }
 
 /// Waits until the job has this number of running pods and no other pods.
-async fn runs(share: &Share, name: &str, pods: usize) {
+pub(crate) async fn runs(share: &Share, name: &str, pods: usize) {
     let selector = format!("batch.kubernetes.io/job-name={name}");
     let running = |pod: &Pod| {
         pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
@@ -66,7 +72,7 @@ async fn runs(share: &Share, name: &str, pods: usize) {
     .await;
 }
 
-async fn delete(share: &Share, path: &str) {
+pub(crate) async fn delete(share: &Share, path: &str) {
     let body = json!({"propagationPolicy": "Background"});
     let answer = share.request("DELETE", path, Some(&body)).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -310,7 +316,7 @@ async fn a_job_whose_pods_a_quota_refuses_is_suspended_again() {
     .await;
 }
 
-fn job_set(share: &Share, name: &str) -> Value {
+pub(crate) fn job_set(share: &Share, name: &str) -> Value {
     let part = |pods: u32, gpus: u32| {
         json!({"spec": {"parallelism": pods, "completions": pods,
             "template": template(share, gpus)}})
@@ -358,7 +364,7 @@ async fn a_job_set_with_its_controller_is_admitted_and_preempted_whole() {
 }
 
 /// Waits until `bound` of `all` pods have a node.
-async fn bound_of(share: &Share, selector: &str, bound: usize, all: usize) {
+pub(crate) async fn bound_of(share: &Share, selector: &str, bound: usize, all: usize) {
     wait_for(&format!("{bound} of {all} pods {selector} have a node"), async || {
         let pods = share.pods(selector).await;
         let has_node = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
@@ -421,6 +427,75 @@ async fn kubeflow_jobs_with_their_controllers_are_admitted_whole() {
     bound_of(&share, &selector("later"), 0, 0).await;
     delete(&share, &path(&share, "kubeflow.org/v2beta1", "mpijobs", "mpi")).await;
     bound_of(&share, &selector("later"), 4, 4).await;
+}
+
+async fn is_suspended_kubeflow_job(share: &Share, path: &str) -> bool {
+    let job = share.request("GET", path, None).await.json();
+    job["spec"]["runPolicy"]["suspend"] == true
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn preempted_kubeflow_jobs_are_suspended_whole_and_run_again() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    let _controllers = controllers::kubeflow(&share).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    for (kind, group, plural, pods, object) in [
+        ("PyTorchJob", "kubeflow.org/v1", "pytorchjobs", 4, pytorch_job(&share, "torch")),
+        ("MPIJob", "kubeflow.org/v2beta1", "mpijobs", 3, mpi_job(&share, "mpi")),
+    ] {
+        let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
+        let (path, urgent) = (path(&share, group, plural, &name), format!("urgent-{name}"));
+        let selector = format!("training.kubeflow.org/job-name={name}");
+        share.apply_object(object).await;
+        bound_of(&share, &selector, pods, pods).await;
+        share.apply_object(job(&share, &urgent, 1, 9)).await;
+        runs(&share, &urgent, 1).await;
+        event(&share, kind, &name, "Preempted").await;
+        assert!(is_suspended_kubeflow_job(&share, &path).await, "{name}");
+        bound_of(&share, &selector, 0, 0).await;
+        delete(&share, &self::path(&share, "batch/v1", "jobs", &urgent)).await;
+        bound_of(&share, &selector, pods, pods).await;
+        assert!(!is_suspended_kubeflow_job(&share, &path).await, "{name}");
+        let status = share.request("GET", &path, None).await.json()["status"].take();
+        assert!(!has_failed(&status), "{name}: {status}");
+        delete(&share, &path).await;
+        bound_of(&share, &selector, 0, 0).await;
+    }
+}
+
+fn has_failed(status: &Value) -> bool {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.any(|one| one["type"] == "Failed" && one["status"] == "True")
+}
+
+/// The webhook suspends the job and names the scheduler in the templates of its parts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_job_set_that_is_opted_in_becomes_a_unit() {
+    let _alone = alone().await;
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    let _controller = controllers::job_set(&share).await;
+    let _scheduler = start_with_admission(&share).await;
+    let mut plain = job_set(&share, "train");
+    plain["metadata"]["annotations"] = json!({"agentaflow.gpu/estimated-duration": "1h"});
+    plain["spec"]["suspend"] = json!(false);
+    for part in plain["spec"]["replicatedJobs"].as_array_mut().into_iter().flatten() {
+        part["template"]["spec"]["template"]["spec"]["schedulerName"].take();
+    }
+    let made = share.apply_object(plain).await;
+    assert_eq!(made.data["spec"]["suspend"], true);
+    for part in made.data["spec"]["replicatedJobs"].as_array().expect("parts") {
+        let scheduler = &part["template"]["spec"]["template"]["spec"]["schedulerName"];
+        assert_eq!(scheduler, "agentaflow", "{part}");
+    }
+    bound_of(&share, "jobset.sigs.k8s.io/jobset-name=train", 5, 5).await;
+    event(&share, "JobSet", "train", "Admitted").await;
+    delete(&share, &path(&share, "jobset.x-k8s.io/v1alpha2", "jobsets", "train")).await;
+    bound_of(&share, "jobset.sigs.k8s.io/jobset-name=train", 0, 0).await;
+    end_admission(&share).await;
 }
 
 #[tokio::test]

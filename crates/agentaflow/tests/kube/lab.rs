@@ -17,7 +17,7 @@ use crate::golden::Stage;
 use crate::normal::Normal;
 use crate::plans::{event, in_phase, wait_workload, waits_because, workload};
 use crate::service::serve_in_cluster;
-use crate::support::{NodePlan, OWNER, Scheduler, Share, free_port, wait_for};
+use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, free_port, wait_for};
 use crate::view::{self, Amiss};
 
 pub(crate) struct Lab {
@@ -187,6 +187,10 @@ impl Lab {
                     if gone { Ok(()) } else { Err(format!("workload: {workload}, pods: {pods}")) }
                 })
                 .await;
+            }
+            ["foreign", pod] => {
+                self.share.create_pod(&PodPlan::new(pod).gpus(1)).await;
+                self.share.bound(pod).await;
             }
             ["budget", job] => self.protect(job).await,
             ["account", name, roles @ ..] => self.account(name, roles).await,

@@ -1,5 +1,5 @@
-//! Watches all pods of a share and records violations: a pod on two
-//! nodes in its life, and more GPUs in use than a node has.
+//! Watches all pods of a share and records violations: a pod on two nodes in its life, more GPUs in use than a node has,
+//! and a gang of which only a part has nodes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,6 +17,11 @@ use crate::support::{Share, wait_for};
 
 /// Delay after which the scheduler must know a change.
 const NEWS: Duration = Duration::from_secs(2);
+/// Longest time in which a part of a gang runs alone: the other bindings after a crash, or the replacement of a pod that a
+/// kubelet rejected.
+const ALONE: Duration = Duration::from_secs(20);
+/// Labels with the name of a pod's gang.
+const GANG_LABELS: [&str; 2] = ["agentaflow.gpu/workload", "batch.kubernetes.io/job-name"];
 
 /// Observed pods of a share.
 pub(crate) struct Ledger {
@@ -39,6 +44,7 @@ struct Book {
     pods: BTreeMap<String, Seen>,
     /// Node of each bound pod, by UID.
     homes: BTreeMap<String, String>,
+    gangs: BTreeMap<String, Gang>,
     faults: Vec<String>,
     refused: u32,
     most: i64,
@@ -50,6 +56,23 @@ struct Seen {
     gpus: i64,
     over: bool,
     since: Instant,
+    gang: Option<String>,
+    part: Part,
+}
+
+/// A pod as a part of its gang.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Pending, failed or terminating.
+    Missing,
+    Placed,
+    Succeeded,
+}
+
+struct Gang {
+    size: usize,
+    /// Time since which only a part has nodes.
+    partial: Option<Instant>,
 }
 
 impl Ledger {
@@ -70,6 +93,7 @@ impl Ledger {
             rooms: BTreeMap::new(),
             pods: BTreeMap::new(),
             homes: BTreeMap::new(),
+            gangs: BTreeMap::new(),
             faults: Vec::new(),
             refused: 0,
             most: 0,
@@ -111,7 +135,21 @@ impl Ledger {
 
     /// The scheduler was cut off until now: it may know the present pods from this moment on.
     pub(crate) fn end_outage(&self) {
-        self.book().pods.values_mut().for_each(|pod| pod.since = Instant::now());
+        let mut book = self.book();
+        book.pods.values_mut().for_each(|pod| pod.since = Instant::now());
+        for gang in book.gangs.values_mut() {
+            gang.partial = gang.partial.map(|_| Instant::now());
+        }
+    }
+
+    /// Watches the gang of this `GPUWorkload` or Job.
+    pub(crate) fn add_gang(&self, name: &str, size: usize) {
+        self.book().gangs.insert(name.to_owned(), Gang { size, partial: None });
+    }
+
+    /// The gang is being deleted.
+    pub(crate) fn remove_gang(&self, name: &str) {
+        self.book().gangs.remove(name);
     }
 
     /// Number of pods that kubelets rejected.
@@ -137,7 +175,11 @@ impl Ledger {
     #[track_caller]
     pub(crate) fn check(&self) {
         assert!(!self.watching.is_finished(), "the pods are not watched any more");
-        let book = self.book();
+        let mut book = self.book();
+        let names: Vec<String> = book.gangs.keys().cloned().collect();
+        for name in names {
+            book.inspect_gang(&name);
+        }
         assert!(
             book.faults.is_empty(),
             "{} faults:\n{}",
@@ -174,7 +216,10 @@ async fn watch(client: Client, namespace: String, book: Arc<Mutex<Book>>) {
                 }
                 Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => book.see(&pod),
                 Ok(watcher::Event::Delete(pod)) => {
-                    book.pods.remove(&pod.metadata.name.unwrap_or_default());
+                    let gone = book.pods.remove(&pod.metadata.name.unwrap_or_default());
+                    if let Some(gang) = gone.and_then(|pod| pod.gang) {
+                        book.inspect_gang(&gang);
+                    }
                     None
                 }
                 Err(_) => None,
@@ -209,9 +254,18 @@ impl Book {
         let known = self.pods.get(&name).filter(|seen| seen.node == spec.node_name);
         let since = known.map_or_else(Instant::now, |seen| seen.since);
         let is_new = known.is_none();
-        let seen = Seen { node: spec.node_name.clone(), gpus: gpus(pod), over, since };
-        let (asked, node) = (seen.gpus, seen.node.clone());
+        let (asked, node, gang) = (gpus(pod), spec.node_name.clone(), gang(pod));
+        let part = match phase {
+            Some("Succeeded") => Part::Succeeded,
+            Some("Failed") => Part::Missing,
+            _ if node.is_none() || pod.metadata.deletion_timestamp.is_some() => Part::Missing,
+            _ => Part::Placed,
+        };
+        let seen = Seen { node: node.clone(), gpus: asked, over, since, gang: gang.clone(), part };
         self.pods.insert(name.clone(), seen);
+        if let Some(gang) = gang {
+            self.inspect_gang(&gang);
+        }
         let node = node?;
         let home = self.homes.entry(uid).or_insert_with(|| node.clone());
         if *home != node {
@@ -243,6 +297,21 @@ impl Book {
         (self.kubelet == Kubelet::Refuses).then_some(name)
     }
 
+    /// Records a gang of which a part ran alone for too long.
+    fn inspect_gang(&mut self, name: &str) {
+        let Some(gang) = self.gangs.get_mut(name) else { return };
+        let own = self.pods.values().filter(|pod| pod.gang.as_deref() == Some(name));
+        let parts: Vec<Part> = own.map(|pod| pod.part).collect();
+        let count = |wanted| parts.iter().filter(|part| **part == wanted).count();
+        let (placed, succeeded) = (count(Part::Placed), count(Part::Succeeded));
+        if let Some(since) = gang.partial.take_if(|since| since.elapsed() > ALONE) {
+            let time = since.elapsed().as_secs();
+            self.faults.push(format!("a part of {name} was alone for {time} s"));
+        }
+        let is_partial = placed > 0 && placed + succeeded < gang.size;
+        gang.partial = is_partial.then(|| gang.partial.unwrap_or_else(Instant::now));
+    }
+
     /// GPUs in use on a node: all, and the GPUs known to all components.
     fn used(&self, node: &str) -> (i64, i64) {
         let there = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && !pod.over);
@@ -251,6 +320,11 @@ impl Book {
             (all + pod.gpus, old + known)
         })
     }
+}
+
+fn gang(pod: &Pod) -> Option<String> {
+    let labels = pod.metadata.labels.as_ref()?;
+    GANG_LABELS.iter().find_map(|label| labels.get(*label)).cloned()
 }
 
 fn gpus(pod: &Pod) -> i64 {

@@ -5,6 +5,7 @@ mod command_line;
 mod controllers;
 #[path = "../commands/golden.rs"]
 mod golden;
+mod kinds_jobs;
 mod kube_chaos;
 mod kube_coexistence;
 mod kube_commands;

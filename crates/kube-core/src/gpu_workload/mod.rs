@@ -2,6 +2,7 @@
 
 mod affinity;
 mod gpu_limit;
+mod hostfile;
 mod name;
 mod overrides;
 mod rendezvous;

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::name;
 use super::template::{BadTemplate, Identity, absent, object, owner, shape};
+use super::{hostfile, name};
 use crate::crd::GpuWorkloadSpec;
 use crate::names;
 
@@ -33,12 +33,16 @@ pub(super) fn fill(
         body.insert("hostname".into(), name::host_name(workload.name, task).into());
         body.insert("subdomain".into(), domain.as_str().into());
     }
-    let variables = variables(workload.name, spec, task, domain.as_deref());
+    let hosts = domain.map(|domain| hosts(workload.name, spec, &domain)).unwrap_or_default();
+    let variables = variables(spec, task, &hosts);
     for kind in ["containers", "initContainers"] {
         let Some(containers) = body.get_mut(kind).and_then(Value::as_array_mut) else { continue };
         for container in containers.iter_mut().filter_map(Value::as_object_mut) {
             add_variables(container, kind, &variables)?;
         }
+    }
+    if is_listed(&hosts) {
+        hostfile::mount(template, &hosts, gpus(spec))?;
     }
     Ok(())
 }
@@ -78,12 +82,24 @@ fn domain(body: &Map<String, Value>, workload: &str) -> Option<String> {
     Some(own.map_or_else(|| name::service_name(workload), str::to_owned))
 }
 
-fn variables(
-    workload: &str,
-    spec: &GpuWorkloadSpec,
-    task: u32,
-    domain: Option<&str>,
-) -> Vec<(&'static str, String)> {
+/// Host names by task; only the first one of a large gang.
+fn hosts(workload: &str, spec: &GpuWorkloadSpec, domain: &str) -> Vec<String> {
+    let host = |task: u32| format!("{}.{domain}", name::host_name(workload, task));
+    let listed = if spec.gang_size <= MAX_LISTED_HOSTS { spec.gang_size } else { 1 };
+    (0..listed).map(host).collect()
+}
+
+fn is_listed(hosts: &[String]) -> bool {
+    hosts.len() > 1
+}
+
+/// GPUs of each pod, at least 1: the number of its processes.
+fn gpus(spec: &GpuWorkloadSpec) -> u32 {
+    spec.gpu_requirements.gpu_count.max(1)
+}
+
+/// Without hosts, the pods have no addresses.
+fn variables(spec: &GpuWorkloadSpec, task: u32, hosts: &[String]) -> Vec<(&'static str, String)> {
     let (rank, size) = (task.to_string(), spec.gang_size.to_string());
     let mut all = vec![
         ("RANK", rank.clone()),
@@ -94,23 +110,22 @@ fn variables(
         ("JOB_COMPLETION_INDEX", rank.clone()),
         ("PET_NNODES", size.clone()),
         ("PET_NODE_RANK", rank.clone()),
-        ("PET_NPROC_PER_NODE", spec.gpu_requirements.gpu_count.max(1).to_string()),
+        ("PET_NPROC_PER_NODE", gpus(spec).to_string()),
         ("JAX_NUM_PROCESSES", size),
         ("JAX_PROCESS_ID", rank),
     ];
-    let Some(domain) = domain else { return all };
-    let host = |task: u32| format!("{}.{domain}", name::host_name(workload, task));
-    let (master, port) = (host(0), MASTER_PORT.to_string());
+    let Some(master) = hosts.first() else { return all };
+    let port = MASTER_PORT.to_string();
     all.extend([
         ("JAX_COORDINATOR_ADDRESS", format!("{master}:{port}")),
         ("PET_MASTER_ADDR", master.clone()),
         ("PET_MASTER_PORT", port.clone()),
-        ("MASTER_ADDR", master),
+        ("MASTER_ADDR", master.clone()),
         ("MASTER_PORT", port),
     ]);
-    if spec.gang_size <= MAX_LISTED_HOSTS {
-        let hosts: Vec<String> = (0..spec.gang_size).map(host).collect();
+    if is_listed(hosts) {
         all.push(("AGENTAFLOW_HOSTS", hosts.join(",")));
+        all.extend(hostfile::variables());
     }
     all
 }

@@ -476,6 +476,8 @@ fn pods_of_a_gang_know_each_other() {
         ("JAX_NUM_PROCESSES", "3"),
         ("JAX_PROCESS_ID", "2"),
         ("AGENTAFLOW_HOSTS", "train-0.train-gang,train-1.train-gang,train-2.train-gang"),
+        ("OMPI_MCA_orte_default_hostfile", "/etc/agentaflow/hostfile"),
+        ("PRTE_MCA_prte_default_hostfile", "/etc/agentaflow/hostfile"),
     ];
     for (name, value) in expected {
         assert_eq!(variables.get(name).map(String::as_str), Some(value), "{name}");
@@ -487,6 +489,39 @@ fn pods_of_a_gang_know_each_other() {
     for (key, value) in service["spec"]["selector"].as_object().expect("a selector") {
         assert_eq!(made["metadata"]["labels"][key], *value);
     }
+}
+
+#[test]
+fn every_container_of_a_gang_has_the_host_file() {
+    let template = json!({ "spec": {
+        "volumes": [{ "name": "data" }],
+        "containers": [
+            { "name": "main", "resources": { "limits": { "nvidia.com/gpu": 4 } },
+                "volumeMounts": [{ "name": "data", "mountPath": "/data" }] },
+            { "name": "own", "volumeMounts": [{ "name": "data", "mountPath": "/etc/agentaflow" }] },
+        ],
+        "initContainers": [{ "name": "init" }],
+    } });
+    let gpus = json!({ "gpuCount": 4 });
+    let gang = spec(json!({ "gangSize": 2, "gpuRequirements": gpus, "podTemplate": template }));
+    let made = pod(OWNER, &gang, 1, 0, "agentaflow").expect("a pod");
+    let hosts = "train-0.train-gang slots=4\ntrain-1.train-gang slots=4\n";
+    assert_eq!(made["metadata"]["annotations"][names::HOSTFILE], hosts);
+    let volume = &made["spec"]["volumes"][1];
+    let item = &volume["downwardAPI"]["items"][0];
+    assert_eq!(item["path"], "hostfile");
+    assert_eq!(item["fieldRef"]["fieldPath"], "metadata.annotations['agentaflow.io/hostfile']");
+    let mounts = |pointer: &str| made.pointer(pointer).and_then(Value::as_array).map(Vec::len);
+    assert_eq!(mounts("/spec/containers/0/volumeMounts"), Some(2));
+    assert_eq!(mounts("/spec/containers/1/volumeMounts"), Some(1), "the path is taken");
+    let mount = &made["spec"]["initContainers"][0]["volumeMounts"][0];
+    assert_eq!((&mount["name"], &mount["mountPath"]), (&volume["name"], &json!("/etc/agentaflow")));
+
+    let large = spec(json!({ "gangSize": 300 }));
+    let large = pod(OWNER, &large, 1, 0, "agentaflow").expect("a pod");
+    assert_eq!(large["metadata"]["annotations"][names::HOSTFILE], Value::Null);
+    assert_eq!(large["spec"]["volumes"], Value::Null);
+    assert!(!variables(&large).contains_key("OMPI_MCA_orte_default_hostfile"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use agentaflow_console::format;
+use agentaflow_kube_core::names;
 use anyhow::Result;
 use serde::Serialize;
 
@@ -32,6 +33,9 @@ pub(crate) struct Args {
     /// Check only the server or cluster, not this machine
     #[arg(long)]
     remote_only: bool,
+    /// schedulerName of agentaflow in the cluster
+    #[arg(long, value_name = "NAME", default_value = names::SCHEDULER_NAME)]
+    scheduler_name: String,
     #[command(flatten)]
     connect: Connect,
 }
@@ -75,7 +79,7 @@ impl Check {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut checks =
         if args.remote_only { Vec::new() } else { host::checks(local_server_port(&args.connect)) };
-    checks.extend(block_on(async { Ok(remote(&args.connect).await) })?);
+    checks.extend(block_on(async { Ok(remote(args).await) })?);
     args.output.print(&checks, |checks| Ok(text(checks)))?;
     let failed = checks.iter().any(|check| check.status == CheckStatus::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -89,10 +93,10 @@ fn local_server_port(connect: &Connect) -> Option<u16> {
     client.base().port_or_known_default().filter(|_| here)
 }
 
-async fn remote(connect: &Connect) -> Vec<Check> {
-    match connect.backend().await {
+async fn remote(args: &Args) -> Vec<Check> {
+    match args.connect.backend().await {
         Ok(Backend::Server(client)) => server::checks(&client).await,
-        Ok(Backend::Cluster(cluster)) => cluster::checks(&cluster).await,
+        Ok(Backend::Cluster(cluster)) => cluster::checks(&cluster, &args.scheduler_name).await,
         Err(error) if error.is::<NoServer>() => vec![Check::warn(
             "context",
             "no server or cluster configured",

@@ -51,3 +51,19 @@ async fn every_host_of_a_gang_resolves_in_its_containers() {
         .await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn the_containers_of_a_gang_read_the_host_file_of_mpi() {
+    let _lent = lent().await;
+    let share = Share::new().await;
+    let _node = RealNode::join(&share, 2).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let read = script("", "cat $OMPI_MCA_orte_default_hostfile");
+    WorkloadPlan::new(&share, "mpi", &read).spec("gangSize", 2).create(&share).await;
+    in_phase(&share, "mpi", "Succeeded").await;
+    for pod in ["mpi-0", "mpi-1"] {
+        let expected = "mpi-0.mpi-gang slots=1\nmpi-1.mpi-gang slots=1";
+        assert_eq!(share.log(pod).await.trim(), expected, "{pod}");
+    }
+}

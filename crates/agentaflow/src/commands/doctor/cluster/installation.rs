@@ -19,12 +19,12 @@ use super::not_readable;
 /// Age of the last lease renewal above which the leader is lost.
 const STALE_LEASE_MS: i64 = 30_000;
 
-pub(super) async fn checks(cluster: &Cluster) -> Vec<Check> {
+pub(super) async fn checks(cluster: &Cluster, scheduler_name: &str) -> Vec<Check> {
     let mut checks = vec![scheduler(cluster).await, leader(cluster).await];
     checks.push(version(cluster).await);
     checks.extend([webhook(cluster).await, monitor(cluster).await]);
     checks.extend(silent_monitors(cluster).await);
-    checks.extend(other_schedulers(cluster).await);
+    checks.extend(other_schedulers(cluster, scheduler_name).await);
     checks
 }
 
@@ -118,8 +118,8 @@ async fn silent_monitors(cluster: &Cluster) -> Option<Check> {
 }
 
 /// GPU pods of other schedulers race for the same GPUs.
-async fn other_schedulers(cluster: &Cluster) -> Option<Check> {
-    let foreign = cluster.foreign_pods(names::SCHEDULER_NAME).await.ok()?;
+async fn other_schedulers(cluster: &Cluster, scheduler_name: &str) -> Option<Check> {
+    let foreign = cluster.foreign_pods(scheduler_name).await.ok()?;
     let first = foreign.first()?;
     let pending = foreign.iter().filter(|pod| pod.node.is_none()).count();
     let found = format!(

@@ -18,7 +18,7 @@ use crate::failure;
 /// Workloads and nodes listed by name.
 const MAX_LISTED: usize = 5;
 
-pub(super) async fn checks(cluster: &Cluster) -> Vec<Check> {
+pub(super) async fn checks(cluster: &Cluster, scheduler_name: &str) -> Vec<Check> {
     let version = match cluster.client.apiserver_version().await {
         Ok(version) => version,
         Err(error) => {
@@ -33,7 +33,7 @@ pub(super) async fn checks(cluster: &Cluster) -> Vec<Check> {
     checks.extend(clock(cluster).await);
     checks.push(crds(cluster).await);
     checks.extend(permissions::checks(cluster).await);
-    checks.extend(installation::checks(cluster).await);
+    checks.extend(installation::checks(cluster, scheduler_name).await);
     checks.push(settings(cluster).await);
     checks.extend(gpus(cluster).await);
     checks.extend(pending(cluster).await);
