@@ -87,7 +87,6 @@ pub(crate) fn data_dir(option: Option<&PathBuf>) -> Result<PathBuf> {
     std::path::absolute(&path).with_context(|| format!("cannot resolve `{}`", path.display()))
 }
 
-/// Rejects an invalid `--process-user` at start.
 /// Isolation of containers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ContainerArgs {
@@ -106,9 +105,6 @@ pub(crate) struct ContainerArgs {
     /// Let images come from registries on this machine, such as localhost:5000
     #[arg(long, help_heading = "Jobs")]
     allow_local_registry: bool,
-    /// Run images of this machine without asking their registry, except those pulled for a job with credentials
-    #[arg(long, help_heading = "Jobs")]
-    trust_local_images: bool,
 }
 
 impl ContainerArgs {
@@ -118,7 +114,6 @@ impl ContainerArgs {
         docker.subnets.clone_from(&self.container_subnets);
         docker.allow_host_access = self.allow_host_access;
         docker.allow_local_registry = self.allow_local_registry;
-        docker.trust_local_images = self.trust_local_images;
     }
 }
 
@@ -130,6 +125,7 @@ fn network_mode(text: &str) -> Result<NetworkMode, String> {
     }
 }
 
+/// Rejects an invalid `--process-user` at start.
 pub(crate) fn check_process_user(allowed: bool, user: Option<&str>) -> Result<()> {
     if let Some(user) = user.filter(|_| allowed) {
         JobUser::choose(user).map_err(|problem| usage(format!("--process-user: {problem}")))?;

@@ -114,6 +114,7 @@ fn docker_settings(args: &Args, state_dir: PathBuf) -> DockerSettings {
     let mut docker = DockerSettings::new(state_dir);
     docker.socket.clone_from(&args.docker_socket);
     args.containers.apply(&mut docker);
+    docker.trust_local_images = args.trust_local_images;
     docker
 }
 

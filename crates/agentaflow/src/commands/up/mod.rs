@@ -190,6 +190,8 @@ impl LocalAgent {
         let mut docker = DockerSettings::new(state.clone());
         docker.socket.clone_from(&args.docker_socket);
         args.containers.apply(&mut docker);
+        // The user of this machine built or pulled its images.
+        docker.trust_local_images = true;
         let settings = AgentSettings {
             registration_token: Some(server.registration_token.clone()),
             node_name: Some(name.clone()),
