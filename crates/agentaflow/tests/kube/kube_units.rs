@@ -349,6 +349,8 @@ async fn a_job_set_with_its_controller_is_admitted_and_preempted_whole() {
     };
     share.apply_object(job_set(&share, "first")).await;
     pods_run("first", 5).await;
+    // Timestamps have whole seconds, and the older set goes first.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     share.apply_object(job_set(&share, "second")).await;
     event(&share, "JobSet", "second", "FailedScheduling").await;
     assert_eq!(suspended(&share, group, "jobsets", "second").await, Some(true));

@@ -63,9 +63,11 @@ fn docker_containers_outlive_a_killed_agent_and_are_adopted() {
 #[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
 fn docker_a_container_above_its_disk_limit_is_stopped() {
     let cluster = cluster();
-    let script = "busybox head -c 3000000 /dev/zero > /file && sleep 6";
-    let over = submit(&cluster, &format!("{script}0"), &json!({"storage_required": 1}));
-    let under = submit(&cluster, script, &json!({"storage_required": 10}));
+    let writes = |bytes: u64, seconds: u64| {
+        let script = format!("busybox head -c {bytes} /dev/zero > /file && sleep {seconds}");
+        submit(&cluster, &script, &json!({"storage_required": 1}))
+    };
+    let (over, under) = (writes(1_100_000_000, 60), writes(3_000_000, 6));
     let job = cluster.wait_for_status(over, "failed");
     // A storage driver with quotas fails the write instead.
     assert!(job["end_reason"] == "StorageExceeded" || job["exit_code"] == 1, "{job:#}");

@@ -2,6 +2,7 @@
 
 use agentaflow_kube_core::{names, unit};
 use agentaflow_units::hash64;
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::api::{ApiServer, Failure, Ignored};
@@ -15,13 +16,13 @@ pub(crate) async fn record(
     server: &ApiServer,
     identity: &str,
     event: &EventRecord,
+    time: Timestamp,
 ) -> Result<(), Failure> {
     let object = &event.object;
     let content = format!("{}\0{}\0{}", object.uid, event.reason, event.message);
     let name = name(&object.key.name, hash64(content.as_bytes()));
     let version = api_version(object.kind);
-    let now = jiff::Timestamp::now();
-    let micro = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let micro = time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
     let mut message = event.message.clone();
     message.truncate(message.floor_char_boundary(MAX_MESSAGE));
     let namespace = &object.key.namespace;

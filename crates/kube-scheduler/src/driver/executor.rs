@@ -3,6 +3,7 @@
 //! Every write is idempotent, names the uid of its object, and is sent only while this replica leads.
 
 use agentaflow_kube_core::names;
+use jiff::Timestamp;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -153,7 +154,7 @@ impl Shared {
     }
 
     fn record(&self, event: EventRecord) {
-        if self.status_writes().add_event(event) {
+        if self.status_writes().add_event(event, Timestamp::now()) {
             self.metrics.dropped_events.inc();
         }
         self.wake.notify_one();
@@ -338,8 +339,8 @@ impl Shared {
             StatusWrite::JobReason(job, reason) => {
                 (writes::job_reason(&self.server, job, reason).await, "pending reason")
             }
-            StatusWrite::Event(event) => {
-                (events::record(&self.server, &self.identity, event).await, "event")
+            StatusWrite::Event(event, time) => {
+                (events::record(&self.server, &self.identity, event, *time).await, "event")
             }
         };
         match sent {

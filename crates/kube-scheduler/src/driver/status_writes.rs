@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+
 use crate::state::{EventRecord, Key, PendingCondition, PodRef, Urgency};
 
 /// Events beyond this number are dropped, oldest first.
@@ -25,7 +27,8 @@ pub(crate) enum StatusWrite {
     PodCondition(PodRef, PendingCondition),
     /// Pending reason of a suspended job.
     JobReason(JobRef, Arc<str>),
-    Event(EventRecord),
+    /// With the time at which it was recorded: several writers do not keep the order.
+    Event(EventRecord, Timestamp),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub(crate) struct StatusWrites {
     /// The latest write of each object.
     latest: BTreeMap<WriteTarget, (Urgency, StatusWrite)>,
     order: BTreeSet<(Urgency, WriteTarget)>,
-    events: VecDeque<EventRecord>,
+    events: VecDeque<(EventRecord, Timestamp)>,
     /// Time of the next Event after a failed one.
     events_resume: Option<Instant>,
     /// Objects with a write in flight, and its urgency.
@@ -70,8 +73,8 @@ impl StatusWrites {
     }
 
     /// Enqueues an Event; returns true if an older one was dropped.
-    pub(crate) fn add_event(&mut self, event: EventRecord) -> bool {
-        self.events.push_back(event);
+    pub(crate) fn add_event(&mut self, event: EventRecord, time: Timestamp) -> bool {
+        self.events.push_back((event, time));
         self.events.len() > MAX_EVENTS && self.events.pop_front().is_some()
     }
 
@@ -90,7 +93,7 @@ impl StatusWrites {
             return None;
         }
         self.events_resume = None;
-        self.events.pop_front().map(StatusWrite::Event)
+        self.events.pop_front().map(|(event, time)| StatusWrite::Event(event, time))
     }
 
     fn remove(&mut self, target: &WriteTarget) -> Option<(Urgency, StatusWrite)> {
@@ -107,11 +110,11 @@ impl StatusWrites {
     /// Ends a write. With `retry` it is enqueued again unless there is a newer one.
     pub(crate) fn finish(&mut self, write: StatusWrite, retry: bool, now: Instant) {
         let Some(target) = target(&write) else {
-            if let StatusWrite::Event(event) = write
+            if let StatusWrite::Event(event, time) = write
                 && retry
             {
                 // Behind all other Events: one that always fails must not block the queue.
-                self.events.push_back(event);
+                self.events.push_back((event, time));
                 self.events_resume = Some(now + BACKOFF);
             }
             return;
@@ -162,7 +165,7 @@ fn target(write: &StatusWrite) -> Option<WriteTarget> {
         StatusWrite::QueueStatus(queue, _) => Some(WriteTarget::Queue(queue.clone())),
         StatusWrite::PodCondition(pod, ..) => Some(WriteTarget::Pod(pod.clone())),
         StatusWrite::JobReason(job, _) => Some(WriteTarget::Job(job.kind.kind, job.unit.clone())),
-        StatusWrite::Event(_) => None,
+        StatusWrite::Event(..) => None,
     }
 }
 
@@ -189,7 +192,7 @@ mod tests {
     impl StatusWrites {
         fn put(&mut self, write: StatusWrite) {
             match write {
-                StatusWrite::Event(event) => assert!(!self.add_event(event)),
+                StatusWrite::Event(event, time) => assert!(!self.add_event(event, time)),
                 write => self.add(write, Urgency::new(false, 0)),
             }
         }
@@ -280,12 +283,9 @@ mod tests {
         let event = |name: &str| {
             let object = ObjectRef { kind: "Pod", key: Key::new("default", name), uid: "u".into() };
             let message = "bound to node n".to_owned();
-            StatusWrite::Event(EventRecord {
-                object,
-                event_type: EventType::Normal,
-                reason: "Scheduled",
-                message,
-            })
+            let event_type = EventType::Normal;
+            let event = EventRecord { object, event_type, reason: "Scheduled", message };
+            StatusWrite::Event(event, Timestamp::UNIX_EPOCH)
         };
         let mut writes = StatusWrites::default();
         writes.put(event("a"));
