@@ -109,7 +109,7 @@ fn a_forecast_names_obstacles_before_any_node() {
 }
 
 #[test]
-fn nonsense_is_refused_with_a_word_about_it() {
+fn an_invalid_what_if_is_rejected_with_a_reason() {
     let harness = half_full();
     for (object, word) in [
         (json!(null), "kind"),
