@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agentaflow_backoff::BackoffPolicy;
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ use crate::span::Span;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest delay that a receiver may ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
+const RETRY: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_secs(1), Duration::from_mins(1)).with_jitter();
 const SCOPE: &str = "agentaflow";
 
 /// Program that exports.
@@ -49,12 +52,12 @@ pub enum ExportError {
 
 impl ExportError {
     /// Returns true if the same data may be accepted later.
-    pub fn is_retryable(&self) -> bool {
+    fn is_retryable(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::NotReady { .. })
     }
 
     /// Delay that the receiver asked for.
-    pub fn retry_after(&self) -> Option<Duration> {
+    fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::NotReady { retry_after, .. } => *retry_after,
             _ => None,
@@ -78,17 +81,36 @@ impl Exporter {
         Ok(Self { collector, resource, http })
     }
 
-    pub fn collector(&self) -> &Collector {
-        &self.collector
-    }
-
-    pub async fn send_spans(&self, spans: &[Span]) -> Result<(), ExportError> {
+    async fn send_spans(&self, spans: &[Span]) -> Result<(), ExportError> {
         let spans: Vec<Value> = spans.iter().map(Span::encode).collect();
         let scope = json!({ "scope": scope(), "spans": spans });
         let body = json!({ "resourceSpans": [
             { "resource": self.encode_resource(), "scopeSpans": [scope] }
         ] });
         self.send("traces", &body).await
+    }
+
+    /// Sends spans until the receiver has accepted or rejected them.
+    pub async fn deliver(&self, spans: &[Span]) {
+        let mut backoff = RETRY.start();
+        let mut reported = false;
+        while !spans.is_empty() {
+            let Err(error) = self.send_spans(spans).await else {
+                if reported {
+                    tracing::info!(receiver = %self.collector, "Traces are exported again");
+                }
+                return;
+            };
+            if !error.is_retryable() {
+                return warn(&error, "The receiver accepts no spans; dropped them");
+            }
+            if !reported {
+                warn(&error, "Cannot export traces; retrying");
+                reported = true;
+            }
+            let delay = backoff.next_delay();
+            tokio::time::sleep(error.retry_after().map_or(delay, |asked| asked.max(delay))).await;
+        }
     }
 
     /// Sends metrics in their encoded form.
@@ -141,6 +163,11 @@ impl Exporter {
             Attribute::new("service.instance.id", self.resource.instance.as_str()),
         ]) })
     }
+}
+
+/// Logs an error with its causes.
+fn warn(error: &(dyn std::error::Error + 'static), message: &'static str) {
+    tracing::warn!(error, "{message}");
 }
 
 fn scope() -> Value {

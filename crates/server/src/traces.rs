@@ -11,8 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::event::Event;
 use agentaflow_api::ids::JobId;
-use agentaflow_backoff::BackoffPolicy;
-use agentaflow_otlp::{Collector, ExportError, Exporter, Resource, Span};
+use agentaflow_otlp::{Collector, Exporter, Resource, Span};
 
 use crate::core::Core;
 use crate::store::{EventFilter, StoreError};
@@ -26,8 +25,6 @@ const PAGE: u64 = 500;
 const MOST_EVENTS: u64 = 1_000;
 /// Spans of one request.
 const MOST_SPANS: usize = 500;
-const RETRY: BackoffPolicy =
-    BackoffPolicy::new(Duration::from_secs(1), Duration::from_mins(1)).with_jitter();
 
 /// Exports the traces of ended jobs until the server stops.
 pub(crate) async fn run(core: Core, collector: Collector, stopping: CancellationToken) {
@@ -36,8 +33,7 @@ pub(crate) async fn run(core: Core, collector: Collector, stopping: Cancellation
     let exporter = match Exporter::new(collector, resource) {
         Ok(exporter) => exporter,
         Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "Cannot export traces");
-            return;
+            return warn(&error, "Cannot export traces");
         }
     };
     let exports = async {
@@ -65,10 +61,10 @@ async fn export_page(core: &Core, exporter: &Exporter) -> Result<bool, StoreErro
     for job in page.iter().filter(|event| event.kind.ends_job()).filter_map(|event| event.job_id) {
         spans.extend(spans_of(core, job).await?);
         if spans.len() >= MOST_SPANS {
-            send(exporter, &std::mem::take(&mut spans)).await;
+            exporter.deliver(&std::mem::take(&mut spans)).await;
         }
     }
-    send(exporter, &spans).await;
+    exporter.deliver(&spans).await;
     // A refused write means that the server stops or cannot write: the page is exported again later.
     if core.set_traced_until(last).await.is_err() {
         tokio::time::sleep(INTERVAL).await;
@@ -86,33 +82,7 @@ async fn spans_of(core: &Core, job: JobId) -> Result<Vec<Span>, StoreError> {
     Ok(spans::job_spans(&row, user.as_deref(), &events))
 }
 
-/// Sends spans until the receiver has accepted or rejected them.
-async fn send(exporter: &Exporter, spans: &[Span]) {
-    let mut backoff = RETRY.start();
-    let mut reported = false;
-    while !spans.is_empty() {
-        let Err(error) = exporter.send_spans(spans).await else {
-            if reported {
-                tracing::info!(receiver = %exporter.collector(), "Traces are exported again");
-            }
-            return;
-        };
-        if !error.is_retryable() {
-            return warn(&error, "The receiver accepts no spans; dropped them");
-        }
-        if !reported {
-            warn(&error, "Cannot export traces; retrying");
-            reported = true;
-        }
-        wait(&error, backoff.next_delay()).await;
-    }
-}
-
 /// Logs an error with its causes.
 fn warn(error: &(dyn std::error::Error + 'static), message: &'static str) {
     tracing::warn!(error, "{message}");
-}
-
-async fn wait(error: &ExportError, delay: Duration) {
-    tokio::time::sleep(error.retry_after().map_or(delay, |asked| asked.max(delay))).await;
 }

@@ -41,10 +41,16 @@ impl OtlpArgs {
         metrics: AgentMetrics,
         stop: CancellationToken,
     ) -> Result<()> {
-        let Some(collector) = self.collector()? else { return Ok(()) };
-        let instance = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let exporter = Exporter::new(collector, Resource { service, instance })?;
-        tokio::spawn(push_gpu_metrics(exporter, move || metrics.device_readings(), stop));
+        if let Some(exporter) = self.exporter(service)? {
+            tokio::spawn(push_gpu_metrics(exporter, move || metrics.device_readings(), stop));
+        }
         Ok(())
+    }
+
+    /// Client of a program on the host of its GPUs.
+    pub(crate) fn exporter(&self, service: &'static str) -> Result<Option<Exporter>> {
+        let Some(collector) = self.collector()? else { return Ok(None) };
+        let instance = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Ok(Some(Exporter::new(collector, Resource { service, instance })?))
     }
 }
