@@ -37,6 +37,10 @@ pub(crate) async fn run(core: Core, collector: Collector, stopping: Cancellation
         }
     };
     let exports = async {
+        // From now on a restart continues here.
+        while core.set_traced_until(core.traced_until()).await.is_err() {
+            tokio::time::sleep(INTERVAL).await;
+        }
         loop {
             match export_page(&core, &exporter).await {
                 Ok(true) => {}

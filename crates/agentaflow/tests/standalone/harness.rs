@@ -469,7 +469,7 @@ fn begin(
     name: &str,
 ) -> Process {
     let mut command = program(home);
-    command.args(arguments).envs(environment.iter().cloned()).env("LOG_LEVEL", "info");
+    command.args(arguments).env("LOG_LEVEL", "info").envs(environment.iter().cloned());
     Process::start(command, &home.join(format!("{name}.log")))
 }
 

@@ -45,7 +45,7 @@ fn a_trace_shows_each_step_of_a_job_from_submission_to_exit() {
     let cluster = Cluster::up(&["--otlp-endpoint", &receiver.url()]);
     // Holds both GPUs, so that the next job waits.
     let first = cluster.submit("sleep 1", json!({"gpu_count": 2}));
-    let mut command = cluster.cli(&["submit", "-o", "name", "--gpus", "2", "--", "sh", "-c"]);
+    let mut command = cluster.cli(&["submit", "--gpus", "2", "--", "sh", "-c"]);
     command.arg("echo parent=$TRACEPARENT; exit 3");
     command.env("TRACEPARENT", format!("00-{TRACE}-{CALLER}-01"));
     let submitted = command.output().unwrap();
