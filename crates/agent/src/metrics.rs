@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use agentaflow_metrics::MetricType::Gauge;
 use agentaflow_metrics::{
-    Exposition, JOB_NAMES, MetricSource, write_dcgm, write_devices, write_workloads,
+    DeviceReading, Exposition, JOB_NAMES, MetricSource, write_dcgm, write_devices, write_workloads,
 };
 
 use crate::gpus::GpuWatch;
@@ -50,6 +50,13 @@ impl AgentMetrics {
     ) {
         // A second agent with the same metrics would be a defect of the caller; the first one stays.
         let _ = self.parts.set(Parts { node, gpus, sessions, tasks });
+    }
+}
+
+impl AgentMetrics {
+    /// Readings of the GPUs of this node.
+    pub fn device_readings(&self) -> Vec<DeviceReading> {
+        self.parts.get().map_or_else(Vec::new, |parts| parts.gpus.device_readings(&parts.node))
     }
 }
 

@@ -17,6 +17,12 @@ pub(crate) struct LogArgs {
     /// [default: LOG_LEVEL, else info]
     #[arg(long, value_name = "LEVEL", help_heading = "Logging")]
     log_level: Option<String>,
+    #[command(flatten)]
+    format: LogFormatArg,
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct LogFormatArg {
     /// Log format
     #[arg(
         long,
@@ -40,15 +46,15 @@ impl LogArgs {
     pub(crate) fn start(&self) -> Result<()> {
         let level = self.log_level.clone().or_else(|| variable("LOG_LEVEL"));
         let level = level.unwrap_or_else(|| "info".to_owned()).to_lowercase();
-        init(&level, self.log_format)
+        init(&level, self.format.log_format)
     }
 }
 
 /// Logs of `up`: warnings only, unless `LOG_LEVEL` is set.
-pub(crate) fn warnings_only() -> Result<()> {
+pub(crate) fn warnings_only(format: LogFormatArg) -> Result<()> {
     init(
         &variable("LOG_LEVEL").unwrap_or_else(|| "warn".to_owned()).to_lowercase(),
-        LogFormat::Text,
+        format.log_format,
     )
 }
 

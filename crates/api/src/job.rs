@@ -10,6 +10,7 @@ use crate::end::{EndCause, EndReason};
 use crate::ids::{JobId, NodeId, UserId};
 use crate::lenient;
 use crate::pending::PendingReason;
+use crate::trace::{TraceContext, TraceId};
 use crate::units::{Cores, Dollars, Secret, Stamp};
 
 /// Submission of a job. `docker_image` is required unless `runtime` is `process`.
@@ -24,6 +25,9 @@ pub struct JobCreate {
     /// Secret environment variables. Write-only, stored encrypted; `secret_env_names` lists the names.
     #[serde(deserialize_with = "lenient::or_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub secret_env: BTreeMap<String, Secret>,
+    /// Trace of the request, from its header `traceparent`.
+    #[serde(skip)]
+    pub trace: Option<TraceContext>,
 }
 
 /// Specification of a job, without its secrets.
@@ -252,6 +256,9 @@ pub struct Job {
     /// Cause of the end, where the output or the runtime tells more than the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_cause: Option<EndCause>,
+    /// Trace of the job, from submission to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<TraceId>,
     /// Number of placements so far.
     pub attempt: u32,
     /// Retries used after failures of the job itself.

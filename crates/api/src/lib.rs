@@ -24,6 +24,7 @@ pub mod node;
 pub mod pending;
 pub mod queue;
 mod shortfall;
+pub mod trace;
 pub mod units;
 mod wire;
 

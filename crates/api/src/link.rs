@@ -20,6 +20,7 @@ use crate::end::StartFailure;
 use crate::event::EventKind;
 use crate::ids::{JobId, UserId};
 use crate::job::{ResourceUsage, Runtime, Volume};
+use crate::trace::TraceId;
 use crate::units::{Cores, Secret, Stamp};
 
 /// A task of one attempt of a job.
@@ -181,6 +182,9 @@ pub struct Assignment {
     /// starting it a second time.
     #[serde(default)]
     pub running: bool,
+    /// Trace of the job, for logs.
+    #[serde(default)]
+    pub trace_id: Option<TraceId>,
 }
 
 /// Meeting point of the tasks of a gang: task 0, the master.

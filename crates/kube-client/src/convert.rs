@@ -83,7 +83,8 @@ pub fn valid_name(name: &str) -> String {
 }
 
 fn refuse_of_job(job: &JobCreate) -> Result<(), Unfit> {
-    let JobCreate { spec, docker_password, secret_env } = job;
+    // Pods carry no trace of the request.
+    let JobCreate { spec, docker_password, secret_env, trace: _ } = job;
     // Names every field, so that a new field does not compile before it is converted, refused or listed here.
     let JobSpec {
         runtime,

@@ -93,6 +93,8 @@ pub const GPU_MEMORY: &str = "agentaflow.gpu/min-gpu-memory";
 /// Annotation read on pods and their owners: time during which the place of a lost pod of a running gang stays reserved,
 /// such as `5m`.
 pub const REPLACEMENT_TIMEOUT: &str = "agentaflow.gpu/replacement-timeout";
+/// Annotation read on pods: trace that the pod continues, in the form of W3C Trace Context.
+pub const TRACEPARENT: &str = "agentaflow.gpu/traceparent";
 /// Reason of events about pending pods; equals the default scheduler's reason, which alerts use.
 pub const FAILED_SCHEDULING: &str = "FailedScheduling";
 /// Annotations that a pod inherits from its owners; annotations written by the scheduler are not inherited.

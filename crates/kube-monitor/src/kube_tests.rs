@@ -133,6 +133,7 @@ impl TestNode {
             health: None,
             metrics: None,
             metrics_access: agentaflow_metrics::Access::Open,
+            exporter: None,
             dcgm_names: false,
             once: false,
         }

@@ -69,6 +69,11 @@ impl Metrics {
         last.failed_samples += u64::from(interval.readings.is_none());
     }
 
+    /// Readings of the last interval.
+    pub(super) fn devices(&self) -> Vec<DeviceReading> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).devices.clone()
+    }
+
     pub(super) fn count_failed_write(&self) {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).failed_writes += 1;
     }

@@ -3,6 +3,7 @@
 use agentaflow_backoff::BackoffPolicy;
 use agentaflow_kube_core::{names, slim};
 use agentaflow_metrics::{Access, Endpoint};
+use agentaflow_otlp::{Exporter, push_gpu_metrics};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,8 @@ pub struct Settings {
     /// Address of `/metrics`.
     pub metrics: Option<SocketAddr>,
     pub metrics_access: Access,
+    /// Receiver of GPU metrics; none exports nothing.
+    pub exporter: Option<Exporter>,
     /// Also export the metric names of `dcgm-exporter`.
     pub dcgm_names: bool,
     /// Publish once and end.
@@ -156,6 +159,10 @@ impl Monitor {
         if let Some(address) = settings.health {
             let listener = serve::listen(address).await?;
             tokio::spawn(serve::health(listener, Arc::clone(&liveness), stop.clone()));
+        }
+        if let Some(exporter) = settings.exporter.clone() {
+            let metrics = metrics.clone();
+            tokio::spawn(push_gpu_metrics(exporter, move || metrics.devices(), stop.clone()));
         }
         if let Some(address) = settings.metrics {
             let listener = serve::listen(address).await?;

@@ -111,6 +111,7 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
         runtime: _,
         timeout_ms: _,
         running: _,
+        trace_id: _,
     } = assignment;
     if image.is_none() {
         return Err(rejected("The job has no image".to_owned()));

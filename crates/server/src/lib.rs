@@ -18,5 +18,6 @@ pub mod settings;
 pub mod storage;
 pub mod store;
 pub mod tls;
+pub mod traces;
 
 pub use api_error::ApiError;

@@ -32,6 +32,7 @@ use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
 use crate::store::{self, StoreError};
 use crate::tls::{Certificates, TlsError};
+use crate::traces;
 
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -149,6 +150,9 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let stopping = app.stopping.clone();
     tokio::spawn(retention::run(core.clone(), logs.clone(), keep, stopping.clone()));
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
+    if let Some(collector) = core.settings().traces.clone() {
+        tokio::spawn(traces::run(core.clone(), collector, stopping.clone()));
+    }
     let entrance = Entrance {
         tls: tls.map(TlsAcceptor::from),
         proxies: Arc::new(proxies),

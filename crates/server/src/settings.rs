@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agentaflow_dashboard::Dashboard;
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
+use agentaflow_otlp::Collector;
 
 use ipnet::IpNet;
 
@@ -51,6 +52,8 @@ pub struct Settings {
     pub notice: Option<String>,
     /// None serves the plain start page instead.
     pub dashboard: Option<Dashboard>,
+    /// Receiver of traces; none exports nothing.
+    pub traces: Option<Collector>,
     /// Source of the time at the start of the server.
     pub wall_clock: WallClock,
 }
@@ -81,6 +84,7 @@ impl Settings {
             retention: Retention::default(),
             notice: None,
             dashboard: None,
+            traces: None,
             wall_clock: WallClock::default(),
         }
     }

@@ -90,6 +90,7 @@ impl Process {
             runtime: _,
             timeout_ms: _,
             running: _,
+            trace_id: _,
         } = &launch.assignment;
         let argv = command.clone().unwrap_or_default();
         if argv.is_empty() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::{info, warn};
+use tracing::{Instrument as _, info, info_span, warn};
 
 use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{ResourceUsage, Runtime as RuntimeKind};
@@ -26,13 +26,19 @@ const INTERRUPT_LIMIT: Duration = Duration::from_secs(30);
 /// Retry interval of a runtime that does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs a task from start to clean-up.
+/// Runs a task from start to clean-up. Its logs carry the trace of the job.
 pub(super) async fn run(host: &Host, task: &Task, origin: TaskOrigin) {
+    let trace_id = task.assignment.trace_id.map(tracing::field::display);
+    let span = info_span!("task", key = %task.key, trace_id);
+    run_in_span(host, task, origin).instrument(span).await;
+}
+
+async fn run_in_span(host: &Host, task: &Task, origin: TaskOrigin) {
     let dir = record::folder(&host.dir, task.key);
     let update = run_to_end(host, task, origin).await;
     if !task.is_stale() {
         let accepted = host.outbox.finish(task.key, update).await;
-        info!(key = %task.key, accepted, "task ended");
+        info!(accepted, "task ended");
     }
     host.outbox.drop_task(task.key);
     host.gpus.forget(task.key);
@@ -114,7 +120,7 @@ async fn start(
     tokio::select! {
         // A process starts at once; only the pull of an image takes long enough to be interrupted.
         biased;
-        started = begin(host, task, &launch, &progress) => started.map_err(|error| failed(task, error)),
+        started = begin(host, task, &launch, &progress) => started.map_err(failed),
         order = next_order(orders) => Err(interrupt(task, order).await),
     }
 }
@@ -148,14 +154,14 @@ async fn next_order(orders: &mut watch::Receiver<Option<StopOrder>>) -> StopOrde
     }
 }
 
-fn failed(task: &Task, error: StartError) -> TaskUpdate {
+fn failed(error: StartError) -> TaskUpdate {
     match error {
         StartError::Job(failure) => {
             let failed_to_start = Some(failure);
             TaskUpdate::Ended(Box::new(Ended { failed_to_start, ..Ended::default() }))
         }
         StartError::Node(detail) => {
-            warn!(key = %task.key, %detail, "the node cannot run this task");
+            warn!(%detail, "the node cannot run this task");
             TaskUpdate::Refused { detail }
         }
     }
@@ -228,7 +234,7 @@ async fn wait_until_known(task: &Task) -> Exit {
             Err(error) => error,
         };
         if is_gone(task).await {
-            warn!(key = %task.key, %error, "the runtime no longer has this task");
+            warn!(%error, "the runtime no longer has this task");
             return Exit { stopped: Some(StopCause::LeaseLost), ..Exit::default() };
         }
         sleep(RETRY_INTERVAL).await;

@@ -272,6 +272,7 @@ fn shell(job: i64, script: &str) -> Assignment {
         user: "someone".to_owned(),
         user_id: Some(UserId(7)),
         running: false,
+        trace_id: None,
     }
 }
 

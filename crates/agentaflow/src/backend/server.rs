@@ -14,6 +14,7 @@ use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 
 use super::{EventStream, LogStream, Submission};
+use crate::context::variable;
 use crate::failure::{NotFound, usage};
 use crate::nearest::not_found;
 
@@ -59,7 +60,8 @@ pub(super) async fn users(client: &Client) -> Vec<User> {
 
 /// Submits a job, and retries once if the response is lost. The idempotency key prevents a duplicate.
 pub(super) async fn submit(client: &Client, submission: &Submission) -> Result<Job> {
-    let (job, key) = (submission.job()?, idempotency_key());
+    let (mut job, key) = (submission.job()?, idempotency_key());
+    job.trace = variable("TRACEPARENT").and_then(|parent| parent.parse().ok());
     match client.submit(&job, Some(&key)).await {
         Err(ClientError::Unreachable { .. }) => Ok(client.submit(&job, Some(&key)).await?),
         result => Ok(result?),

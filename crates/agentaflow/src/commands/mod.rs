@@ -24,6 +24,7 @@ mod metrics_access;
 mod monitor;
 mod node;
 mod openapi;
+mod otlp_args;
 mod queue;
 mod run;
 mod scheduler;

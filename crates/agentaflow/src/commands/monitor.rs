@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kubernetes;
 use super::metrics_access::{DcgmNames, MetricsAccess};
+use super::otlp_args::OtlpArgs;
 use super::standalone::{self, termination_signal};
 use crate::amount;
 use crate::context::variable;
@@ -72,6 +73,8 @@ pub(crate) struct Args {
     once: bool,
     #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    otlp: OtlpArgs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +115,7 @@ fn settings(args: &Args) -> Result<Settings> {
         health: kubernetes::listen_at(args.health, 8080).filter(|_| !args.once),
         metrics: kubernetes::listen_at(args.metrics, 9090).filter(|_| !args.once),
         metrics_access: args.metrics_access.in_cluster()?,
+        exporter: args.otlp.exporter("agentaflow-monitor")?,
         dcgm_names: args.dcgm.dcgm_names,
         once: args.once,
         node,

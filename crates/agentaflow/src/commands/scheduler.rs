@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kubernetes;
 use super::metrics_access::MetricsAccess;
+use super::otlp_args::OtlpArgs;
 use super::standalone::{self, termination_signal};
 use crate::amount;
 use crate::context::variable;
@@ -109,6 +110,8 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    otlp: OtlpArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -198,6 +201,7 @@ fn options(args: &Args) -> Result<Options> {
         health: kubernetes::listen_at(args.http, 8080),
         metrics: kubernetes::listen_at(args.metrics, 9090),
         metrics_access: args.metrics_access.in_cluster()?,
+        traces: args.otlp.collector()?,
         own_address: kubernetes::own_address(),
         interval,
     })

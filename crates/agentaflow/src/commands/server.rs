@@ -17,6 +17,7 @@ use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics_access::MetricsListener;
+use super::otlp_args::OtlpArgs;
 use super::standalone::{self, LeaseArgs, termination_signal};
 use crate::amount::{self, Limit};
 use crate::context::variable;
@@ -82,6 +83,8 @@ pub(crate) struct Args {
     billing: BillingArgs,
     #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    otlp: OtlpArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -185,6 +188,7 @@ fn settings(args: &Args) -> Result<Settings> {
     settings.public_hosts.clone_from(&args.public_host);
     settings.trusted_proxies.clone_from(&args.trusted_proxy);
     settings.rate = (args.rate, args.rate.saturating_mul(4));
+    settings.traces = args.otlp.collector()?;
     settings.lease = args.lease.lease;
     settings.retention = Retention {
         jobs: args.retention.keep_jobs.0,

@@ -19,7 +19,7 @@ const FORMS: [(&str, &str); 4] = [
 const KEYS: [&str; 4] = ["aft_", "afi_", "afr_", "afw_"];
 
 /// Fields of JSON and YAML that depend on time or machine.
-const FIELDS: [&str; 20] = [
+const FIELDS: [&str; 21] = [
     "duration_seconds",
     "cost",
     "micros",
@@ -40,6 +40,7 @@ const FIELDS: [&str; 20] = [
     "hostname",
     "ip_address",
     "seq",
+    "trace_id",
 ];
 
 impl Normal {

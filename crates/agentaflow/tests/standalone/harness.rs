@@ -101,9 +101,14 @@ impl Cluster {
 
     /// `agentaflow up` with simulated GPUs, ready.
     pub(crate) fn up(extra: &[&str]) -> Self {
+        Self::up_with(extra, Vec::new())
+    }
+
+    /// [`Self::up`] with environment variables.
+    pub(crate) fn up_with(extra: &[&str], environment: Vec<(String, String)>) -> Self {
         let mut all = vec!["--sim-gpus", "2", "--heartbeat", "300ms"];
         all.extend(extra);
-        let cluster = Self::start("up", "127.0.0.1", &all, Vec::new());
+        let cluster = Self::start("up", "127.0.0.1", &all, environment);
         cluster.wait_for_nodes(1);
         cluster
     }
@@ -464,7 +469,7 @@ fn begin(
     name: &str,
 ) -> Process {
     let mut command = program(home);
-    command.args(arguments).envs(environment.iter().cloned()).env("LOG_LEVEL", "info");
+    command.args(arguments).env("LOG_LEVEL", "info").envs(environment.iter().cloned());
     Process::start(command, &home.join(format!("{name}.log")))
 }
 

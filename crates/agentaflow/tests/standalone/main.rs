@@ -13,6 +13,8 @@ mod losses;
 mod metrics;
 mod original;
 mod original_worker;
+#[path = "../../../../tests/otlp_receiver.rs"]
+mod otlp_receiver;
 mod postgres;
 mod procs;
 #[path = "../../../../tests/prometheus.rs"]
@@ -28,4 +30,5 @@ mod registration;
 mod skip;
 mod terminal;
 mod tls;
+mod traces;
 mod up;

@@ -9,6 +9,7 @@ use crate::ids::{EventSeq, JobId};
 use crate::job::{Job, JobCreate, JobStatus};
 use crate::node::{Node, NodeUpdate};
 use crate::queue::Queue;
+use crate::trace::{TRACEPARENT, TraceContext};
 use crate::{BASE, PAGE_MOST};
 
 /// Selected part of a job's output.
@@ -59,11 +60,14 @@ impl Events {
 impl Client {
     /// Submits a job. The same key with the same job again returns the first job.
     pub async fn submit(&self, job: &JobCreate, key: Option<&str>) -> Result<Job, ClientError> {
-        let call = self.post(&format!("{BASE}/jobs/")).body(job);
-        match key {
-            Some(key) => call.header("Idempotency-Key", key).json().await,
-            None => call.json().await,
+        let mut call = self.post(&format!("{BASE}/jobs/")).body(job);
+        if let Some(key) = key {
+            call = call.header("Idempotency-Key", key);
         }
+        if let Some(TraceContext { trace_id, parent: Some(parent) }) = job.trace {
+            call = call.header(TRACEPARENT, TraceContext::traceparent(trace_id, parent));
+        }
+        call.json().await
     }
 
     /// Forecast for a job that is not submitted.

@@ -18,6 +18,7 @@ mod metrics;
 mod owner_lookup;
 mod priority_classes;
 mod status_writes;
+mod traces;
 mod usage_store;
 mod watch;
 mod writes;
@@ -25,6 +26,7 @@ mod writes;
 use agentaflow_engine::Snapshot;
 use agentaflow_kube_core::slim;
 use agentaflow_metrics::Access;
+use agentaflow_otlp::Collector;
 use kube::Client;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -44,6 +46,7 @@ use leader_address::LeaderAddress;
 use lease::{Leadership, Lease};
 pub use lease_times::{LeaseTimes, LeaseTimesError};
 use metrics::Metrics;
+use traces::Traces;
 use usage_store::UsageStore;
 use watch::WatchUpdate;
 
@@ -76,6 +79,8 @@ pub struct Options {
     /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
     pub metrics_access: Access,
+    /// Receiver of traces; none exports nothing.
+    pub traces: Option<Collector>,
     /// IP under which other replicas reach this one, if an endpoint listens on all addresses.
     pub own_address: Option<IpAddr>,
     /// Longest time between two passes.
@@ -188,6 +193,7 @@ struct Leader {
     usage_store: UsageStore,
     clock: Clock,
     missing: BTreeSet<&'static str>,
+    traces: Option<Traces>,
 }
 
 impl Leader {
@@ -209,6 +215,8 @@ impl Leader {
             Executor::new(server.clone(), leadership.clone(), &options.identity, sender, metrics);
         let missing = watch::REQUIRED.into_iter().collect();
         let clock = Clock::new();
+        let traces = options.traces.clone();
+        let traces = traces.and_then(|to| Traces::start(to, &server, &options.identity));
         Self {
             options,
             client,
@@ -220,6 +228,7 @@ impl Leader {
             usage_store,
             clock,
             missing,
+            traces,
         }
     }
 
@@ -337,6 +346,9 @@ impl Leader {
         match update {
             WatchUpdate::Change(change) => {
                 tracing::trace!(change = %log_format::ChangeSummary(&change), "seen");
+                if let Some(traces) = &mut self.traces {
+                    traces.observe_change(&change, self.missing.is_empty());
+                }
                 state.apply(self.clock.now(), change);
             }
             WatchUpdate::Kueue => {
@@ -387,7 +399,7 @@ impl Leader {
     }
 
     /// Runs one pass; returns the delay before the next pass, and true if there were actions.
-    fn run_pass(&self, state: &mut ClusterState) -> (Duration, bool) {
+    fn run_pass(&mut self, state: &mut ClusterState) -> (Duration, bool) {
         let began = Instant::now();
         let step = state.step(self.clock.now());
         if self.missing.is_empty() {
@@ -402,6 +414,9 @@ impl Leader {
         }
         for action in &step.actions {
             tracing::debug!(action = %log_format::ActionSummary(action), "decided");
+        }
+        if let Some(traces) = &mut self.traces {
+            traces.observe_actions(&step.actions);
         }
         let has_actions = !step.actions.is_empty();
         self.executor.submit(step.actions);

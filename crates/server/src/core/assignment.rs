@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobSpec, OnNodeLost, TaskState};
 use agentaflow_api::link::{Assignment, Gang, GpuGrant, RegistryAuth, TaskKey};
+use agentaflow_api::trace::TRACEPARENT;
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_engine::{GpuAllocation, GpuAssignment, GpuShare, Placement, Request};
 
@@ -16,6 +17,7 @@ use super::pricing;
 use super::state::State;
 use crate::secrets::SecretError;
 use crate::store::{JobRow, TaskAssignment};
+use crate::traces::traceparent;
 
 /// First of 1,000 ports at which the tasks of a gang meet.
 const MASTER_PORT: u16 = 29_500;
@@ -125,6 +127,9 @@ impl State {
             plain_env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
         env.extend(secret_env);
         env.insert("JOB_ID".to_owned(), job.id.to_string().into());
+        if let Some(parent) = traceparent(job) {
+            env.entry(TRACEPARENT.to_ascii_uppercase()).or_insert_with(|| parent.into());
+        }
         let tasks = job.state.tasks.len();
         let mut gang = None;
         if tasks > 1 {
@@ -172,6 +177,7 @@ impl State {
             user: user.unwrap_or_default(),
             user_id: Some(job.user_id),
             running: assigned.state == TaskState::Running,
+            trace_id: job.trace.map(|trace| trace.trace_id),
         })
     }
 

@@ -167,6 +167,8 @@ impl State {
             _ => Event::Finished(workload_id(id)),
         });
         if let Some(job) = self.jobs.remove(id) {
+            let trace_id = job.trace.map(|trace| tracing::field::display(trace.trace_id));
+            tracing::debug!(job = %id, trace_id, status = status.as_str(), "job ended");
             for task in &job.state.tasks {
                 let key = TaskRef { job: id, task: task.task };
                 self.nodes.update(task.node, |node| node.remove_task(key));

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::Event;
-use agentaflow_api::ids::{AgentId, CredentialId, JobId, MicroUsd, NodeId, UserId};
+use agentaflow_api::ids::{AgentId, CredentialId, EventSeq, JobId, MicroUsd, NodeId, UserId};
 use agentaflow_api::link::Framed;
 use agentaflow_api::queue::{Queue, QueueSpec};
 use agentaflow_api::units::Stamp;
@@ -22,7 +22,7 @@ use super::journal::AgentMessage;
 use super::ledger::AccountSummary;
 use super::outbox::Outboxes;
 use super::published::Published;
-use super::restore::LEASE;
+use super::restore::{LEASE, TRACED_UNTIL};
 use super::state::State;
 use crate::api_error::ApiError;
 use crate::directory::{Directory, SharedDirectory};
@@ -156,6 +156,20 @@ impl Core {
             tracing::warn!(%error, "Cannot write the records that were changed at the start");
         }
         Ok((core, to_push))
+    }
+
+    /// Last event whose job has been exported as a trace.
+    pub(crate) fn traced_until(&self) -> EventSeq {
+        self.inner.lock().traced_until
+    }
+
+    pub(crate) async fn set_traced_until(&self, seq: EventSeq) -> Result<(), ApiError> {
+        self.change(|state| {
+            state.traced_until = seq;
+            state.journal.write(Change::Meta(TRACED_UNTIL, seq.to_string()));
+            Ok(())
+        })
+        .await
     }
 
     /// Runs a change under the lock and returns once it is durable and published.

@@ -24,7 +24,7 @@ pub(crate) fn show_job(
     let running = RunningCost::of_job(&row).at(now);
     let price_per_hour = matches!(row.state.status, JobStatus::Scheduled | JobStatus::Running)
         .then(|| dollars(pricing::hourly_cost(&row)));
-    let JobRow { id, user_id, spec, secret_names, created_at, state, .. } = row;
+    let JobRow { id, user_id, spec, secret_names, trace, created_at, state, .. } = row;
     let placed = state.status != JobStatus::Pending;
     let pending = pending.filter(|_| !placed);
     let first = state.tasks.first();
@@ -65,6 +65,7 @@ pub(crate) fn show_job(
         exit_code: state.exit_code,
         end_reason: state.end_reason.filter(|_| state.status.is_final()),
         end_cause: state.end_cause.filter(|_| state.status.is_final()),
+        trace_id: trace.map(|trace| trace.trace_id),
         attempt: state.epoch,
         retries_used: state.retries_used,
         secret_env_names: secret_names,

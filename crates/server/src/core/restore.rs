@@ -37,6 +37,8 @@ pub(super) const LEASE: &str = "lease_ms";
 pub(super) const CLOCK_STEP: &str = "clock_step";
 /// Key of the [`ClockAnchor`] of the last run, in the store.
 const CLOCK_ANCHOR: &str = "clock_anchor";
+/// Key of the last event whose job has been exported as a trace, in the store.
+pub(super) const TRACED_UNTIL: &str = "traced_until";
 /// Steps of the wall clock below this size move no times.
 pub(super) const LEAST_STEP_MS: u64 = 1_000;
 /// Key of the strategy in the store.
@@ -78,6 +80,12 @@ impl State {
                 || Arc::new(Storage::new(settings.retention.account_bytes)),
                 |before| before.storage.clone(),
             ),
+            // Without earlier exports, traces begin with this start.
+            traced_until: loaded
+                .meta
+                .get(TRACED_UNTIL)
+                .and_then(|seq| seq.parse().ok())
+                .unwrap_or(last.event),
             ids: Ids(last),
             ledger: Ledger::new(loaded.accounts, last.ledger, clock.stamp()),
             journal: Journal::new(last.event),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use agentaflow_api::event::EventKind;
-use agentaflow_api::ids::{JobId, NodeId};
+use agentaflow_api::ids::{EventSeq, JobId, NodeId};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Event;
 
@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(super) journal: Journal,
     pub(super) sealed: SealedJobs,
     pub(super) activity: Arc<Activity>,
+    /// Last event whose job has been exported as a trace.
+    pub(super) traced_until: EventSeq,
 }
 
 impl State {

@@ -5,6 +5,7 @@ use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::job::JobCreate;
+use agentaflow_api::trace::{TraceContext, TraceId};
 use agentaflow_engine::{Event, Rejected, Workload};
 
 use super::handle::{Caller, Idempotency, NodeRef};
@@ -50,6 +51,8 @@ impl State {
         let id = row.id;
         let name = row.spec.job_name.clone().unwrap_or_else(|| format!("job {id}"));
         self.storage.account(row.user_id).add(bytes as u64 + STATE_BYTES);
+        let trace_id = row.trace.map(|trace| tracing::field::display(trace.trace_id));
+        tracing::debug!(job = %id, trace_id, "job submitted");
         self.jobs.insert(row, bytes);
         self.job_event(
             id,
@@ -86,7 +89,7 @@ impl State {
             }
             None => None,
         };
-        let JobCreate { mut spec, docker_password, secret_env } = job;
+        let JobCreate { mut spec, docker_password, secret_env, trace } = job;
         let queue = self.resolve_queue(by, spec.queue.as_deref())?;
         spec.runtime = Some(spec.effective_runtime());
         spec.docker_tag =
@@ -113,6 +116,7 @@ impl State {
             spec,
             pinned,
             secret_names,
+            trace: trace.or_else(new_trace),
             created_at: now,
             state: JobState { sealed, updated_at: now, ..JobState::default() },
         })
@@ -198,6 +202,13 @@ fn exceeded_limit(live: LiveJobs, bytes: usize) -> Option<String> {
     let limit = MAX_LIVE_BYTES >> 20;
     (live.bytes + bytes > MAX_LIVE_BYTES)
         .then(|| format!("would exceed {limit} MiB of specs and secrets of live jobs"))
+}
+
+/// A trace that begins with the submission; none without randomness.
+fn new_trace() -> Option<TraceContext> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(TraceContext { trace_id: TraceId::new(bytes)?, parent: None })
 }
 
 /// Error for a key that was used with another body.

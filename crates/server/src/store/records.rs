@@ -13,6 +13,7 @@ use agentaflow_api::link::{GpuGrant, KubernetesObjects, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PendingRegistration, PriceSource};
 use agentaflow_api::pending::{BudgetShortfall, PendingReason};
 use agentaflow_api::queue::QueueSpec;
+use agentaflow_api::trace::TraceContext;
 use agentaflow_api::units::{Dollars, Stamp};
 use agentaflow_engine::{GpuAllocation, Price};
 
@@ -201,6 +202,9 @@ pub struct JobRow {
     pub pinned: Option<String>,
     /// Names of the secret environment variables.
     pub secret_names: Vec<String>,
+    /// None for jobs of servers without randomness.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceContext>,
     pub created_at: Stamp,
     pub state: JobState,
 }

@@ -9,6 +9,7 @@ use agentaflow_api::billing::LedgerEntry;
 use agentaflow_api::event::Event;
 use agentaflow_api::ids::{JobId, NodeId, UserId};
 use agentaflow_api::job::JobSpec;
+use agentaflow_api::trace::TraceContext;
 use agentaflow_api::units::Stamp;
 use serde::Serialize;
 
@@ -39,6 +40,8 @@ struct JobHead<'a> {
     spec: &'a JobSpec,
     pinned: Option<&'a str>,
     secret_names: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<TraceContext>,
     created_at: Stamp,
 }
 
@@ -318,6 +321,7 @@ fn job_head(job: &JobRow) -> JobHead<'_> {
         spec: &job.spec,
         pinned: job.pinned.as_deref(),
         secret_names: &job.secret_names,
+        trace: job.trace,
         created_at: job.created_at,
     }
 }

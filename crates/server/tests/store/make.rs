@@ -115,6 +115,7 @@ pub(crate) fn job(id: i64, user_id: i64) -> JobRow {
         },
         pinned: Some("gpu-000000000002".to_owned()),
         secret_names: vec!["TOKEN".to_owned()],
+        trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().ok(),
         created_at: NOW,
         state: state(JobStatus::Pending),
     }

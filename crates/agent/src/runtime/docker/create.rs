@@ -110,6 +110,7 @@ pub(super) fn body(
         runtime: _,
         timeout_ms: _,
         running: _,
+        trace_id: _,
         // For processes only.
         user_id: _,
     } = &launch.assignment;

@@ -9,6 +9,7 @@ use agentaflow_api::Dollars;
 use crate::amount;
 use crate::commands::kubernetes;
 use crate::commands::metrics_access::{DcgmNames, MetricsAccess};
+use crate::commands::otlp_args::OtlpArgs;
 use crate::commands::standalone::{ContainerArgs, SimArgs};
 use crate::logging::LogArgs;
 use crate::trust::TrustArgs;
@@ -132,6 +133,8 @@ pub(crate) struct Args {
     pub(super) sim: SimArgs,
     #[command(flatten)]
     pub(super) log: LogArgs,
+    #[command(flatten)]
+    pub(super) otlp: OtlpArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

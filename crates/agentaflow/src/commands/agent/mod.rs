@@ -19,6 +19,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let stop = CancellationToken::new();
     standalone::runtime(1)?.block_on(async {
+        args.otlp.push_gpu_metrics("agentaflow-agent", settings.metrics.clone(), stop.clone())?;
         let agent = agentaflow_agent::run(settings, stop.clone());
         tokio::pin!(agent);
         tokio::select! {

@@ -23,12 +23,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::metrics_access::{DcgmNames, MetricsListener};
+use super::otlp_args::OtlpArgs;
 use super::server::{TAKEN_OVER, database};
 use super::standalone::{self, ContainerArgs, LeaseArgs, SimArgs, termination_signal};
 use crate::amount;
 use crate::context::{self, Contexts, LOCAL, Target, variable};
 use crate::failure::usage;
-use crate::logging;
+use crate::logging::{self, LogFormatArg};
 use gpus::Gpus;
 
 /// A clean stop takes at most five seconds: this long for the jobs, the rest for agent and server.
@@ -75,6 +76,10 @@ pub(crate) struct Args {
     dcgm: DcgmNames,
     #[command(flatten)]
     lease: LeaseArgs,
+    #[command(flatten)]
+    log_format: LogFormatArg,
+    #[command(flatten)]
+    otlp: OtlpArgs,
     /// Open the dashboard in a browser
     #[arg(long)]
     open: bool,
@@ -110,7 +115,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    logging::warnings_only()?;
+    logging::warnings_only(args.log_format)?;
     if !args.listen.ip().is_loopback() {
         return Err(usage(format!(
             "`up` serves this machine only, and {} is not a loopback address; for other machines run `agentaflow server \
@@ -130,6 +135,7 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
     let server = serve::start(settings).await?;
     let agent_metrics = AgentMetrics::new(args.dcgm.dcgm_names);
     let mut agent = LocalAgent::start(args, &server, &data_dir, &gpus, agent_metrics.clone());
+    args.otlp.push_gpu_metrics("agentaflow-agent", agent_metrics.clone(), agent.stop.clone())?;
     let sources: Vec<Arc<dyn MetricSource>> =
         vec![Arc::new(server.core.clone()), Arc::new(agent_metrics)];
     let metrics = args.metrics.serve(sources, agent.stop.clone()).await?;
@@ -162,6 +168,7 @@ fn settings(args: &Args, gpus: &Gpus) -> Result<Settings> {
     let mut settings = Settings::new(args.listen, standalone::data_dir(args.data_dir.as_ref())?);
     settings.database = database(args.database.as_deref())?;
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
+    settings.traces = args.otlp.collector()?;
     settings.lease = args.lease.lease;
     settings.notice = gpus.notice();
     settings.dashboard = Dashboard::embedded();

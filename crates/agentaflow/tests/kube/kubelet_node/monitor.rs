@@ -77,6 +77,7 @@ async fn a_gpu_process_is_attributed_to_its_pod() {
         health: None,
         metrics: Some(([127, 0, 0, 1], port).into()),
         metrics_access: agentaflow_metrics::Access::Open,
+        exporter: None,
         dcgm_names: false,
         once: false,
     };

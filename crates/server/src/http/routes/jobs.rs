@@ -13,6 +13,7 @@ use agentaflow_api::explain::Explanation;
 use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime};
 use agentaflow_api::lenient;
+use agentaflow_api::trace::{TRACEPARENT, TraceContext};
 use agentaflow_api::units::Secret;
 
 use crate::api_error::ApiError;
@@ -31,7 +32,8 @@ use crate::store::{JobFilter, JobRow};
 
 /// Submits a job. With an `Idempotency-Key` header, a repeated call returns the job of the first one.
 #[utoipa::path(post, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "Makes retries safe for 24 hours")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes retries safe for 24 hours"),
+        ("traceparent" = Option<String>, Header, description = "Trace that the job continues (W3C Trace Context)")),
     request_body(content = JobCreate, example = json!({"job_name": "AI Training Job",
         "docker_image": "pytorch/pytorch", "docker_tag": "latest", "gpu_memory_required": 8192,
         "cpu_cores_required": 4, "memory_required": 16384, "input_data": {"dataset": "imagenet", "epochs": 100}})),
@@ -43,7 +45,8 @@ pub(crate) async fn create(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Result<(StatusCode, Answer<Job>), ApiError> {
-    let job = read_job(&body)?;
+    let mut job = read_job(&body)?;
+    job.trace = trace(&headers);
     let idempotency = idempotency(&headers, &job, "")?;
     allowed(&caller, &job)?;
     Ok(answer(app.core.submit(&caller, job, None, idempotency).await?))
@@ -65,7 +68,8 @@ pub(crate) async fn create_on_node(
 ) -> Result<(StatusCode, Answer<Job>), ApiError> {
     let node = node_ref(&path)?;
     let place = app.core.node(&node)?.node_id;
-    let job = read_job(&body)?;
+    let mut job = read_job(&body)?;
+    job.trace = trace(&headers);
     let idempotency = idempotency(&headers, &job, &place)?;
     Ok(answer(app.core.submit(&caller, job, Some(node), idempotency).await?))
 }
@@ -212,9 +216,15 @@ pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, ApiError> {
         spec,
         docker_password: secrets.docker_password.filter(|password| !password.expose().is_empty()),
         secret_env: secrets.secret_env,
+        trace: None,
     };
     check_job(&job)?;
     Ok(job)
+}
+
+/// Trace of the caller. A malformed header starts a new trace, as W3C Trace Context demands.
+fn trace(headers: &HeaderMap) -> Option<TraceContext> {
+    headers.get(TRACEPARENT)?.to_str().ok()?.parse().ok()
 }
 
 /// Moves fields of the original API to their present names; a field with the present name wins.
