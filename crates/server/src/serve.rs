@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use agentaflow_api::client::Fingerprint;
 use agentaflow_api::units::Secret;
 
-use connections::Entrance;
+use connections::ConnectionContext;
 use forwarded::TrustedProxies;
 
 use crate::api_error::ApiError;
@@ -153,7 +153,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     if let Some(collector) = core.settings().traces.clone() {
         tokio::spawn(traces::run(core.clone(), collector, stopping.clone()));
     }
-    let entrance = Entrance {
+    let context = ConnectionContext {
         tls: tls.map(TlsAcceptor::from),
         proxies: Arc::new(proxies),
         site: service(app),
@@ -162,7 +162,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     if let Some(certificates) = certificates {
         tokio::spawn(certificates.watch(stopping.clone()));
     }
-    let server = tokio::spawn(connections::serve(listener, entrance, stopping.clone()));
+    let server = tokio::spawn(connections::serve(listener, context, stopping.clone()));
     let url = local_url(addr, fingerprint.is_some());
     Ok(Running {
         addr,
