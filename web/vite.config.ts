@@ -6,7 +6,7 @@ import { defineConfig, type Plugin } from 'vite'
 
 // Server of `npm run dev`: a running `agentaflow up`.
 const server = process.env.AGENTAFLOW_SERVER ?? 'http://127.0.0.1:8000'
-const api = ['/auth', '/billing', '/events', '/gpu-workers', '/queues', '/registration-tokens', '/strategy', '/users', '/version', '/docs', '/openapi.json']
+const api = ['/auth', '/billing', '/events', '/gpu-workers', '/history', '/queues', '/registration-tokens', '/strategy', '/users', '/version', '/docs', '/openapi.json']
 
 /** Writes a compressed form beside each file, which the server sends as it is. */
 function compressed(): Plugin {

@@ -13,6 +13,7 @@ use agentaflow_api::units::Cores;
 use crate::gpus::GpuWatch;
 use crate::guardian::device_rule::DeviceControl;
 use crate::settings::AgentSettings;
+use crate::tasks::Tasks;
 
 /// Documentation address, which no host has.
 const INTERNET: &str = "192.0.2.1";
@@ -100,7 +101,7 @@ fn own_address(server: &str) -> Option<IpAddr> {
 pub(crate) fn heartbeat(
     node_id: &str,
     settings: &AgentSettings,
-    jobs: usize,
+    tasks: &Tasks,
     gpus: &GpuWatch,
 ) -> Heartbeat {
     let instances = gpus.instances();
@@ -113,9 +114,10 @@ pub(crate) fn heartbeat(
         cpu_cores_available: None,
         memory_available: Some(memory_mib().1),
         storage_available: Some(storage_gib(&settings.state_dir).1),
-        current_jobs: Some(jobs as u32),
+        current_jobs: Some(tasks.live().len() as u32),
         health_status: Some(if faulty { Health::Unhealthy } else { Health::Healthy }),
         gpu_instances: Some(instances),
+        tasks: tasks.uses(),
     };
     if let Some(node) = &settings.remote_node {
         node.facts.complete_heartbeat(&mut heartbeat);

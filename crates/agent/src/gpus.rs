@@ -6,6 +6,7 @@
 pub(crate) mod device_files;
 mod environment;
 mod health;
+mod meter;
 mod owners;
 mod processes;
 mod readings;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use agentaflow_api::job::GpuUsage;
 use agentaflow_api::link::{GpuGrant, TaskKey};
 use agentaflow_api::node::{GpuInstance, GpuStatus, MigSlice};
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, ProcessLoad, Sample};
@@ -26,8 +28,10 @@ pub use environment::{Mps, device_env};
 pub use shares::OverShare;
 
 pub(crate) use health::ApplicationFault;
+pub(crate) use meter::TaskMeter;
 
 use health::HealthTable;
+use meter::{Meters, Readings};
 use owners::{Owner, Owners};
 use processes::ProcessOrigin;
 use shares::OverCounter;
@@ -63,7 +67,7 @@ struct GpuState {
     samples: BTreeMap<String, Sample>,
     foreign: BTreeMap<String, u64>,
     busy: BTreeSet<String>,
-    peaks: BTreeMap<TaskKey, u64>,
+    meters: Meters,
     owners: Owners,
     over: OverCounter,
     usage: UsageTable,
@@ -144,12 +148,38 @@ impl GpuWatch {
 
     /// Peak GPU memory of a task over all its GPUs, in MiB.
     pub fn peak_memory(&self, key: TaskKey) -> Option<u64> {
-        self.state().peaks.get(&key).copied()
+        self.state().meters.get(key)?.peak()
     }
 
-    /// Drops the peak of a task whose end is reported.
+    /// Use of GPUs by a task since its start; none if it was not measured.
+    pub fn usage(&self, key: TaskKey) -> Option<GpuUsage> {
+        self.state().meters.get(key)?.usage()
+    }
+
+    /// Present GPU memory of a task in MiB, and its energy in joules since the start of the agent.
+    pub(crate) fn present(&self, key: TaskKey) -> (Option<u64>, Option<f64>) {
+        let state = self.state();
+        let here = || state.usage.uses().iter().filter(|entry| entry.workload == key);
+        let memory = here().map(|entry| state.usage.memory(key, &entry.uuid)).sum();
+        let joules = here().filter_map(|entry| state.usage.joules(key, &entry.uuid)).sum();
+        let any = here().next().is_some();
+        let visible = !state.devices.iter().any(|gpu| gpu.simulated);
+        (Some(memory).filter(|_| any && visible), Some(joules).filter(|_| any))
+    }
+
+    /// Meter of a task, to be saved.
+    pub(crate) fn meter(&self, key: TaskKey) -> Option<TaskMeter> {
+        self.state().meters.get(key).cloned()
+    }
+
+    /// Continues the meter of a task that an earlier agent started.
+    pub(crate) fn resume_meter(&self, key: TaskKey, meter: TaskMeter) {
+        self.state().meters.resume(key, meter);
+    }
+
+    /// Drops the meter of a task whose end is reported.
     pub fn forget(&self, key: TaskKey) {
-        self.state().peaks.remove(&key);
+        self.state().meters.forget(key);
     }
 
     /// Reads the GPUs and returns the tasks that have been far over their share for some seconds, again at every tick
@@ -242,26 +272,21 @@ impl GpuState {
             samples: &self.samples,
         };
         self.usage.record(&tick, now);
+        // No process uses a simulated GPU.
+        let visible = !self.devices.iter().any(|gpu| gpu.simulated);
+        let readings = Readings {
+            uses: self.usage.uses(),
+            samples: &self.samples,
+            held: visible.then(|| self.usage.held()),
+        };
+        self.meters.observe(&readings, now);
         let held = shares::held(&owned);
-        self.remember(&held, tasks, &parents);
+        self.mark_busy(tasks, &parents);
         self.foreign = shares::foreign(&self.devices, &self.samples, &owned, tasks);
         self.over.observe(shares::over(&held, tasks, &parents), now)
     }
 
-    fn remember(
-        &mut self,
-        held: &shares::Held,
-        tasks: &[TaskLoad],
-        parents: &BTreeMap<String, String>,
-    ) {
-        let mut sums: BTreeMap<TaskKey, u64> = BTreeMap::new();
-        for ((key, _), memory) in held {
-            *sums.entry(*key).or_default() += memory;
-        }
-        for (key, sum) in sums {
-            let peak = self.peaks.entry(key).or_default();
-            *peak = sum.max(*peak);
-        }
+    fn mark_busy(&mut self, tasks: &[TaskLoad], parents: &BTreeMap<String, String>) {
         let uuids = tasks.iter().flat_map(|task| &task.grants).map(|grant| &grant.uuid);
         self.busy = uuids.map(|uuid| parents.get(uuid).unwrap_or(uuid).clone()).collect();
     }

@@ -71,8 +71,7 @@ impl HeartbeatSender {
     }
 
     async fn send(&self, session: &Session) -> Result<(), ClientError> {
-        let jobs = self.tasks.live().len();
-        let heartbeat = facts::heartbeat(&session.node_id, &self.settings, jobs, &self.gpus);
+        let heartbeat = facts::heartbeat(&session.node_id, &self.settings, &self.tasks, &self.gpus);
         let sent = boot_ms();
         let timeout = self.settings.heartbeat_interval.clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT);
         let node = session.client.heartbeat(&session.node_id, &heartbeat, timeout).await?;

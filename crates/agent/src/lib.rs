@@ -33,6 +33,7 @@ mod skip;
 mod storage;
 mod tasks;
 mod trust;
+mod usage;
 
 pub use memory::release_start_pages;
 pub use metrics::AgentMetrics;

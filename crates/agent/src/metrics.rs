@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use agentaflow_metrics::MetricType::Gauge;
+use agentaflow_api::link::TaskUse;
+use agentaflow_metrics::MetricType::{Counter, Gauge};
 use agentaflow_metrics::{
     DeviceReading, Exposition, JOB_NAMES, MetricSource, write_dcgm, write_devices, write_workloads,
 };
@@ -74,8 +75,36 @@ impl MetricSource for AgentMetrics {
         let devices = gpus.device_readings(node);
         write_devices(&devices, text);
         write_workloads(JOB_NAMES, &gpus.task_readings(node, MOST_TASKS), text);
+        write_tasks(node, &tasks.uses(), text);
         if self.dcgm_names {
             write_dcgm(&devices, text);
         }
     }
+}
+
+/// CPU time and memory of at most `MOST_TASKS` tasks.
+fn write_tasks(node: &str, uses: &[TaskUse], text: &mut Exposition) {
+    let labelled: Vec<_> = uses
+        .iter()
+        .take(MOST_TASKS)
+        .map(|entry| (entry.key.job.to_string(), entry.key.task.to_string(), entry))
+        .collect();
+    let each = |value: fn(&TaskUse) -> Option<f64>| {
+        labelled.iter().filter_map(move |(job, task, entry)| {
+            let labels = [("job_id", job.as_str()), ("task", task), ("node", node)];
+            Some((labels, value(entry)?))
+        })
+    };
+    text.series(
+        "agentaflow_job_cpu_seconds_total",
+        Counter,
+        "CPU time of a task since its start.",
+        each(|entry| Some(entry.cpu_ms? as f64 / 1e3)),
+    );
+    text.series(
+        "agentaflow_job_memory_bytes",
+        Gauge,
+        "Memory of a task without page cache.",
+        each(|entry| Some(entry.memory? as f64 * 1_048_576.0)),
+    );
 }

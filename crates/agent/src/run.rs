@@ -35,6 +35,7 @@ use crate::settings::AgentSettings;
 use crate::storage::watch_storage;
 use crate::tasks::{FolderRemover, Host, Tasks, prepare_root, remove_orphans, tidy_root};
 use crate::trust::Connector;
+use crate::usage::{UsageTable, watch_usage};
 use crate::{docker_daemon, facts, identity, link, memory, port};
 
 /// Longest wait for the last task updates to reach the server at shutdown.
@@ -122,6 +123,7 @@ pub async fn run(settings: AgentSettings, shutdown: CancellationToken) -> Result
     };
     let late = (Arc::clone(&settings), tasks.clone(), runtimes, sessions.clone());
     parts.spawn(docker_daemon::connect_later(late.0, late.1, late.2, late.3));
+    parts.spawn(watch_usage(tasks.clone(), settings.heartbeat_interval));
     let heartbeats = HeartbeatSender {
         settings,
         sessions: sessions.clone(),
@@ -244,6 +246,7 @@ async fn host(
         log_limit: settings.log_limit,
         outbox: Arc::new(Outbox::default()),
         gpus: Arc::clone(gpus),
+        usage: UsageTable::default(),
         folder_remover: start_folder_remover(&dir),
         dir,
         server: settings.server.clone(),

@@ -86,6 +86,62 @@ pub struct UsageRow {
     pub cost: Dollars,
 }
 
+/// Allocated and really used GPU time, and the difference in money. Only time in which the use was measured counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WasteRow {
+    /// User name, queue or job number, depending on the grouping.
+    pub key: String,
+    /// Name of the job, when grouped by job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Owner of the job, when grouped by job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Number of jobs whose use was measured.
+    pub jobs: u64,
+    /// Number of them that still run.
+    pub running: u64,
+    /// Allocated GPU hours.
+    pub gpu_hours: f64,
+    /// GPU hours in which kernels ran.
+    pub gpu_hours_used: f64,
+    /// Allocated GPU hours in which no kernel ran.
+    pub gpu_hours_wasted: f64,
+    /// Allocated GiB hours of GPU memory of the jobs whose memory was measured.
+    pub gpu_memory_gb_hours: f64,
+    /// The same with the peak of each job.
+    pub gpu_memory_gb_hours_used: f64,
+    /// Cost of the allocated GPUs in millionths of a dollar.
+    pub micros: MicroUsd,
+    /// The same amount in dollars.
+    pub cost: Dollars,
+    /// Cost of the wasted GPU hours in millionths of a dollar.
+    pub lost_micros: MicroUsd,
+    /// The same amount in dollars.
+    pub lost: Dollars,
+    /// Calculation of the lost amount.
+    pub arithmetic: String,
+    /// Smaller request that would have done, when grouped by job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smaller: Option<SmallerRequest>,
+}
+
+/// Request with which a job would have run as well.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SmallerRequest {
+    /// GPUs of a task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_count: Option<u32>,
+    /// Share of one GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_fraction: Option<f64>,
+    /// Calculation of the request.
+    pub arithmetic: String,
+    /// Dollars that the job would have cost less.
+    pub saved: Dollars,
+}
+
 /// Credit by an admin; a negative amount withdraws credit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]

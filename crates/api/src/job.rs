@@ -234,6 +234,9 @@ pub struct Job {
     pub memory_used: Option<u64>,
     /// In GiB.
     pub storage_used: Option<u64>,
+    /// Use of GPUs by the ended tasks, as far as it was measured (additive).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_usage: Option<GpuUsage>,
     /// Time of placement.
     pub scheduled_at: Option<Stamp>,
     /// Start of the run.
@@ -383,4 +386,25 @@ pub struct ResourceUsage {
     /// Storage in GiB.
     #[serde(deserialize_with = "lenient::whole")]
     pub storage: Option<u64>,
+    /// Use of GPUs; none if it was not measured (additive).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuUsage>,
+}
+
+/// Use of GPUs by one task, or by all tasks of a job, while it was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct GpuUsage {
+    /// Allocated GPU time in milliseconds: a second of half a GPU is 500.
+    pub allocated_ms: u64,
+    /// GPU time in milliseconds in which kernels ran: a second at a utilisation of 50 % is 500.
+    pub used_ms: u64,
+    /// GPUs of a task on which a kernel ran or a process held memory.
+    pub gpus_used: u32,
+    /// Peak memory on one GPU, in MiB; none where processes cannot be seen.
+    pub memory_peak: Option<u64>,
+    /// Sum of the peaks of the GPUs of a task, in MiB.
+    pub memory_peaks: Option<u64>,
+    /// Highest mean utilisation of one GPU over a minute, in percent.
+    pub busiest_minute: f64,
 }

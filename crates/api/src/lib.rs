@@ -15,6 +15,7 @@ pub mod end;
 pub mod error;
 pub mod event;
 pub mod explain;
+pub mod history;
 pub mod ids;
 pub mod job;
 pub mod job_runtime;

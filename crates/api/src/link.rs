@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 use crate::end::StartFailure;
 use crate::event::EventKind;
 use crate::ids::{JobId, UserId};
-use crate::job::{ResourceUsage, Runtime, Volume};
+use crate::job::{GpuUsage, ResourceUsage, Runtime, Volume};
 use crate::trace::TraceId;
 use crate::units::{Cores, Secret, Stamp};
 
@@ -312,6 +312,28 @@ pub struct Ended {
     /// Last bytes of the output of a failed task. Not sent: the server reads them from its log.
     #[serde(skip)]
     pub log_tail: String,
+}
+
+/// Use of a task that runs, in a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskUse {
+    #[serde(flatten)]
+    pub key: TaskKey,
+    /// CPU time since the start in milliseconds; none if the runtime does not measure it.
+    #[serde(default)]
+    pub cpu_ms: Option<u64>,
+    /// Present memory in MiB.
+    #[serde(default)]
+    pub memory: Option<u64>,
+    /// Present GPU memory in MiB.
+    #[serde(default)]
+    pub gpu_memory: Option<u64>,
+    /// Energy of the GPUs in joules since the start, or since the start of the agent.
+    #[serde(default)]
+    pub gpu_joules: Option<f64>,
+    /// Use of GPUs since the start.
+    #[serde(default)]
+    pub gpu: Option<GpuUsage>,
 }
 
 /// Response to a batch.

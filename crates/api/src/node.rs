@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::ids::NodeId;
 use crate::lenient;
+use crate::link::TaskUse;
 use crate::units::{Cores, Dollars, Secret, Stamp};
 use crate::wire::wire_enum;
 
@@ -380,6 +381,9 @@ pub struct Heartbeat {
     pub current_jobs: Option<u32>,
     pub health_status: Option<Health>,
     pub gpu_instances: Option<Vec<GpuInstance>>,
+    /// Use of the running tasks (additive).
+    #[serde(deserialize_with = "lenient::or_default", skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskUse>,
 }
 
 /// Changes to a node by an admin; absent fields stay.

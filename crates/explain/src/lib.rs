@@ -14,6 +14,7 @@ pub mod error;
 pub mod pending;
 #[cfg(test)]
 mod tests;
+pub mod waste;
 pub mod wire;
 
 use std::time::Duration;

@@ -8,6 +8,7 @@ mod api_error;
 pub mod auth;
 pub mod core;
 pub mod directory;
+mod history;
 pub mod http;
 pub mod logs;
 pub mod push;

@@ -24,6 +24,7 @@ use forwarded::TrustedProxies;
 use crate::api_error::ApiError;
 use crate::auth::{Auth, JwtKeys, Site};
 use crate::core::Core;
+use crate::history;
 use crate::http::{App, service};
 use crate::logs::LogStore;
 use crate::push;
@@ -146,8 +147,12 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let auth = Auth::new(jwt, settings.rate);
     let proxies = TrustedProxies::new(settings.trusted_proxies.clone());
     let keep = settings.retention;
-    let app = App::new(core.clone(), logs.clone(), auth, settings, site);
+    let history = history::open(&data, settings.history_bytes);
+    let app = App::new(core.clone(), logs.clone(), auth, settings, site, history.clone());
     let stopping = app.stopping.clone();
+    if let Some(history) = history {
+        tokio::spawn(history::run(core.clone(), history, stopping.clone()));
+    }
     tokio::spawn(retention::run(core.clone(), logs.clone(), keep, stopping.clone()));
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
     if let Some(collector) = core.settings().traces.clone() {

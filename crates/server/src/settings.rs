@@ -14,6 +14,9 @@ use crate::core::WallClock;
 use crate::retention::Retention;
 use crate::tls::Tls;
 
+/// Default size of the history: 30 days of 1,000 GPUs, and of as many jobs.
+pub const HISTORY_BYTES: u64 = 400 << 20;
+
 /// Settings of a server, from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -48,6 +51,8 @@ pub struct Settings {
     pub rate: (u32, u32),
     /// Limits of stored data.
     pub retention: Retention,
+    /// Maximum bytes of the history of readings; 0 keeps none.
+    pub history_bytes: u64,
     /// Notice in the state of the server, for example about simulated GPUs.
     pub notice: Option<String>,
     /// None serves the plain start page instead.
@@ -82,6 +87,7 @@ impl Settings {
             trusted_proxies: Vec::new(),
             rate: (500, 2000),
             retention: Retention::default(),
+            history_bytes: HISTORY_BYTES,
             notice: None,
             dashboard: None,
             traces: None,

@@ -9,6 +9,7 @@ import Queues from './Queues.svelte'
 import Submit from './Submit.svelte'
 import Usage from './Usage.svelte'
 import Users from './Users.svelte'
+import Waste from './Waste.svelte'
 import Workload from './Workload.svelte'
 import Workloads from './Workloads.svelte'
 
@@ -32,6 +33,7 @@ export const PAGES: Page[] = [
   { path: 'nodes', title: 'Nodes', component: Nodes, detail: Node },
   { path: 'queues', title: 'Queues', component: Queues },
   { path: 'usage', title: 'Usage', component: Usage },
+  { path: 'waste', title: 'Waste', component: Waste },
   { path: 'users', title: 'Users', component: Users, admin: true },
   { path: 'keys', title: 'Keys', component: Keys },
 ]

@@ -1,6 +1,7 @@
-// Totals of the cluster, and their history since the page was opened.
+// Totals of the cluster, and their history: the last hour from the server, then the readings of this page.
+import { call } from '../api/client.ts'
 import { isLive } from '../lib/job-row.ts'
-import { History } from '../lib/history.ts'
+import { column, History, timesOf } from '../lib/history.ts'
 import { jobs } from './jobs.svelte.ts'
 import { nodes } from './nodes.svelte.ts'
 
@@ -30,6 +31,16 @@ class Cluster {
   start(): void {
     setInterval(() => this.#sample(), SAMPLE_MS)
     setTimeout(() => this.#sample(), 1500)
+    void this.#loadPast()
+  }
+
+  async #loadPast(): Promise<void> {
+    // Without the past, curves begin now.
+    const past = await call('get', '/history/cluster', { query: { points: 240 } }).catch(() => undefined)
+    if (!past) return
+    const names = ['gpus_used', 'utilization_percent', 'jobs_pending', 'jobs_running', 'dollars_per_hour']
+    this.history.prepend(timesOf(past), names.map((name) => column(past.series[0], name)))
+    this.samples++
   }
 
   #count(): Totals {

@@ -1,9 +1,9 @@
-// Nodes and their GPUs, read every few seconds, with the readings since the page was opened.
-import { page } from '../api/client.ts'
+// Nodes and their GPUs, read every few seconds, with their readings: the last hour from the server, then those of this page.
+import { call, page } from '../api/client.ts'
 import { cause } from '../api/failure.ts'
 import type { Node } from '../api/types.ts'
-import { gpusOf, type Gpu } from '../lib/gpu.ts'
-import { History } from '../lib/history.ts'
+import { gpuKey, gpusOf, type Gpu } from '../lib/gpu.ts'
+import { column, History, timesOf } from '../lib/history.ts'
 import { events } from './events.svelte.ts'
 
 const POLL_MS = 5000
@@ -13,8 +13,9 @@ const SOON_MS = 500
 
 /** Columns of the history of one GPU. */
 export const GPU_COLUMNS = { utilization: 0, memory: 1, power: 2, temperature: 3 }
-/** One hour at one reading every 5 s. */
-const GPU_READINGS = 720
+/** One hour of the server at one reading every 15 s, and one hour of this page at one every 5 s. */
+const GPU_READINGS = 960
+const MIB_OF_GIB = 1024
 
 class Nodes {
   nodes = $state.raw<Node[]>([])
@@ -26,6 +27,8 @@ class Nodes {
   readonly history = new Map<string, History>()
   #soon: ReturnType<typeof setTimeout> | undefined
   #busy = false
+  /** Nodes whose past was requested. */
+  readonly #past = new Set<string>()
 
   start(): void {
     events.onBatch((batch) => batch.some((event) => event.node_id || event.job_id) && this.#loadSoon())
@@ -37,6 +40,21 @@ class Nodes {
 
   node(id: string): Node | undefined {
     return this.nodes.find((node) => node.node_id === id)
+  }
+
+  /** Loads the last hour of the GPUs of a node, once. */
+  async loadPast(id: string): Promise<void> {
+    if (this.#past.has(id)) return
+    this.#past.add(id)
+    // Without the past, curves begin now.
+    const past = await call('get', '/history/nodes/{node_id}', { path: { node_id: id }, query: { points: 240 } }).catch(() => undefined)
+    if (!past) return
+    const times = timesOf(past)
+    for (const series of past.series) {
+      const columns = [column(series, 'utilization_percent'), column(series, 'memory_mib', MIB_OF_GIB), column(series, 'power_watts'), column(series, 'temperature_celsius')]
+      this.#historyOf(gpuKey(id, series.name)).prepend(times, columns)
+    }
+    this.readings++
   }
 
   async load(): Promise<void> {
@@ -74,14 +92,19 @@ class Nodes {
     this.gpus = nodes.flatMap(gpusOf)
     const now = Date.now()
     for (const gpu of this.gpus) {
-      const history = this.history.get(gpu.key) ?? new History(4, GPU_READINGS)
-      this.history.set(gpu.key, history)
+      const history = this.#historyOf(gpu.key)
       const last = history.times.at(-1) ?? 0
       // Readings change with heartbeats; polls brought forward by events add no point.
       if (now / 1000 - last >= POLL_MS / 1000 - 1) history.push(now, [gpu.utilization, gpu.memoryUsed / 1024, gpu.power, gpu.temperature])
     }
     this.loaded = true
     this.readings++
+  }
+
+  #historyOf(key: string): History {
+    const history = this.history.get(key) ?? new History(4, GPU_READINGS)
+    this.history.set(key, history)
+    return history
   }
 }
 

@@ -48,6 +48,7 @@ class Cluster {
   data(path, query, response) {
     const one = /^\/gpu-workers\/jobs\/(\d+)$/.exec(path)
     if (one) return this.jobs[JOBS - Number(one[1])]
+    if (path.startsWith('/history/')) return history(path)
     switch (path) {
       case '/auth/me': return { id: 1, username: 'admin', role: 'admin', grants: [], active: true, default_queue: 'root', balance: 0, prepaid: false, spent_this_month: 0, created_at: now() }
       case '/version': return { name: 'agentaflow', version: 'fake', started_at: now(), time: now(), notice: 'FAKE API for a measurement' }
@@ -106,6 +107,14 @@ function nodes() {
     gpu_memory_available: 0, cpu_cores_available: 64, memory_available: 900_000, storage_available: 100, status: 'active', health_status: 'healthy', current_jobs: 8, registered_at: now(), created_at: now(), updated_at: now(), price_source: 'catalogue', cordoned: false, draining: false, reachable: true, last_heartbeat: now(),
     gpu_instances: Array.from({ length: GPUS }, (_, gpu) => ({ gpu_index: gpu, gpu_uuid: `GPU-${at}-${gpu}`, gpu_name: 'NVIDIA H100', gpu_memory: 81920, gpu_memory_available: (at + gpu) % 7 === 0 ? 81920 : 0, utilization: Math.random() * 100, temperature: 60, power_usage: 500, status: (at + gpu) % 7 === 0 ? 'available' : 'busy', throttled: [] })),
   }))
+}
+
+/** An hour at 15 s. */
+function history(path) {
+  const names = path.startsWith('/history/nodes/') ? Array.from({ length: GPUS }, (_, gpu) => String(gpu)) : ['']
+  const columns = path === '/history/cluster' ? ['gpus_used', 'utilization_percent', 'jobs_pending', 'jobs_running', 'dollars_per_hour'] : ['utilization_percent', 'memory_mib', 'power_watts', 'temperature_celsius', 'sm_clock_mhz']
+  const values = () => Array.from({ length: 240 }, () => Math.round(Math.random() * 10_000) / 100)
+  return { start: now(-3600), step_seconds: 15, series: names.map((name) => ({ name, columns: columns.map((column) => ({ name: column, values: values() })) })) }
 }
 
 function page(response, all, query) {

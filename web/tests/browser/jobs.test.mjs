@@ -57,7 +57,7 @@ test('a user sees neither the jobs of others nor the pages of admins', async () 
   const { page, context, problems } = await open(browser, server)
   await login(page, server, 'bob')
   assert.equal(await page.getByRole('link', { name: 'Users' }).count(), 0)
-  for (const path of ['/', '/ui/workloads', '/ui/gpus', `/ui/workloads/${job.id}`, '/ui/usage']) {
+  for (const path of ['/', '/ui/workloads', '/ui/gpus', `/ui/workloads/${job.id}`, '/ui/usage', '/ui/waste']) {
     await page.goto(server.url + path)
     await page.getByRole('heading').first().waitFor()
     await page.waitForTimeout(400)

@@ -67,6 +67,11 @@ impl UsageTable {
         &self.uses
     }
 
+    /// MiB by task and GPU.
+    pub(super) fn held(&self) -> &BTreeMap<(TaskKey, String), u64> {
+        &self.memory
+    }
+
     /// MiB that processes of a task hold on a GPU.
     pub(super) fn memory(&self, key: TaskKey, uuid: &str) -> u64 {
         self.memory.get(&(key, uuid.to_owned())).copied().unwrap_or(0)

@@ -11,6 +11,7 @@ use agentaflow_api::link::TaskKey;
 use agentaflow_linux::device_filter::{DeniedDevice, DeviceFilter};
 
 use super::device_rule::DeviceRule;
+use super::wire::UsageRecord;
 
 /// Parent of the cgroups of all tasks.
 #[derive(Clone, Debug)]
@@ -135,14 +136,19 @@ impl Cgroup {
         self.field("memory.events", "oom_kill").is_some_and(|count| count > 0)
     }
 
-    /// CPU time in milliseconds and peak memory in MiB.
-    pub(super) fn usage(&self) -> (u64, u64) {
-        let cpu = self.field("cpu.stat", "usage_usec").unwrap_or(0) / 1000;
-        let peak = fs::read_to_string(self.0.join("memory.peak"))
-            .or_else(|_| fs::read_to_string(self.0.join("memory.current")))
-            .ok()
-            .and_then(|text| text.trim().parse::<u64>().ok());
-        (cpu, peak.unwrap_or(0).div_ceil(1 << 20))
+    pub(super) fn usage(&self) -> UsageRecord {
+        let bytes = |file: &str| {
+            let text = fs::read_to_string(self.0.join(file)).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        let current = bytes("memory.current").unwrap_or(0);
+        // The kernel frees the page cache before it ends a process.
+        let cached = self.field("memory.stat", "inactive_file").unwrap_or(0);
+        UsageRecord {
+            cpu_ms: self.field("cpu.stat", "usage_usec").unwrap_or(0) / 1000,
+            memory: bytes("memory.peak").unwrap_or(current).div_ceil(1 << 20),
+            memory_now: current.saturating_sub(cached).div_ceil(1 << 20),
+        }
     }
 
     fn field(&self, file: &str, name: &str) -> Option<u64> {

@@ -22,7 +22,7 @@ use super::device_rule::DeviceControl;
 use super::socket;
 use super::task_cache::TaskCache;
 use super::wire::{
-    Command, ExitRecord, Message, PROTOCOL, ProcessSpec, Request, Response, TaskState,
+    Command, ExitRecord, Message, PROTOCOL, ProcessSpec, Request, Response, TaskState, UsageRecord,
 };
 use crate::clock::millis;
 
@@ -82,14 +82,14 @@ impl Guardian {
         }
     }
 
-    /// CPU time in milliseconds and peak memory in MiB.
-    pub(crate) async fn usage(&self, key: TaskKey) -> (u64, u64) {
+    /// Zeros for an unknown task.
+    pub(crate) async fn usage(&self, key: TaskKey) -> UsageRecord {
         if let Some(record) = self.cache.ended(key) {
-            return (record.cpu_ms, record.memory);
+            return record.usage();
         }
         match self.call(Command::Usage { key }).await {
-            Ok(Response::Usage { cpu_ms, memory }) => (cpu_ms, memory),
-            _ => (0, 0),
+            Ok(Response::Usage(usage)) => usage,
+            _ => UsageRecord::default(),
         }
     }
 

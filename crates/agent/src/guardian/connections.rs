@@ -121,8 +121,7 @@ fn execute(command: Command, supervisor: &mut Supervisor) -> Option<Response> {
             return Some(Response::Tasks { tasks: supervisor.list() });
         }
         Command::Usage { key } => {
-            let (cpu_ms, memory) = supervisor.usage(key);
-            return Some(Response::Usage { cpu_ms, memory });
+            return Some(Response::Usage(supervisor.usage(key)));
         }
         Command::Pids { key } => return Some(Response::Pids { pids: supervisor.pids(key) }),
         Command::Stop { key, cause, grace_ms } => {

@@ -16,7 +16,7 @@ use super::cgroup::Cgroup;
 use super::groups::TaskGroups;
 use super::output::Output;
 use super::procs;
-use super::wire::{ExitRecord, StartFault, TaskState};
+use super::wire::{ExitRecord, StartFault, TaskState, UsageRecord};
 use crate::clock::{boot_ms, millis};
 
 /// After this time, processes that cannot be killed (a hung network disk) no longer delay the end of the task.
@@ -51,6 +51,8 @@ pub(super) struct RunningTask {
     pub(super) marker: String,
     /// Peak memory in MiB over all samples.
     pub(super) peak: u64,
+    /// Memory in MiB at the last sample.
+    pub(super) memory_now: u64,
     /// Descendants at the last sample (pid and start time): they stay owned when their parents end.
     pub(super) descendants: BTreeSet<(u32, u64)>,
     /// Exit of the first process, and the start of the removal of the remaining processes.
@@ -158,9 +160,9 @@ impl RunningTask {
     pub(super) fn finish(&self) -> Option<ExitRecord> {
         self.output.finish();
         let mut record = self.ended.as_ref()?.0.clone();
-        let (cpu, peak) = self.groups.unified.as_ref().map_or((0, 0), Cgroup::usage);
-        record.cpu_ms = record.cpu_ms.max(cpu);
-        record.memory = self.peak.max(peak);
+        let usage = self.groups.unified.as_ref().map(Cgroup::usage).unwrap_or_default();
+        record.cpu_ms = record.cpu_ms.max(usage.cpu_ms);
+        record.memory = self.peak.max(usage.memory);
         record.stopped = self.stopped;
         record.started_at = self.started_at;
         Some(record)
@@ -186,12 +188,12 @@ impl RunningTask {
             .filter_map(|pid| Some((pid, procs::stat(pid)?)))
             .collect();
         let pages = seen.iter().map(|(_, stat)| stat.pages).sum();
-        self.peak = self.peak.max(procs::pages_to_mib(pages));
+        self.memory_now = procs::pages_to_mib(pages);
+        self.peak = self.peak.max(self.memory_now);
         self.descendants = seen.iter().map(|(pid, stat)| (*pid, stat.started)).collect();
     }
 
-    /// CPU time in milliseconds and peak memory in MiB.
-    pub(super) fn usage(&self, orphans: &[u32]) -> (u64, u64) {
+    pub(super) fn usage(&self, orphans: &[u32]) -> UsageRecord {
         if let Some(group) = &self.groups.unified {
             return group.usage();
         }
@@ -201,7 +203,8 @@ impl RunningTask {
             .filter_map(|pid| procs::stat(*pid))
             .map(|stat| stat.ticks)
             .sum();
-        (procs::ticks_to_ms(ticks), self.peak)
+        let (memory, memory_now) = (self.peak, self.memory_now);
+        UsageRecord { cpu_ms: procs::ticks_to_ms(ticks), memory, memory_now }
     }
 
     fn signal_group(&self, signal: Signal) {

@@ -19,7 +19,7 @@ use super::groups::GroupRoots;
 use super::record;
 use super::running_task::{RunningTask, StartState};
 use super::sentinel::Sentinel;
-use super::wire::{ExitRecord, StartFault, TaskState};
+use super::wire::{ExitRecord, StartFault, TaskState, UsageRecord};
 use super::{leftovers, procs};
 use crate::clock::{boot_ms, until};
 pub(super) use lease::OverdueContainers;
@@ -128,13 +128,12 @@ impl Supervisor {
         self.groups.device_control()
     }
 
-    /// CPU time in milliseconds and peak memory in MiB.
-    pub(super) fn usage(&self, key: TaskKey) -> (u64, u64) {
+    pub(super) fn usage(&self, key: TaskKey) -> UsageRecord {
         if let Some(running) = self.running.get(&key) {
             return running.usage(&self.orphans_of(key));
         }
         let record = self.ended.get(&key).and_then(|ended| ended.state.ended.as_ref());
-        record.map_or((0, 0), |record| (record.cpu_ms, record.memory))
+        record.map(ExitRecord::usage).unwrap_or_default()
     }
 
     pub(super) fn pids(&self, key: TaskKey) -> Vec<u32> {

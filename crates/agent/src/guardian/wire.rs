@@ -132,13 +132,21 @@ pub(crate) enum Response {
     Tasks {
         tasks: Vec<TaskState>,
     },
-    Usage {
-        cpu_ms: u64,
-        memory: u64,
-    },
+    Usage(UsageRecord),
     Pids {
         pids: Vec<u32>,
     },
+}
+
+/// Use of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UsageRecord {
+    pub(crate) cpu_ms: u64,
+    /// Peak memory in MiB.
+    pub(crate) memory: u64,
+    /// Present memory in MiB; absent from a guardian of an older version.
+    #[serde(default)]
+    pub(crate) memory_now: u64,
 }
 
 /// Reason for which a process did not start.
@@ -175,4 +183,11 @@ pub(crate) struct ExitRecord {
     pub(crate) cpu_ms: u64,
     /// Peak in MiB; 0 if the process ended before the first sample.
     pub(crate) memory: u64,
+}
+
+impl ExitRecord {
+    /// Use until the end.
+    pub(crate) fn usage(&self) -> UsageRecord {
+        UsageRecord { cpu_ms: self.cpu_ms, memory: self.memory, memory_now: 0 }
+    }
 }

@@ -83,6 +83,8 @@ pub struct TaskUsage {
     pub cpu: Duration,
     /// Peak memory in MiB.
     pub memory: u64,
+    /// Present memory in MiB; 0 after the end.
+    pub memory_now: u64,
 }
 
 #[derive(Debug, Error)]

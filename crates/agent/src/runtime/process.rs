@@ -19,7 +19,7 @@ use agentaflow_api::units::{Secret, Stamp};
 use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::gpus::device_files;
 use crate::guardian::client::{Guardian, GuardianUnreachable};
-use crate::guardian::wire::{ExitRecord, ProcessSpec, Response, StartFault};
+use crate::guardian::wire::{ExitRecord, ProcessSpec, Response, StartFault, UsageRecord};
 use crate::storage::{disk_usage, unlinked_usage};
 
 /// `PATH` of jobs that do not set it.
@@ -211,8 +211,8 @@ impl Runtime for Process {
     }
 
     async fn used(&self, key: TaskKey) -> TaskUsage {
-        let (cpu_ms, memory) = self.guardian.usage(key).await;
-        TaskUsage { cpu: Duration::from_millis(cpu_ms), memory }
+        let UsageRecord { cpu_ms, memory, memory_now } = self.guardian.usage(key).await;
+        TaskUsage { cpu: Duration::from_millis(cpu_ms), memory, memory_now }
     }
 
     async fn pids(&self, key: TaskKey) -> Vec<u32> {

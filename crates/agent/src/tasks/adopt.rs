@@ -58,6 +58,7 @@ impl Tasks {
             let assignment = folder::assignment(&record::folder(&self.host.dir, found.key));
             match assignment.filter(|assignment| assignment.key == found.key) {
                 Some(assignment) => {
+                    self.resume_gpu_usage(found.key);
                     let origin = TaskOrigin::Adopted(found.started_at);
                     self.spawn(Task::new(assignment, Arc::clone(runtime)), origin);
                 }
@@ -74,6 +75,7 @@ impl Tasks {
             else {
                 return true;
             };
+            self.resume_gpu_usage(*key);
             self.spawn(Task::new(assignment, Arc::clone(runtime)), TaskOrigin::Adopted(None));
             false
         });

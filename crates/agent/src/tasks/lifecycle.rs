@@ -257,7 +257,10 @@ async fn end_report(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> TaskUp
         started_at: exit.started_at.or(task.started.get().copied()),
         ran_ms: wire_ms(exit.ran),
         output_data,
-        usage: usage(used, host.gpus.peak_memory(task.key), exit.ran),
+        usage: ResourceUsage {
+            gpu: host.gpus.usage(task.key),
+            ..usage(used, host.gpus.peak_memory(task.key), exit.ran)
+        },
         log_bytes: tail.total(),
         log_tail: String::new(),
     }))
@@ -272,6 +275,7 @@ fn usage(used: TaskUsage, peak: Option<u64>, ran: Option<Duration>) -> ResourceU
             .map(|ran| Cores((used.cpu.as_millis() * 1000 / ran.as_millis().max(1)) as u64)),
         memory: (used.memory > 0).then_some(used.memory),
         storage: None,
+        gpu: None,
     }
 }
 

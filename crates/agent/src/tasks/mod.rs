@@ -24,11 +24,13 @@ use agentaflow_api::units::Stamp;
 use crate::clock;
 use crate::gpus::{ApplicationFault, GpuWatch, OverShare};
 use crate::guardian::client::Guardian;
+use crate::guardian::record;
 use crate::lease::Lease;
 use crate::report::Outbox;
 use crate::runtime::Runtime;
 use crate::runtime::user::{JobUser, JobUsers};
 use crate::storage::OverStorage;
+use crate::usage::UsageTable;
 
 pub(crate) use adopt::left_containers;
 pub(crate) use folder_remover::FolderRemover;
@@ -51,6 +53,7 @@ pub(crate) struct Host {
     pub(crate) log_limit: u64,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) gpus: Arc<GpuWatch>,
+    pub(crate) usage: UsageTable,
     pub(crate) folder_remover: Arc<FolderRemover>,
     /// Value of `API_ENDPOINT` in the environment of jobs.
     pub(crate) server: String,
@@ -140,6 +143,18 @@ impl Tasks {
     /// Tasks that have not ended.
     pub(crate) fn live(&self) -> Vec<Arc<Task>> {
         self.table().live.values().cloned().collect()
+    }
+
+    pub(crate) fn usage(&self) -> &UsageTable {
+        &self.host.usage
+    }
+
+    pub(crate) fn gpus(&self) -> &GpuWatch {
+        &self.host.gpus
+    }
+
+    pub(crate) fn folder(&self, key: TaskKey) -> PathBuf {
+        record::folder(&self.host.dir, key)
     }
 
     /// Stops every leased task after the lease expired at this moment of the boot-time clock.

@@ -40,6 +40,7 @@ mod uninstall;
 mod up;
 mod user;
 mod version;
+mod waste;
 mod watch;
 
 use std::process::ExitCode;
@@ -74,6 +75,7 @@ pub(crate) enum Command {
     Jobs(get::JobsArgs),
     Nodes(get::NodesArgs),
     Cost(cost::Args),
+    Waste(waste::Args),
     // Nodes, queues and users.
     Health(health::HealthArgs),
     Metrics(health::MetricsArgs),
@@ -142,6 +144,7 @@ impl Command {
             Self::Jobs(args) => get::jobs(&args),
             Self::Nodes(args) => get::nodes(&args),
             Self::Cost(args) => cost::run(&args),
+            Self::Waste(args) => waste::run(&args),
             Self::Metrics(args) => health::metrics(&args),
             Self::Strategy(args) => strategy::run(&args),
             Self::Queue(args) => queue::run(&args),

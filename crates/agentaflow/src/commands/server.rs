@@ -101,6 +101,9 @@ struct RetentionArgs {
     /// Maximum size of the jobs, events and logs of one account; near it, old logs and jobs are deleted; at it, new jobs are rejected and output is dropped
     #[arg(long, value_name = "SIZE", default_value = "20GiB", value_parser = amount::size_limit, help_heading = "Retention")]
     account_storage: Limit<u64>,
+    /// Maximum size of the history of readings; more GPUs and jobs keep less than 30 days. `none` keeps no history
+    #[arg(long, value_name = "SIZE", default_value = "400MiB", value_parser = amount::size_limit, help_heading = "Retention")]
+    history_storage: Limit<u64>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -196,6 +199,7 @@ fn settings(args: &Args) -> Result<Settings> {
         log_bytes: args.retention.log_storage.0,
         account_bytes: args.retention.account_storage.0,
     };
+    settings.history_bytes = args.retention.history_storage.0.unwrap_or(0);
     settings.budget_grace = Span(args.billing.budget_grace.as_millis() as u64);
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
     let price = &mut settings.default_price;

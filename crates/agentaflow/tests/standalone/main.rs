@@ -6,6 +6,7 @@ mod cluster;
 mod docker;
 mod documents;
 mod harness;
+mod history;
 mod http;
 mod image;
 mod key_file;

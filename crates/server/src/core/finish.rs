@@ -210,7 +210,8 @@ impl State {
             .map(|task| {
                 let ran = task.started_at.zip(last_heartbeat);
                 let ran_ms = ran.map_or(0, |(from, to)| to.0.saturating_sub(from.0).max(0));
-                let end = TaskEnd { ran_ms: ran_ms as u64, exit_code: None, stopped: true };
+                let end =
+                    TaskEnd { ran_ms: ran_ms as u64, exit_code: None, stopped: true, gpu: None };
                 (job.task_key(task.task), end)
             })
             .collect();

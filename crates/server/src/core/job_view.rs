@@ -55,6 +55,7 @@ pub(crate) fn show_job(
         cpu_cores_used: state.usage.cpu_cores,
         memory_used: state.usage.memory,
         storage_used: state.usage.storage,
+        gpu_usage: state.gpu.map(|account| account.usage),
         scheduled_at: state.scheduled_at,
         started_at: state.started_at,
         completed_at: state.completed_at,

@@ -12,8 +12,11 @@ use crate::store::Change;
 
 impl State {
     /// Records a heartbeat. Nothing is written for it; [`State::save_heartbeats`] does so at intervals.
-    pub(super) fn record_heartbeat(&mut self, id: NodeId, heartbeat: Heartbeat) {
+    pub(super) fn record_heartbeat(&mut self, id: NodeId, mut heartbeat: Heartbeat) {
         let now = self.now();
+        let mut uses = std::mem::take(&mut heartbeat.tasks);
+        // A late heartbeat may name tasks of an earlier attempt.
+        uses.retain(|used| self.jobs.task_on(used.key, id).is_some());
         let was_lost = self.nodes.update(id, |node| node.record_heartbeat(heartbeat, now));
         if was_lost == Some(true) {
             let name = self.nodes.name(id);
@@ -24,6 +27,7 @@ impl State {
             );
             self.journal.request_sync(id);
         }
+        self.nodes.update(id, |node| uses.into_iter().for_each(|used| node.record_use(used)));
         self.report_node(id);
         self.report_readings(id);
     }

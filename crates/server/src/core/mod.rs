@@ -19,6 +19,7 @@ mod committer;
 mod engine_link;
 mod explain;
 mod finish;
+mod gpu_account;
 mod handle;
 mod handle_agents;
 mod handle_jobs;
@@ -43,11 +44,13 @@ mod push_tests;
 mod queue_table;
 mod registration;
 mod restore;
+mod samples;
 mod sealed;
 mod state;
 mod stop;
 mod submit;
 mod task_updates;
+mod waste;
 
 pub use clock::WallClock;
 pub use handle::{
@@ -57,3 +60,5 @@ pub use journal::AgentMessage;
 pub use ledger::AccountSummary;
 pub(crate) use node::{JobAnswer, PushReach};
 pub(crate) use push_agents::PushNode;
+pub(crate) use samples::JobSample;
+pub(crate) use waste::{WasteBy, WasteJob, report};

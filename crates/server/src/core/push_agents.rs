@@ -147,7 +147,7 @@ impl State {
         let cancelled = job.state.cancel_requested;
         let stopped_for = job.state.stopping.and_then(StopCause::end_reason);
         self.job_event(id, EventKind::NodeLost, message);
-        self.end_task(key, TaskEnd { ran_ms, exit_code: None, stopped: true });
+        self.end_task(key, TaskEnd { ran_ms, exit_code: None, stopped: true, gpu: None });
         if !cancelled && (waits || stopped_for.is_some()) {
             let reason = stopped_for.unwrap_or(EndReason::NodeLost);
             return self.finish_job(id, JobStatus::Failed, reason, Some(message.to_owned()));

@@ -5,7 +5,7 @@ use agentaflow_api::end::{EndCause, EndReason, StartFailure};
 use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::{JobId, NodeId};
-use agentaflow_api::job::{JobStatus, JobStatusUpdate, ResourceUsage, TaskState};
+use agentaflow_api::job::{GpuUsage, JobStatus, JobStatusUpdate, ResourceUsage, TaskState};
 use agentaflow_api::link::{Ended, Report, StopCause, TaskKey, TaskUpdate};
 use agentaflow_api::units::{Cores, GpuAmount, Stamp};
 use agentaflow_engine::Event;
@@ -17,7 +17,7 @@ use super::pricing::{self, Allocation};
 use super::state::State;
 use super::stop::requeues;
 use crate::api_error::ApiError;
-use crate::store::Change;
+use crate::store::{Change, GpuAccount};
 
 /// Tolerance for a reported run time, for clocks that run at different speeds.
 const CLOCK_SLACK_MS: u64 = 2_000;
@@ -31,6 +31,8 @@ pub(super) struct TaskEnd {
     pub(super) exit_code: Option<i32>,
     /// The task was stopped and did not end by itself.
     pub(super) stopped: bool,
+    /// Reported use of GPUs; without it, that of the last heartbeat counts.
+    pub(super) gpu: Option<GpuUsage>,
 }
 
 impl State {
@@ -107,7 +109,8 @@ impl State {
         let Some(ran_ms) = self.billed_ms(key, ended) else { return };
         let ran = ended.exit_code.is_some() || ran_ms > 0;
         let stopped = ended.stopped.is_some();
-        self.end_task(key, TaskEnd { ran_ms, exit_code: ended.exit_code, stopped });
+        let gpu = ended.usage.gpu;
+        self.end_task(key, TaskEnd { ran_ms, exit_code: ended.exit_code, stopped, gpu });
         let outcome = Outcome::of(ended);
         let now = self.now();
         self.jobs.update(key.job, |state| {
@@ -153,9 +156,18 @@ impl State {
 
     /// Marks a task as ended and bills it.
     pub(super) fn end_task(&mut self, key: TaskKey, end: TaskEnd) {
+        let gpu = end.gpu.or_else(|| self.last_gpu_usage(key));
         if self.close_task(key, Some(end)).is_some() {
-            self.bill_task(key, end);
+            self.bill_task(key, TaskEnd { gpu, ..end });
         }
+    }
+
+    /// Use of GPUs by a task as of the last heartbeat.
+    fn last_gpu_usage(&self, key: TaskKey) -> Option<GpuUsage> {
+        let job = self.jobs.get(key.job)?;
+        let task = job.state.tasks.iter().find(|task| task.task == key.task)?;
+        let task_ref = TaskRef { job: key.job, task: key.task };
+        self.nodes.get(task.node)?.task_use(task_ref)?.gpu
     }
 
     /// Marks a live task as ended, releases its booking, and returns its node.
@@ -165,7 +177,7 @@ impl State {
                 return None;
             }
             task.state = TaskState::Ended;
-            if let Some(TaskEnd { ran_ms, exit_code, stopped }) = end {
+            if let Some(TaskEnd { ran_ms, exit_code, stopped, .. }) = end {
                 task.ran_ms = ran_ms;
                 task.exit_code = exit_code;
                 task.stopped = stopped;
@@ -197,7 +209,11 @@ impl State {
             duration_ms: end.ran_ms,
             ..LedgerEntry::default()
         };
+        let measured = end.gpu.map(|usage| GpuAccount::of_task(job, task, end.ran_ms, usage));
         self.jobs.update(key.job, |state| {
+            if let Some(measured) = measured.filter(|measured| measured.billed > 0) {
+                state.gpu = Some(state.gpu.unwrap_or_default() + measured);
+            }
             state.ran_ms = state.ran_ms.max(end.ran_ms);
             state.cost.0 = state.cost.0.saturating_add(cost.0);
         });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::units::Stamp;
+use agentaflow_history::History;
 
 use super::pages::Pages;
 use super::streams::Streams;
@@ -30,6 +31,8 @@ pub struct Parts {
     pub logs: Arc<LogStore>,
     pub auth: Auth,
     pub settings: Arc<Settings>,
+    /// None if the server keeps no history.
+    pub(crate) history: Option<Arc<History>>,
     /// Names and addresses of the server.
     pub site: Site,
     pub cookies: CookieNames,
@@ -65,6 +68,7 @@ impl App {
         auth: Auth,
         settings: Arc<Settings>,
         site: Site,
+        history: Option<Arc<History>>,
     ) -> Self {
         let cookies = cookie_names(&site);
         Self(Arc::new(Parts {
@@ -72,6 +76,7 @@ impl App {
             logs,
             auth,
             settings,
+            history,
             site,
             cookies,
             stopping: CancellationToken::new(),

@@ -39,7 +39,8 @@ use utoipa_axum::routes;
 
 use crate::api_error::ApiError;
 use routes::{
-    agents, auth, billing, events, jobs, keys, link, logs, nodes, proof, queues, system, users,
+    agents, auth, billing, events, history, jobs, keys, link, logs, nodes, proof, queues, system,
+    users,
 };
 
 pub use app::{App, Parts, Peer};
@@ -133,6 +134,10 @@ fn other_routes() -> OpenApiRouter<App> {
         .routes(routes!(queues::show, queues::put, queues::delete))
         .routes(routes!(billing::usage))
         .routes(routes!(billing::ledger))
+        .routes(routes!(billing::waste))
+        .routes(routes!(history::cluster))
+        .routes(routes!(history::node))
+        .routes(routes!(history::job))
         .routes(routes!(system::strategy, system::set_strategy))
         .routes(routes!(system::rotate_secret_key))
         .routes(routes!(system::healthz))

@@ -140,6 +140,38 @@ pub(crate) struct LedgerQuery {
     format: Option<String>,
 }
 
+/// Filter of the waste report.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WasteQuery {
+    /// Grouping: `user`, `queue` or `job`; default `user`.
+    by: Option<String>,
+    /// Jobs that ended from this day or time on; default 30 days ago.
+    from: Option<Stamp>,
+    /// Jobs that ended before this day or time. Without it, running jobs are included.
+    to: Option<Stamp>,
+    /// Only of this user (admins and viewers).
+    user_id: Option<UserId>,
+    /// Number of rows to skip; default 0.
+    skip: Option<u64>,
+    /// Maximum number of rows; default 100, at most 1000.
+    limit: Option<u64>,
+    /// `csv` for a table; default `json`.
+    format: Option<String>,
+}
+
+/// Time and resolution of curves.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HistoryQuery {
+    /// From this day or time on; default one hour before `to`.
+    from: Option<Stamp>,
+    /// Before this day or time; default now.
+    to: Option<Stamp>,
+    /// Maximum number of readings in a column; default 240, at most 2000.
+    points: Option<u64>,
+}
+
 /// Position in an agent's stream.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]

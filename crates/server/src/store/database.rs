@@ -17,8 +17,8 @@ use super::read::{self, Cause, Cells};
 use super::records::{IdempotencyRow, JobRow};
 use super::sql::{Dialect, Sql};
 use super::{
-    Change, EndedFilter, EventFilter, JobFilter, LastIds, LedgerFilter, Loaded, Store, StoreError,
-    StoredBytes, UsageBy, write,
+    Change, EndedFilter, EventFilter, JobFilter, LastIds, LedgerFilter, Loaded, MeasuredFilter,
+    MeasuredJob, Store, StoreError, StoredBytes, UsageBy, write,
 };
 
 /// A database with one connection for writes and a pool for reads.
@@ -279,6 +279,11 @@ impl<B: Backend> Store for Database<B> {
             |row: &UsageRow| (by == UsageBy::Job).then(|| row.key.parse::<i64>().ok()).flatten();
         rows.sort_by(|one, other| (number(one), &one.key).cmp(&(number(other), &other.key)));
         Ok(rows)
+    }
+
+    async fn measured_jobs(&self, filter: &MeasuredFilter) -> Result<Vec<MeasuredJob>, StoreError> {
+        let sql = read::measured_jobs(B::DIALECT, filter);
+        self.rows("list measured jobs", sql, read::measured_job).await
     }
 
     async fn idempotency(

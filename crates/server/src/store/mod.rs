@@ -28,8 +28,8 @@ use crate::settings::Settings;
 
 pub use postgres::open_postgres;
 pub use records::{
-    AccountRow, AgentRow, CredentialKind, CredentialRow, HeartbeatRow, IdempotencyRow, JobRow,
-    JobState, NodeOverrides, NodeRow, QueueRow, TaskAssignment, UserRow,
+    AccountRow, AgentRow, CredentialKind, CredentialRow, GpuAccount, HeartbeatRow, IdempotencyRow,
+    JobRow, JobState, NodeOverrides, NodeRow, QueueRow, TaskAssignment, UserRow,
 };
 pub use sqlite::open_sqlite;
 
@@ -195,6 +195,30 @@ pub struct LedgerFilter {
     pub limit: u64,
 }
 
+/// Filter of the ended jobs whose use of GPUs was measured, by number.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasuredFilter {
+    /// Only of this user.
+    pub user: Option<UserId>,
+    /// Only ended from this time on.
+    pub from: Stamp,
+    /// Only ended before this time.
+    pub to: Stamp,
+    /// Only with a higher number (a cursor).
+    pub after: JobId,
+    pub limit: u64,
+}
+
+/// A job whose use of GPUs was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeasuredJob {
+    pub id: JobId,
+    pub user: UserId,
+    pub queue: String,
+    pub name: Option<String>,
+    pub account: GpuAccount,
+}
+
 /// Key by which usage is summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageBy {
@@ -240,6 +264,8 @@ pub trait Store: Send + Sync + 'static {
     /// Sums of usage by key. Only entries of kind `usage` and `correction`; an entry without a queue or node has an empty
     /// key. The page of the filter is ignored.
     async fn usage(&self, by: UsageBy, filter: &LedgerFilter) -> Result<Vec<UsageRow>, StoreError>;
+    /// Ended jobs whose use of GPUs was measured, by number.
+    async fn measured_jobs(&self, filter: &MeasuredFilter) -> Result<Vec<MeasuredJob>, StoreError>;
     /// Submission that used this idempotency key.
     async fn idempotency(
         &self,

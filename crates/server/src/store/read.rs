@@ -9,7 +9,9 @@ use serde::de::DeserializeOwned;
 
 use super::records::{AccountRow, IdempotencyRow, JobRow, NodeRow};
 use super::sql::{Dialect, Sql, Value, like};
-use super::{EndedFilter, EventFilter, JobFilter, LedgerFilter, UsageBy};
+use super::{
+    EndedFilter, EventFilter, JobFilter, LedgerFilter, MeasuredFilter, MeasuredJob, UsageBy,
+};
 
 /// Cause of a failed read.
 pub(super) type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -274,6 +276,34 @@ pub(super) fn usage_row(row: &impl Cells) -> Result<UsageRow, Cause> {
         memory_gb_hours: hours(11, 1024)?,
         micros: MicroUsd(micros),
         cost: Dollars(micros),
+    })
+}
+
+/// Ended jobs whose use of GPUs was measured, by number.
+pub(super) fn measured_jobs(dialect: Dialect, filter: &MeasuredFilter) -> Sql {
+    let mut sql = Sql::new(
+        dialect,
+        "SELECT id, user_id, queue, spec -> 'spec' ->> 'job_name', CAST(state -> 'gpu' AS TEXT) FROM jobs",
+    );
+    sql.and("id > ").bind(filter.after);
+    sql.and_maybe("user_id = ", filter.user);
+    sql.and(ENDED);
+    sql.and("state -> 'gpu' IS NOT NULL");
+    // Times in JSON have one format, so that their order is that of the text.
+    sql.and("(state ->> 'completed_at') >= ").bind(&filter.from.to_string());
+    sql.and("(state ->> 'completed_at') < ").bind(&filter.to.to_string());
+    sql.push(" ORDER BY id LIMIT ").bind(filter.limit);
+    sql
+}
+
+/// A job from [`measured_jobs`].
+pub(super) fn measured_job(row: &impl Cells) -> Result<MeasuredJob, Cause> {
+    Ok(MeasuredJob {
+        id: JobId(row.int(0)?),
+        user: UserId(row.int(1)?),
+        queue: row.text(2)?,
+        name: row.maybe_text(3)?,
+        account: row.json(4)?,
     })
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use agentaflow_api::account::Role;
 use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_api::ids::{AgentId, CredentialId, JobId, MicroUsd, NodeId, UserId};
-use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage, TaskState};
+use agentaflow_api::job::{GpuUsage, JobSpec, JobStatus, ResourceUsage, TaskState};
 use agentaflow_api::link::{GpuGrant, KubernetesObjects, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PendingRegistration, PriceSource};
 use agentaflow_api::pending::{BudgetShortfall, PendingReason};
@@ -239,6 +239,9 @@ pub struct JobState {
     pub failed_at: Option<Stamp>,
     pub exit_code: Option<i32>,
     pub usage: ResourceUsage,
+    /// GPU time of the ended tasks of all attempts, as far as its use was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuAccount>,
     pub scheduled_at: Option<Stamp>,
     pub started_at: Option<Stamp>,
     pub completed_at: Option<Stamp>,
@@ -253,6 +256,30 @@ pub struct JobState {
     /// Warning about the exhausted budget.
     pub warned_at: Option<Stamp>,
     pub updated_at: Stamp,
+}
+
+/// Billed GPU time of tasks whose use was measured, beside that use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuAccount {
+    /// Times are sums over the tasks; the other values are those of the task with the highest one.
+    pub usage: GpuUsage,
+    /// Billed thousandths of a GPU × milliseconds.
+    pub billed: u64,
+    /// Cost of the billed GPUs.
+    pub cost: MicroUsd,
+    /// Granted MiB × milliseconds of the tasks whose GPU memory was measured.
+    pub memory_billed: u64,
+    /// The same with the peak of each GPU.
+    pub memory_used: u64,
+    /// GPUs of a task.
+    pub gpus: u32,
+    /// Granted thousandths of each of them.
+    pub milli: u32,
+    /// Granted MiB of each of them.
+    pub memory: u64,
+    /// A share of a GPU would be possible.
+    pub divisible: bool,
 }
 
 /// Assignment of a task to a node in the current attempt.

@@ -13,7 +13,7 @@ use agentaflow_api::node::Heartbeat;
 use agentaflow_server::core::{NodeRef, Registrant};
 use agentaflow_server::store::{
     Change, EndedFilter, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded,
-    Store, StoreError, StoredBytes, UsageBy,
+    MeasuredFilter, MeasuredJob, Store, StoreError, StoredBytes, UsageBy,
 };
 
 use crate::rig::{INTERVAL, Rig, ended, running, spec};
@@ -76,6 +76,9 @@ impl Store for Faulty {
     }
     async fn usage(&self, by: UsageBy, filter: &LedgerFilter) -> Result<Vec<UsageRow>, StoreError> {
         self.inner.usage(by, filter).await
+    }
+    async fn measured_jobs(&self, filter: &MeasuredFilter) -> Result<Vec<MeasuredJob>, StoreError> {
+        self.inner.measured_jobs(filter).await
     }
     async fn idempotency(
         &self,

@@ -7,3 +7,4 @@ mod money;
 mod nodes;
 mod retention;
 mod rig;
+mod waste;

@@ -4,6 +4,7 @@ mod bodies;
 mod browser;
 mod contract;
 mod dashboard;
+mod history;
 mod hostile;
 mod jobs;
 mod key_file;

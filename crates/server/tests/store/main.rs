@@ -60,6 +60,7 @@ checks! {
     money::usage_is_summed_up_by_user_queue_node_day_and_job,
     money::sums_are_exact_beyond_64_bits,
     money::accounts_have_a_balance_and_monthly_spending,
+    money::measured_jobs_are_found_by_end_and_owner,
     retention::ended_jobs_are_deleted_with_their_events_and_the_ledger_stays,
     retention::records_of_each_user_are_measured,
     owner::a_second_server_is_refused_with_a_message,

@@ -2,8 +2,11 @@
 
 use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
 use agentaflow_api::ids::{JobId, MicroUsd, UserId};
+use agentaflow_api::job::{GpuUsage, JobStatus};
 use agentaflow_api::units::{Cores, GpuAmount, Stamp};
-use agentaflow_server::store::{AccountRow, Change, LedgerFilter, UsageBy};
+use agentaflow_server::store::{
+    AccountRow, Change, GpuAccount, JobRow, JobState, LedgerFilter, MeasuredFilter, UsageBy,
+};
 
 use crate::make::{self, paid};
 use crate::place::Place;
@@ -122,4 +125,40 @@ pub(crate) async fn accounts_have_a_balance_and_monthly_spending(place: &Place) 
         });
         assert_eq!(store.load(month).await.unwrap().accounts, accounts, "{month}");
     }
+}
+
+pub(crate) async fn measured_jobs_are_found_by_end_and_owner(place: &Place) {
+    let store = place.open().await;
+    let usage = GpuUsage { used_ms: 5, busiest_minute: 12.5, ..GpuUsage::default() };
+    let account = GpuAccount { usage, billed: 7, divisible: true, ..GpuAccount::default() };
+    let job = |id: i64, user: i64, status, at: i64, gpu| {
+        let state = JobState { completed_at: Some(Stamp(at)), gpu, ..make::state(status) };
+        Change::NewJob(Box::new(JobRow { state, ..make::job(id, user) }))
+    };
+    let jobs = [
+        job(1, 1, JobStatus::Completed, 1_000, Some(account)),
+        job(2, 1, JobStatus::Failed, 2_000, Some(account)),
+        job(3, 7, JobStatus::Cancelled, 2_500, Some(account)),
+        job(4, 1, JobStatus::Running, 2_500, Some(account)),
+        job(5, 1, JobStatus::Completed, 2_500, None),
+        job(6, 1, JobStatus::Completed, 3_000, Some(account)),
+    ];
+    store.commit(&jobs).await.unwrap();
+    let all = MeasuredFilter {
+        user: None,
+        from: Stamp(2_000),
+        to: Stamp(3_000),
+        after: JobId(0),
+        limit: 10,
+    };
+    let ids = async |filter: MeasuredFilter| -> Vec<i64> {
+        let jobs = store.measured_jobs(&filter).await.unwrap();
+        assert!(jobs.iter().all(|job| job.account == account));
+        jobs.iter().map(|job| job.id.0).collect()
+    };
+    assert_eq!(ids(all).await, [2, 3]);
+    assert_eq!(ids(MeasuredFilter { user: Some(UserId(7)), ..all }).await, [3]);
+    assert_eq!(ids(MeasuredFilter { after: JobId(2), ..all }).await, [3]);
+    assert_eq!(ids(MeasuredFilter { limit: 1, ..all }).await, [2]);
+    assert_eq!(ids(MeasuredFilter { from: Stamp(0), to: Stamp(9_000), ..all }).await, [1, 2, 3, 6]);
 }

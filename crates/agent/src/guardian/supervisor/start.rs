@@ -82,6 +82,7 @@ impl Supervisor {
             marker: spec.env.get(MARKER).map(|value| value.expose().to_owned()).unwrap_or_default(),
             dir,
             peak: 0,
+            memory_now: 0,
             descendants: BTreeSet::new(),
             ended: None,
         };

@@ -127,6 +127,7 @@ fn task(dir: PathBuf, pid: u32, marker: &str) -> RunningTask {
         groups: TaskGroups::default(),
         marker: marker.to_owned(),
         peak: 0,
+        memory_now: 0,
         descendants: BTreeSet::new(),
         ended: None,
     }

@@ -315,6 +315,7 @@ impl Runtime for Docker {
         // An ended container reports zeros: keep the maximum.
         task.usage.cpu = task.usage.cpu.max(now.cpu);
         task.usage.memory = task.usage.memory.max(now.memory);
+        task.usage.memory_now = now.memory_now;
         task.usage
     }
 

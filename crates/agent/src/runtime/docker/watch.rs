@@ -164,7 +164,11 @@ pub(super) fn usage(stats: &ContainerStatsResponse) -> TaskUsage {
         Some(memory.usage?.saturating_sub(cached.unwrap_or(0)))
     });
     let bytes = peak.filter(|bytes| *bytes > 0).or(now).unwrap_or(0);
-    TaskUsage { cpu: Duration::from_nanos(cpu.unwrap_or(0)), memory: bytes.div_ceil(1 << 20) }
+    TaskUsage {
+        cpu: Duration::from_nanos(cpu.unwrap_or(0)),
+        memory: bytes.div_ceil(1 << 20),
+        memory_now: now.unwrap_or(0).div_ceil(1 << 20),
+    }
 }
 
 #[cfg(test)]

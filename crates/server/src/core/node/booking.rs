@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use agentaflow_api::ids::JobId;
+use agentaflow_api::link::TaskUse;
 
 use crate::core::job::workload::DEFAULT_GRACE;
 use crate::store::{JobRow, TaskAssignment};
@@ -27,6 +28,8 @@ pub(crate) struct TaskBooking {
     pub(super) storage: u64,
     /// Seconds between SIGTERM and SIGKILL.
     pub(super) stop_grace: u32,
+    /// Use as of the last heartbeat.
+    pub(super) used: Option<TaskUse>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +52,7 @@ impl TaskBooking {
             memory: job.spec.memory_required.unwrap_or(0),
             storage: job.spec.storage_required.unwrap_or(0),
             stop_grace: job.spec.stop_grace_seconds.unwrap_or(DEFAULT_GRACE),
+            used: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use agentaflow_api::ids::{AgentId, JobId, NodeId};
+use agentaflow_api::link::TaskUse;
 use agentaflow_api::node::{GpuInstance, Health, Heartbeat};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::{Event, ForeignUse, GpuId};
@@ -260,6 +261,24 @@ impl LiveNode {
     pub(crate) fn remove_task(&mut self, task: TaskRef) {
         self.tasks.remove(&task);
         self.push.forget_task(task);
+    }
+
+    /// Records the use of a task on this node.
+    pub(crate) fn record_use(&mut self, used: TaskUse) {
+        let task = TaskRef { job: used.key.job, task: used.key.task };
+        if let Some(booking) = self.tasks.get_mut(&task) {
+            booking.used = Some(used);
+        }
+    }
+
+    /// Use of a task as of the last heartbeat.
+    pub(crate) fn task_use(&self, task: TaskRef) -> Option<TaskUse> {
+        self.tasks.get(&task)?.used
+    }
+
+    /// Use of all tasks as of the last heartbeat.
+    pub(crate) fn task_uses(&self) -> impl Iterator<Item = TaskUse> {
+        self.tasks.values().filter_map(|booking| booking.used)
     }
 
     /// Booked MiB of GPU memory by GPU index.

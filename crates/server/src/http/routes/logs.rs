@@ -186,8 +186,14 @@ mod tests {
         let running = serve::start(settings.clone()).await.unwrap();
         let site = Site { listen: running.addr, public_hosts: Vec::new(), certificates: None };
         let auth = Auth::new(JwtKeys::new(&[7; 64]), (1, 1));
-        let app =
-            App::new(running.core.clone(), running.logs.clone(), auth, Arc::new(settings), site);
+        let app = App::new(
+            running.core.clone(),
+            running.logs.clone(),
+            auth,
+            Arc::new(settings),
+            site,
+            None,
+        );
         let admin = app.core.directory(|directory| directory.users[&UserId(1)].clone());
         let caller = Caller { user: Arc::new(admin), by_cookie: false };
         let job = read_job(br#"{"docker_image": "x"}"#).unwrap();

@@ -4,6 +4,7 @@ pub(crate) mod agents;
 pub(crate) mod auth;
 pub(crate) mod billing;
 pub(crate) mod events;
+pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod link;
