@@ -286,7 +286,7 @@ pub(super) fn measured_jobs(dialect: Dialect, filter: &MeasuredFilter) -> Sql {
         "SELECT id, user_id, queue, spec -> 'spec' ->> 'job_name', CAST(state -> 'gpu' AS TEXT) FROM jobs",
     );
     sql.and("id > ").bind(filter.after);
-    sql.and_maybe("user_id = ", filter.user);
+    sql.and_if_some("user_id = ", filter.user);
     sql.and(ENDED);
     sql.and("state -> 'gpu' IS NOT NULL");
     // Times in JSON have one format, so that their order is that of the text.
