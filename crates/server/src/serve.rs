@@ -148,6 +148,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let app = App::new(core.clone(), logs.clone(), auth, settings, site);
     let stopping = app.stopping.clone();
     tokio::spawn(retention::run(core.clone(), logs.clone(), keep, stopping.clone()));
+    tokio::spawn(app.alerts.clone().run(stopping.clone()));
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
     let entrance = Entrance {
         tls: tls.map(TlsAcceptor::from),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agentaflow_alerts::Config as AlertConfig;
 use agentaflow_dashboard::Dashboard;
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 
@@ -47,6 +48,8 @@ pub struct Settings {
     pub rate: (u32, u32),
     /// Limits of stored data.
     pub retention: Retention,
+    /// Alert rules and sinks.
+    pub alerts: AlertConfig,
     /// Notice in the state of the server, for example about simulated GPUs.
     pub notice: Option<String>,
     /// None serves the plain start page instead.
@@ -79,6 +82,7 @@ impl Settings {
             trusted_proxies: Vec::new(),
             rate: (500, 2000),
             retention: Retention::default(),
+            alerts: AlertConfig::default(),
             notice: None,
             dashboard: None,
             wall_clock: WallClock::default(),

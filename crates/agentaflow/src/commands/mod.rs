@@ -1,6 +1,8 @@
 //! The commands, one module each.
 
 mod agent;
+mod alert_args;
+mod alerts;
 mod cancel;
 mod completion;
 mod context;
@@ -76,6 +78,7 @@ pub(crate) enum Command {
     // Nodes, queues and users.
     Health(health::HealthArgs),
     Metrics(health::MetricsArgs),
+    Alerts(alerts::Args),
     Strategy(strategy::Args),
     Queue(queue::Args),
     Cordon(fleet::CordonArgs),
@@ -142,6 +145,7 @@ impl Command {
             Self::Nodes(args) => get::nodes(&args),
             Self::Cost(args) => cost::run(&args),
             Self::Metrics(args) => health::metrics(&args),
+            Self::Alerts(args) => alerts::run(&args),
             Self::Strategy(args) => strategy::run(&args),
             Self::Queue(args) => queue::run(&args),
             Self::Cordon(args) => fleet::cordon(&args),

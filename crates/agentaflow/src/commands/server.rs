@@ -16,6 +16,7 @@ use anyhow::{Result, anyhow};
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 
+use super::alert_args::AlertArgs;
 use super::metrics_access::MetricsListener;
 use super::standalone::{self, LeaseArgs, termination_signal};
 use crate::amount::{self, Limit};
@@ -70,6 +71,8 @@ pub(crate) struct Args {
     /// Rate limit per account in requests per second
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     rate: u32,
+    #[command(flatten)]
+    alerts: AlertArgs,
     #[command(flatten)]
     metrics: MetricsListener,
     #[command(flatten)]
@@ -176,6 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn settings(args: &Args) -> Result<Settings> {
     let mut settings = Settings::new(args.listen, standalone::data_dir(args.data_dir.as_ref())?);
+    settings.alerts = args.alerts.config()?;
     settings.database = database(args.database.as_deref())?;
     settings.tls = args.tls.origin();
     settings.insecure = args.tls.insecure;

@@ -11,6 +11,7 @@
 
 mod activity;
 mod admin;
+mod alerts;
 mod assignment;
 mod budgets;
 mod claims;
@@ -49,6 +50,7 @@ mod stop;
 mod submit;
 mod task_updates;
 
+pub(crate) use alerts::AlertFacts;
 pub use clock::WallClock;
 pub use handle::{
     Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, Registrant, StreamItem, Worker,

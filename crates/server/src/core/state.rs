@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(super) journal: Journal,
     pub(super) sealed: SealedJobs,
     pub(super) activity: Arc<Activity>,
+    /// State of the alerts as JSON, as stored.
+    pub(super) alerts: Option<String>,
 }
 
 impl State {

@@ -21,12 +21,13 @@ const ABOUT: &str = "GPU servers register, users submit jobs, the scheduler plac
     In requests `null` means absent, `24576.0` is an integer, and unknown fields of worker \
     calls are ignored. Unknown or empty query parameters and repeated keys of a JSON object are rejected.";
 
-const TAGS: [(&str, &str); 11] = [
+const TAGS: [(&str, &str); 12] = [
     ("jobs", "Submit, inspect and stop jobs."),
     ("nodes", "GPU servers."),
     ("agents", "Programs that run jobs on GPU servers."),
     ("agent link", "Messages between the server and its agents."),
     ("events", "Events of jobs and nodes."),
+    ("alerts", "Alerts, silences and test messages."),
     ("queues", "Quotas of the cluster."),
     ("billing", "Usage, cost and credit."),
     ("auth", "Logins and API keys."),

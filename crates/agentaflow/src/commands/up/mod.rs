@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::alert_args::AlertArgs;
 use super::metrics_access::{DcgmNames, MetricsListener};
 use super::server::{TAKEN_OVER, database};
 use super::standalone::{self, ContainerArgs, LeaseArgs, SimArgs, termination_signal};
@@ -69,6 +70,8 @@ pub(crate) struct Args {
     /// Heartbeat interval of the agent
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = amount::positive_duration)]
     heartbeat: Duration,
+    #[command(flatten)]
+    alerts: AlertArgs,
     #[command(flatten)]
     metrics: MetricsListener,
     #[command(flatten)]
@@ -160,6 +163,7 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
 
 fn settings(args: &Args, gpus: &Gpus) -> Result<Settings> {
     let mut settings = Settings::new(args.listen, standalone::data_dir(args.data_dir.as_ref())?);
+    settings.alerts = args.alerts.config()?;
     settings.database = database(args.database.as_deref())?;
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
     settings.lease = args.lease.lease;
