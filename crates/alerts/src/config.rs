@@ -247,8 +247,12 @@ impl Document {
             let kind = AlertKind::from_word(name);
             let rule = rules.get_mut(&kind).filter(|_| kind.as_str() == name);
             let rule = rule.ok_or_else(|| {
-                let names: Vec<&str> = Rule::defaults().into_keys().map(AlertKind::as_str).collect();
-                ConfigError::value("rules", format!("no rule `{name}`; rules: {}", names.join(", ")))
+                let names: Vec<&str> =
+                    Rule::defaults().into_keys().map(AlertKind::as_str).collect();
+                ConfigError::value(
+                    "rules",
+                    format!("no rule `{name}`; rules: {}", names.join(", ")),
+                )
             })?;
             rule.apply(text)
                 .map_err(|problem| ConfigError::value(format!("rules.{name}"), problem))?;
@@ -344,8 +348,10 @@ impl SinkText {
             || self.password_env.is_some()
             || self.password_key.is_some();
         if others {
-            return Err("only a sink of type email has host, port, tls, from, to, user and password"
-                .to_owned());
+            return Err(
+                "only a sink of type email has host, port, tls, from, to, user and password"
+                    .to_owned(),
+            );
         }
         let url = SecretRef::one("url", self.url_file, self.url_env, self.url_key)?
             .ok_or("needs url_file, url_env or url_key, the place of its URL")?;
@@ -368,12 +374,8 @@ impl SinkText {
         if self.to.is_empty() || self.to.len() > 50 || !self.to.iter().all(|to| is_address(to)) {
             return Err("needs 1 to 50 addresses in to".to_owned());
         }
-        let password = SecretRef::one(
-            "password",
-            self.password_file,
-            self.password_env,
-            self.password_key,
-        )?;
+        let password =
+            SecretRef::one("password", self.password_file, self.password_env, self.password_key)?;
         if self.user.is_some() != password.is_some() {
             return Err("needs both user and password, or none of them".to_owned());
         }

@@ -180,8 +180,7 @@ impl Alerts {
             self.state.silences.iter().filter(|silence| silence.until > now).cloned().collect();
         let mut alerts = self.state.watch.all();
         for alert in &mut alerts {
-            alert.silenced_by =
-                silence_of(&silences, alert, now).map(|silence| silence.id.clone());
+            alert.silenced_by = silence_of(&silences, alert, now).map(|silence| silence.id.clone());
         }
         let sinks = self.state.notifier.sinks(&self.config);
         AlertReport { alerts, silences, sinks, ..AlertReport::default() }

@@ -59,7 +59,7 @@ struct Group {
     /// Firing alerts that the sink was told about, or may have been told about, by id.
     told: BTreeMap<String, Told>,
     /// Not delivered yet.
-    outgoing: Option<Outgoing>,
+    outgoing: Option<Message>,
     /// Time of the first change that no message reports yet.
     changed_at: Option<Stamp>,
     last_sent: Option<Stamp>,
@@ -72,13 +72,6 @@ struct Told {
     severity: Severity,
     /// False if an attempt without an answer may have said otherwise.
     certain: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-struct Outgoing {
-    message: Message,
-    attempted: bool,
 }
 
 /// Alerts of a group for a sink.
@@ -195,9 +188,9 @@ impl SinkState {
     fn attempt(&mut self, sink: &SinkConfig) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         for group in self.groups.values_mut() {
-            let Some(outgoing) = &mut group.outgoing else { continue };
-            outgoing.attempted = true;
-            deliveries.push(Delivery { sink: sink.clone(), message: outgoing.message.clone() });
+            let Some(message) = group.outgoing.clone() else { continue };
+            group.begin_attempt(&message);
+            deliveries.push(Delivery { sink: sink.clone(), message });
             // After a failure one message shows if the sink works again.
             if self.failures > 0 {
                 break;
@@ -242,15 +235,8 @@ impl Group {
         composed: &mut u64,
     ) {
         if let Some(outgoing) = &self.outgoing {
-            if is_same(&outgoing.message, &due) {
+            if is_same(outgoing, &due) {
                 return;
-            }
-            // The sink may have received an attempt without an answer.
-            if outgoing.attempted {
-                for alert in outgoing.message.alerts() {
-                    let told = Told { severity: alert.severity, certain: false };
-                    self.told.insert(alert.id.clone(), told);
-                }
             }
             self.outgoing = None;
         }
@@ -270,7 +256,7 @@ impl Group {
             firing: due.firing,
             resolved: due.resolved,
         };
-        self.outgoing = Some(Outgoing { message, attempted: false });
+        self.outgoing = Some(message);
         self.changed_at = None;
     }
 
@@ -289,14 +275,20 @@ impl Group {
         elapsed(since, now) >= wait && (due.is_urgent || !paused)
     }
 
+    /// The sink may receive the message without an answer that arrives here.
+    fn begin_attempt(&mut self, message: &Message) {
+        for alert in message.alerts() {
+            let told = Told { severity: alert.severity, certain: false };
+            self.told.insert(alert.id.clone(), told);
+        }
+    }
+
     fn delivered(&mut self, now: Stamp, id: &str) {
-        let Some(outgoing) = self.outgoing.take_if(|outgoing| outgoing.message.id == id) else {
-            return;
-        };
-        for alert in &outgoing.message.resolved {
+        let Some(message) = self.outgoing.take_if(|outgoing| outgoing.id == id) else { return };
+        for alert in &message.resolved {
             self.told.remove(&alert.id);
         }
-        for alert in &outgoing.message.firing {
+        for alert in &message.firing {
             let told = Told { severity: alert.severity, certain: true };
             self.told.insert(alert.id.clone(), told);
         }

@@ -101,7 +101,10 @@ impl Rule {
         let below = |rule: Self| Self { below: true, ..rule };
         let now = Duration::ZERO;
         [
-            (Kind::GpuHot, rule(Unit::Celsius, &[(Warning, 85.0), (Critical, 95.0)], MINUTE, MINUTE)),
+            (
+                Kind::GpuHot,
+                rule(Unit::Celsius, &[(Warning, 85.0), (Critical, 95.0)], MINUTE, MINUTE),
+            ),
             (Kind::GpuEcc, rule(Unit::Count, &[(Critical, 1.0)], now, now)),
             (Kind::GpuXid, rule(Unit::None, &[(Critical, 0.0)], now, now)),
             (Kind::GpuLost, rule(Unit::None, &[(Critical, 0.0)], MINUTE, now)),
@@ -148,9 +151,9 @@ impl Rule {
         if levels.is_empty() {
             return Ok(());
         }
-        let ordered = levels.windows(2).all(|pair| {
-            if self.below { pair[0].1 > pair[1].1 } else { pair[0].1 < pair[1].1 }
-        });
+        let ordered = levels
+            .windows(2)
+            .all(|pair| if self.below { pair[0].1 > pair[1].1 } else { pair[0].1 < pair[1].1 });
         if !ordered {
             let word = if self.below { "lower" } else { "higher" };
             return Err(format!("a more urgent threshold must be {word}"));
@@ -312,8 +315,7 @@ impl Observations<'_> {
 
     fn nodes(&mut self, now: Stamp, facts: &Facts) {
         for node in facts.nodes.iter().filter(|node| node.silent) {
-            let subject =
-                AlertSubject { node: Some(node.name.clone()), ..AlertSubject::default() };
+            let subject = AlertSubject { node: Some(node.name.clone()), ..AlertSubject::default() };
             let last = node.last_report.map(|last| seconds_between(last, now));
             let since = last.map(|last| format!(" for {}", rounded(last))).unwrap_or_default();
             self.add(AlertKind::NodeSilent, subject, Some(1.0), SILENT, |_| {
@@ -397,21 +399,27 @@ const GPU_KINDS: [AlertKind; 6] = [
     AlertKind::GpuMemory,
 ];
 
-const HOT: &str = "Check the fans and the air flow of the node. From 95 °C on the GPU takes no new work.";
+const HOT: &str =
+    "Check the fans and the air flow of the node. From 95 °C on the GPU takes no new work.";
 const ECC: &str =
     "Drain the GPU, reset it with `nvidia-smi --gpu-reset`, and replace it if errors return.";
 const XID: &str = "Drain the GPU and follow the catalogue of XID errors of NVIDIA.";
-const LOST: &str = "Check `nvidia-smi` and the kernel log on the node; a reset or a reboot may be needed.";
-const POWER: &str = "The GPU lowers its clock to stay below the limit. Raise the limit, or expect slower jobs.";
-const MEMORY: &str = "The next allocation of the job may fail. Request a GPU with more memory, or a smaller batch.";
+const LOST: &str =
+    "Check `nvidia-smi` and the kernel log on the node; a reset or a reboot may be needed.";
+const POWER: &str =
+    "The GPU lowers its clock to stay below the limit. Raise the limit, or expect slower jobs.";
+const MEMORY: &str =
+    "The next allocation of the job may fail. Request a GPU with more memory, or a smaller batch.";
 const IDLE: &str = "Cancel the job if it hangs, or request fewer GPUs.";
 const SILENT: &str = "Check the machine, its network, and the agent or monitor on it.";
 const WAIT: &str = "`agentaflow get jobs --status pending` has the reasons.";
 const GOAL: &str = "Allocated GPUs are not busy. Look for idle jobs, and consider shared GPUs.";
-const BUDGET: &str = "New jobs stay pending once the budget is spent. An admin can raise the limit.";
+const BUDGET: &str =
+    "New jobs stay pending once the budget is spent. An admin can raise the limit.";
 const CERTIFICATE: &str = "Replace its files; the server reads new ones without a restart.";
 const DISK: &str = "Delete files, shorten the retention of logs, or enlarge the disk. Near its end, output of jobs is dropped.";
-const STALLED: &str = "Check the log of the scheduler and its database, and restart it if it does not recover.";
+const STALLED: &str =
+    "Check the log of the scheduler and its database, and restart it if it does not recover.";
 
 fn seconds_between(earlier: Stamp, later: Stamp) -> f64 {
     later.0.saturating_sub(earlier.0).max(0) as f64 / 1000.0

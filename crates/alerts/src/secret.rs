@@ -36,9 +36,8 @@ impl SecretRef {
         env: Option<String>,
         key: Option<String>,
     ) -> Result<Option<Self>, String> {
-        let mut given = [file.map(Self::File), env.map(Self::Env), key.map(Self::Key)]
-            .into_iter()
-            .flatten();
+        let mut given =
+            [file.map(Self::File), env.map(Self::Env), key.map(Self::Key)].into_iter().flatten();
         match (given.next(), given.next()) {
             (place, None) => Ok(place),
             _ => Err(format!("use one of {name}_file, {name}_env and {name}_key")),

@@ -92,9 +92,8 @@ impl Watch {
     fn forget_old(&mut self, now: Stamp) {
         let too_many = self.resolved.len().saturating_sub(MOST_RESOLVED);
         self.resolved.drain(..too_many);
-        let is_recent = |alert: &Alert| {
-            alert.resolved_at.is_some_and(|at| elapsed(at, now) < KEEP_RESOLVED)
-        };
+        let is_recent =
+            |alert: &Alert| alert.resolved_at.is_some_and(|at| elapsed(at, now) < KEEP_RESOLVED);
         self.resolved.retain(is_recent);
     }
 
@@ -105,8 +104,8 @@ impl Watch {
             (id.as_str(), live.alert.state, live.alert.severity, live.clear_since)
         });
         let resolved = self.resolved.iter();
-        let resolved =
-            resolved.map(|alert| (alert.id.as_str(), alert.state, alert.severity, alert.resolved_at));
+        let resolved = resolved
+            .map(|alert| (alert.id.as_str(), alert.state, alert.severity, alert.resolved_at));
         live.chain(resolved).collect()
     }
 

@@ -162,9 +162,8 @@ impl SilenceMatch {
     }
 
     pub fn matches(&self, alert: &Alert) -> bool {
-        let equal = |wanted: &Option<String>, found: &Option<String>| {
-            wanted.is_none() || wanted == found
-        };
+        let equal =
+            |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
         let (wanted, found) = (&self.subject, &alert.subject);
         self.alert.as_ref().is_none_or(|id| *id == alert.id)
             && self.kind.is_none_or(|kind| kind == alert.kind)

@@ -81,7 +81,8 @@ impl Cluster {
     /// Sets or removes a key of the `ConfigMap`; other keys stay.
     async fn write_alert_key(&self, key: &str, value: Option<String>) -> Result<(), Failure> {
         let api = self.alerts_map();
-        let how = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let how =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch: Value = json!({"data": {key: value}});
         match api.patch(names::ALERTS, &how, &Patch::Merge(&patch)).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {
@@ -107,7 +108,8 @@ impl Cluster {
     /// Name of the caller as the API server knows it.
     async fn own_name(&self) -> Option<String> {
         let api: Api<SelfSubjectReview> = Api::all(self.client.clone());
-        let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await.ok()?;
+        let review =
+            api.create(&PostParams::default(), &SelfSubjectReview::default()).await.ok()?;
         review.status?.user_info?.username
     }
 }

@@ -4,6 +4,7 @@
 //! message again with the same id; no message is lost. If the database does not answer, messages are sent nevertheless: the
 //! failure of the database is a reason for an alert.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use agentaflow_alerts::{
     Alerts, CertificateFacts, Delivery, DiskFacts, Facts, Message, Secrets, SilenceError,
     SinkConfig, Transition,
 };
-use agentaflow_api::alert::{AlertReport, AlertTestResult, Silence, SilenceCreate};
+use agentaflow_api::alert::{AlertReport, AlertState, AlertTestResult, Silence, SilenceCreate};
 use agentaflow_api::error::ResourceKind;
 use agentaflow_api::units::Stamp;
+use agentaflow_metrics::MetricType::Gauge;
+use agentaflow_metrics::{Exposition, MetricSource};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -131,6 +134,47 @@ impl AlertService {
         self.0.wake.notify_one();
     }
 
+    /// Metrics of this machine: the expiry of the certificate, and the disk of the data directory.
+    fn write_metrics(&self, text: &mut Exposition) {
+        let Facts { certificates, disks, .. } = self.with_machine(Facts::default());
+        for certificate in certificates {
+            text.value(
+                "agentaflow_certificate_expiry_timestamp_seconds",
+                Gauge,
+                "End of the validity of the certificate, in seconds since 1970.",
+                certificate.expires.0 as f64 / 1000.0,
+            );
+        }
+        for disk in disks {
+            let values = [
+                (
+                    "agentaflow_disk_free_bytes",
+                    "Free space on the disk of the data directory.",
+                    disk.free,
+                ),
+                (
+                    "agentaflow_disk_size_bytes",
+                    "Size of the disk of the data directory.",
+                    disk.total,
+                ),
+            ];
+            for (name, help, bytes) in values {
+                text.value(name, Gauge, help, bytes as f64);
+            }
+        }
+        let mut firing = BTreeMap::new();
+        for alert in self.report().alerts {
+            if alert.state == AlertState::Firing {
+                *firing.entry((alert.kind, alert.severity)).or_insert(0.0) += 1.0;
+            }
+        }
+        let series = firing.iter().map(|((kind, severity), count)| {
+            ([("kind", kind.as_str()), ("severity", severity.as_str())], *count)
+        });
+        let help = "Firing alerts by kind and severity.";
+        text.series("agentaflow_alerts_firing", Gauge, help, series);
+    }
+
     pub(crate) fn report(&self) -> AlertReport {
         self.alerts().report(self.0.core.now())
     }
@@ -189,6 +233,12 @@ impl AlertService {
 
     fn alerts(&self) -> MutexGuard<'_, Alerts> {
         self.0.alerts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MetricSource for AlertService {
+    fn write(&self, text: &mut Exposition) {
+        self.write_metrics(text);
     }
 }
 

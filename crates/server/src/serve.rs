@@ -21,6 +21,7 @@ use agentaflow_api::units::Secret;
 use connections::Entrance;
 use forwarded::TrustedProxies;
 
+use crate::alerts::AlertService;
 use crate::api_error::ApiError;
 use crate::auth::{Auth, JwtKeys, Site};
 use crate::core::Core;
@@ -76,6 +77,7 @@ pub struct Running {
     /// Listen address with the actual port.
     pub addr: SocketAddr,
     pub core: Core,
+    pub alerts: AlertService,
     pub logs: Arc<LogStore>,
     /// The key in the file `admin-token`.
     pub admin_token: Secret,
@@ -146,9 +148,9 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let proxies = TrustedProxies::new(settings.trusted_proxies.clone());
     let keep = settings.retention;
     let app = App::new(core.clone(), logs.clone(), auth, settings, site);
-    let stopping = app.stopping.clone();
+    let (stopping, alerts) = (app.stopping.clone(), app.alerts.clone());
     tokio::spawn(retention::run(core.clone(), logs.clone(), keep, stopping.clone()));
-    tokio::spawn(app.alerts.clone().run(stopping.clone()));
+    tokio::spawn(alerts.clone().run(stopping.clone()));
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
     let entrance = Entrance {
         tls: tls.map(TlsAcceptor::from),
@@ -164,6 +166,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     Ok(Running {
         addr,
         core,
+        alerts,
         logs,
         admin_token: first.admin_token,
         registration_token: first.registration_token,

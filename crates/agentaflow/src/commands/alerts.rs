@@ -233,11 +233,8 @@ fn result(sink: &AlertSink) -> String {
     }
 }
 
-const ALERTS: Listing<Alert> = Listing {
-    columns: &ALERT_COLUMNS,
-    name: |alert| alert.id.clone(),
-    empty: "No alerts.",
-};
+const ALERTS: Listing<Alert> =
+    Listing { columns: &ALERT_COLUMNS, name: |alert| alert.id.clone(), empty: "No alerts." };
 
 const ALERT_COLUMNS: [Column<Alert>; 7] = [
     left("ID", 0, |alert| alert.id.clone()),

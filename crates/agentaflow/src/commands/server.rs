@@ -154,7 +154,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let running = serve::start(settings).await?;
         let stop_metrics = CancellationToken::new();
         let core = Arc::new(running.core.clone());
-        let metrics = args.metrics.serve(vec![core], stop_metrics.clone()).await?;
+        let alerts = Arc::new(running.alerts.clone());
+        let metrics = args.metrics.serve(vec![core, alerts], stop_metrics.clone()).await?;
         tokio::spawn(agentaflow_agent::release_start_pages());
         for warning in &running.warnings {
             tracing::warn!("{warning}");

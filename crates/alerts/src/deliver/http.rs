@@ -38,7 +38,8 @@ impl Format {
     }
 
     fn by_host(host: &str) -> Self {
-        let below = |domain: &str| host.strip_suffix(domain).is_some_and(|name| name.ends_with('.'));
+        let below =
+            |domain: &str| host.strip_suffix(domain).is_some_and(|name| name.ends_with('.'));
         if host == "hooks.slack.com" || host == "hooks.slack-gov.com" {
             Self::Slack
         } else if ["logic.azure.com", "api.powerplatform.com", "webhook.office.com"]
@@ -108,8 +109,8 @@ fn client(url: &Url, ca_file: Option<&str>) -> Result<reqwest::Client, DeliveryE
     } else if let Some(path) = ca_file {
         let pem = tls::read_authority(path)?;
         let found = reqwest::Certificate::from_pem_bundle(&pem);
-        builder = builder
-            .tls_certs_merge(found.map_err(|_| DeliveryError::Authority(path.to_owned()))?);
+        builder =
+            builder.tls_certs_merge(found.map_err(|_| DeliveryError::Authority(path.to_owned()))?);
     }
     builder.build().map_err(|_| DeliveryError::Broken)
 }

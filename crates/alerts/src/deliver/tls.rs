@@ -27,7 +27,8 @@ pub(super) fn client_config(ca_file: Option<&str>) -> Result<Arc<ClientConfig>, 
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|_| DeliveryError::Broken)?;
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }

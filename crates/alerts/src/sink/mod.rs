@@ -42,8 +42,14 @@ impl<'a> Origin<'a> {
 /// Names and values of the subject that an alert has.
 fn labels(subject: &AlertSubject) -> impl Iterator<Item = (&'static str, &str)> {
     let AlertSubject { node, gpu, job, queue, user, name } = subject;
-    let all =
-        [("node", node), ("gpu", gpu), ("job", job), ("queue", queue), ("user", user), ("name", name)];
+    let all = [
+        ("node", node),
+        ("gpu", gpu),
+        ("job", job),
+        ("queue", queue),
+        ("user", user),
+        ("name", name),
+    ];
     all.into_iter().filter_map(|(label, value)| Some((label, value.as_deref()?)))
 }
 

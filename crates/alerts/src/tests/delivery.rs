@@ -38,11 +38,8 @@ async fn receive(listener: TcpListener, answer: &'static str) -> Request {
 
 fn sink(kind: fn(HttpConfig) -> SinkKind, token: bool) -> SinkConfig {
     let place = |key: &str| SecretRef::Key(key.to_owned());
-    let target = HttpConfig {
-        url: place("url"),
-        token: token.then(|| place("token")),
-        ca_file: None,
-    };
+    let target =
+        HttpConfig { url: place("url"), token: token.then(|| place("token")), ca_file: None };
     SinkConfig { name: "ops".into(), kind: kind(target), min_severity: Severity::Info }
 }
 
@@ -131,8 +128,5 @@ async fn a_refused_connection_and_a_missing_secret_are_named() {
     assert_eq!(error.to_string(), "cannot connect: connection refused");
     let message = message(vec![alert("0")], Vec::new());
     let missing = deliver(&Config::default(), &slack, &message, &Secrets::default()).await;
-    assert_eq!(
-        missing.unwrap_err().to_string(),
-        "the Secret `alert-webhook` has no key `url`"
-    );
+    assert_eq!(missing.unwrap_err().to_string(), "the Secret `alert-webhook` has no key `url`");
 }

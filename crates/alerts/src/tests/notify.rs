@@ -11,9 +11,8 @@ const HOUR: Duration = Duration::from_hours(1);
 
 /// Numbers of firing and resolved alerts of each message.
 fn counts(deliveries: &[Delivery]) -> Vec<(usize, usize)> {
-    let count = |delivery: &Delivery| {
-        (delivery.message.firing.len(), delivery.message.resolved.len())
-    };
+    let count =
+        |delivery: &Delivery| (delivery.message.firing.len(), delivery.message.resolved.len());
     deliveries.iter().map(count).collect()
 }
 
@@ -126,7 +125,8 @@ fn an_alert_that_resolves_while_the_sink_fails_is_reported_as_resolved() {
 
 #[test]
 fn a_sink_that_works_is_independent_of_one_that_fails() {
-    let document = format!("{ONE_SINK}\n[[sink]]\nname = \"chat\"\ntype = \"slack\"\nurl_env = \"U\"");
+    let document =
+        format!("{ONE_SINK}\n[[sink]]\nname = \"chat\"\ntype = \"slack\"\nurl_env = \"U\"");
     let mut bench = Bench::new(&document);
     bench.observe(&xid());
     let due = bench.due();
@@ -139,7 +139,8 @@ fn a_sink_that_works_is_independent_of_one_that_fails() {
 
 #[test]
 fn a_sink_receives_its_severities_only() {
-    let document = ONE_SINK.to_owned() + "min_severity = \"critical\"\n[rules.queue_wait]\nwarning = \"1m\"";
+    let document =
+        ONE_SINK.to_owned() + "min_severity = \"critical\"\n[rules.queue_wait]\nwarning = \"1m\"";
     let mut bench = Bench::new(&document);
     let since = super::START;
     let queue = crate::QueueFacts { name: "q".into(), oldest_pending: Some(since) };

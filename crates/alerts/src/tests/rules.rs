@@ -196,8 +196,9 @@ fn every_rule_fires_for_its_cause_after_its_time_and_resolves() {
         assert_eq!(alert.summary, summary);
         assert!(!alert.action.is_empty(), "{kind} names an action");
         assert_eq!(bench.observe(&facts), [], "{kind} fires once");
-        bench.observe(&healthy);
-        bench.wait(MINUTE).observe(&healthy);
+        if bench.observe(&healthy).is_empty() {
+            bench.wait(MINUTE).observe(&healthy);
+        }
         let alerts = bench.alerts.report(bench.now).alerts;
         assert_eq!(alerts[0].state, AlertState::Resolved, "{kind}");
     }
@@ -257,7 +258,7 @@ fn alerts_of_a_gpu_stay_as_they_are_while_its_node_is_silent() {
     }
     let alerts = bench.alerts.report(bench.now).alerts;
     let firing: Vec<Kind> = alerts.iter().map(|alert| alert.kind).collect();
-    assert_eq!(firing, [Kind::GpuXid, Kind::NodeSilent]);
+    assert_eq!(firing, [Kind::NodeSilent, Kind::GpuXid], "the latest first");
     let back = bench.observe(&gpu(|_| ()));
     assert_eq!(back.len(), 2, "both resolve: {back:?}");
 }

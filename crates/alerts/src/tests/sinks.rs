@@ -110,10 +110,8 @@ fn alertmanager_receives_labels_annotations_and_times() {
             "generatorURL": "https://gpu.example.com/ui/alerts",
         })
     };
-    let expected = json!([
-        entry("0", "2026-09-21T14:18:50.000Z"),
-        entry("1", "2026-09-21T14:13:50.000Z"),
-    ]);
+    let expected =
+        json!([entry("0", "2026-09-21T14:18:50.000Z"), entry("1", "2026-09-21T14:13:50.000Z"),]);
     assert_eq!(alertmanager::payload(&both(), ORIGIN), expected);
 }
 

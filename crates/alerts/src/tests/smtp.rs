@@ -102,7 +102,9 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
             continue;
         }
         let answer = match word {
-            "EHLO" if offers => "250-mail.example.com\r\n250-STARTTLS\r\n250 SIZE 1000000".to_owned(),
+            "EHLO" if offers => {
+                "250-mail.example.com\r\n250-STARTTLS\r\n250 SIZE 1000000".to_owned()
+            }
             "EHLO" => format!("250-mail.example.com\r\n250 {}", played.auth),
             "STARTTLS" => {
                 stream.write_all(b"220 go ahead\r\n").await.unwrap();

@@ -156,7 +156,8 @@ impl State {
             let waits = job.state.status == JobStatus::Pending && job.state.gate.is_none();
             if waits && missing.remove(job.queue.as_str()) {
                 // A requeued job waits since it was requeued.
-                let since = if job.state.epoch == 0 { job.created_at } else { job.state.updated_at };
+                let since =
+                    if job.state.epoch == 0 { job.created_at } else { job.state.updated_at };
                 queues.push(QueueFacts { name: job.queue.clone(), oldest_pending: Some(since) });
             }
         }

@@ -39,7 +39,8 @@ use utoipa_axum::routes;
 
 use crate::api_error::ApiError;
 use routes::{
-    agents, alerts, auth, billing, events, jobs, keys, link, logs, nodes, proof, queues, system, users,
+    agents, alerts, auth, billing, events, jobs, keys, link, logs, nodes, proof, queues, system,
+    users,
 };
 
 pub use app::{App, Parts, Peer};

@@ -133,8 +133,11 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
     let server = serve::start(settings).await?;
     let agent_metrics = AgentMetrics::new(args.dcgm.dcgm_names);
     let mut agent = LocalAgent::start(args, &server, &data_dir, &gpus, agent_metrics.clone());
-    let sources: Vec<Arc<dyn MetricSource>> =
-        vec![Arc::new(server.core.clone()), Arc::new(agent_metrics)];
+    let sources: Vec<Arc<dyn MetricSource>> = vec![
+        Arc::new(server.core.clone()),
+        Arc::new(server.alerts.clone()),
+        Arc::new(agent_metrics),
+    ];
     let metrics = args.metrics.serve(sources, agent.stop.clone()).await?;
     let current = write_context(&server, &data_dir)?;
     screen::show(&screen::Summary {
