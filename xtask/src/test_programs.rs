@@ -75,6 +75,7 @@ pub(crate) fn tests(tier: Tier) -> Result<Report> {
 fn install_optional_tools() {
     let installed = [
         tools::ensure_faketime(),
+        tools::ensure_program("prometheus-alertmanager"),
         tools::ensure_program("promtool"),
         tools::ensure_program("script"),
     ];

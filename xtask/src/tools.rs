@@ -11,7 +11,7 @@ use crate::output::out;
 use crate::{process, repo};
 
 /// Programs and their Debian packages.
-const DEBIAN_PACKAGES: [(&str, &str); 10] = [
+const DEBIAN_PACKAGES: [(&str, &str); 11] = [
     ("chromium", "chromium"),
     ("containerd", "containerd"),
     ("curl", "curl"),
@@ -19,6 +19,7 @@ const DEBIAN_PACKAGES: [(&str, &str); 10] = [
     ("git", "git"),
     ("ip", "iproute2"),
     ("openssl", "openssl"),
+    ("prometheus-alertmanager", "prometheus-alertmanager"),
     ("promtool", "prometheus"),
     ("runc", "runc"),
     ("script", "bsdutils"),

@@ -337,6 +337,7 @@ impl GpuState {
             utilization: sample.utilization.map(f64::from),
             temperature: sample.temperature.map(f64::from),
             power_usage: sample.power,
+            power_limit: gpu.power_limit,
             status: Some(self.status(gpu)),
             gpu_memory_foreign: self.foreign.get(&gpu.uuid).copied(),
             nvlink_group: gpu.nvlink_group,

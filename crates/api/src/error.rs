@@ -153,6 +153,10 @@ wire_enum! {
         Task = "task",
         /// A registration of a node that awaits approval.
         Registration = "registration",
+        /// A silence of alerts.
+        Silence = "silence",
+        /// A sink of alerts.
+        Sink = "sink",
         /// The certificate of the server.
         Certificate = "certificate",
         /// A path of the API.

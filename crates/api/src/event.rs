@@ -111,6 +111,10 @@ open_enum! {
         /// A GPU works again.
         GpuRecovered = "GpuRecovered" | "GpuWell",
         AgentRegistered = "AgentRegistered",
+        /// An alert fires, or its severity rose.
+        AlertFiring = "AlertFiring",
+        /// The condition of an alert is gone.
+        AlertResolved = "AlertResolved",
         /// The server does not push to the endpoint of a node.
         PushRefused = "PushRefused",
     }

@@ -8,6 +8,7 @@
 
 pub mod account;
 pub mod agent;
+pub mod alert;
 pub mod billing;
 #[cfg(feature = "client")]
 pub mod client;

@@ -103,6 +103,9 @@ pub struct GpuInstance {
     pub temperature: Option<f64>,
     /// Watts.
     pub power_usage: Option<f64>,
+    /// Power limit in watts (additive).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_limit: Option<f64>,
     pub status: Option<GpuStatus>,
     /// Memory in MiB held by processes outside of jobs (additive).
     #[serde(deserialize_with = "lenient::whole", skip_serializing_if = "Option::is_none")]

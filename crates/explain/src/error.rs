@@ -62,6 +62,8 @@ fn missing(resource: &ResourceRef) -> String {
         ResourceKind::Key => "Key",
         ResourceKind::Task => "Task",
         ResourceKind::Registration => "Registration of node",
+        ResourceKind::Silence => "Silence",
+        ResourceKind::Sink => "Sink",
         ResourceKind::Certificate => "Certificate",
         ResourceKind::Path => "Path",
         ResourceKind::Unknown => "Object",

@@ -7,6 +7,7 @@
 //! Start with `jobs.rs` (queries), `show.rs` (conversion to API types) and `convert.rs` (conversion of manifests between
 //! server and cluster).
 
+mod alerts;
 mod clock;
 pub mod convert;
 mod convert_back;

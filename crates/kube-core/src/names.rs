@@ -20,6 +20,18 @@ pub const NODE_VIEWER_ROLE: &str = "agentaflow-node-viewer";
 pub const SCHEDULER_DEPLOYMENT: &str = "agentaflow-gpu-scheduler";
 /// `ConfigMap` with settings that apply without a restart.
 pub const SCHEDULER_CONFIG: &str = "agentaflow-scheduler-config";
+/// `ConfigMap` of administrators: configuration of alerts, silences and requests for test messages.
+pub const ALERTS: &str = "agentaflow-alerts";
+/// Key of [`ALERTS`] with the configuration of rules and sinks, in TOML.
+pub const ALERTS_CONFIG: &str = "alerts.toml";
+/// Prefix of the keys of [`ALERTS`] with silences, in JSON; the id of the silence follows.
+pub const ALERTS_SILENCE: &str = "silence-";
+/// Key of [`ALERTS`] with the last request for a test message, in JSON.
+pub const ALERTS_TEST: &str = "test";
+/// Secret with the addresses of alert sinks.
+pub const ALERT_SECRET: &str = "alert-webhook";
+/// Key of [`ALERT_SECRET`] with the URL of a webhook.
+pub const ALERT_SECRET_URL: &str = "webhook-url";
 
 /// Node label: the node has managed GPUs.
 pub const NODE_ENABLED: &str = "agentaflow.gpu/enabled";

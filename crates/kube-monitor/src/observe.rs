@@ -193,6 +193,9 @@ fn step(
     let id = device.id.clone();
     let reading = GpuStatus {
         available: health.is_available(),
+        xid: health.xid,
+        lost: is_lost(&health),
+        power_limit: found.and_then(|(device, _)| device.power_limit),
         current_workload: seen.holders.of_device(&id),
         reason: health.message().map(|message| shortened(&message)),
         id,
@@ -207,6 +210,8 @@ fn driver_failed_devices(memory: &MonitorState, message: &str) -> Vec<DeviceReco
         let health = known.health.after(DeviceObservation::DriverFailed(message), false);
         let reading = GpuStatus {
             available: false,
+            xid: health.xid,
+            lost: is_lost(&health),
             reason: health.message().map(|message| shortened(&message)),
             current_workload: known.reading.current_workload.clone(),
             id: known.device.id.clone(),
@@ -231,6 +236,12 @@ fn describe(known: &DeviceRecord, gpu: &Device, gpus: &Gpus) -> GpuDevice {
     }
 }
 
+/// True for a device that does not respond, or reports a fault.
+fn is_lost(health: &Health) -> bool {
+    let cause = health.problem.as_ref().map(|problem| problem.cause);
+    matches!(cause, Some(Cause::Driver | Cause::Lost | Cause::Fault))
+}
+
 /// Rounded readings: every difference causes a write.
 fn reading(sample: &Sample) -> GpuStatus {
     GpuStatus {
@@ -238,6 +249,7 @@ fn reading(sample: &Sample) -> GpuStatus {
         utilization: f64::from(sample.utilization.unwrap_or(0)),
         temperature: f64::from(sample.temperature.unwrap_or(0)),
         power_usage: sample.power.unwrap_or(0.0).max(0.0).round(),
+        ecc_errors: sample.ecc_errors.filter(|errors| *errors > 0),
         ..GpuStatus::default()
     }
 }

@@ -4,6 +4,7 @@
 //! answers the caller or notifies agents. Its memory is a cache of the store: after a failed transaction the core reloads
 //! it.
 
+pub mod alerts;
 mod api_error;
 pub mod auth;
 pub mod core;

@@ -21,6 +21,7 @@ use agentaflow_api::units::Secret;
 use connections::ConnectionContext;
 use forwarded::TrustedProxies;
 
+use crate::alerts::AlertService;
 use crate::api_error::ApiError;
 use crate::auth::{Auth, JwtKeys, Site};
 use crate::core::Core;
@@ -78,6 +79,7 @@ pub struct Running {
     /// Listen address with the actual port.
     pub addr: SocketAddr,
     pub core: Core,
+    pub alerts: AlertService,
     pub logs: Arc<LogStore>,
     /// The key in the file `admin-token`.
     pub admin_token: Secret,
@@ -149,11 +151,12 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let keep = settings.retention;
     let history = history::open(&data, settings.history_bytes);
     let app = App::new(core.clone(), logs.clone(), auth, settings, site, history.clone());
-    let stopping = app.stopping.clone();
+    let (stopping, alerts) = (app.stopping.clone(), app.alerts.clone());
     if let Some(history) = history {
         tokio::spawn(history::run(core.clone(), history, stopping.clone()));
     }
     tokio::spawn(retention::run(core.clone(), logs.clone(), keep, stopping.clone()));
+    tokio::spawn(alerts.clone().run(stopping.clone()));
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
     if let Some(collector) = core.settings().traces.clone() {
         tokio::spawn(traces::run(core.clone(), collector, stopping.clone()));
@@ -172,6 +175,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     Ok(Running {
         addr,
         core,
+        alerts,
         logs,
         admin_token: first.admin_token,
         registration_token: first.registration_token,

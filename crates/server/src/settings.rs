@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agentaflow_alerts::Config as AlertConfig;
 use agentaflow_dashboard::Dashboard;
 use agentaflow_engine::{MicroDollars, Policy, Price, Span};
 use agentaflow_otlp::Collector;
@@ -53,6 +54,8 @@ pub struct Settings {
     pub retention: Retention,
     /// Maximum bytes of the history of readings; 0 keeps none.
     pub history_bytes: u64,
+    /// Alert rules and sinks.
+    pub alerts: AlertConfig,
     /// Notice in the state of the server, for example about simulated GPUs.
     pub notice: Option<String>,
     /// None serves the plain start page instead.
@@ -88,6 +91,7 @@ impl Settings {
             rate: (500, 2000),
             retention: Retention::default(),
             history_bytes: HISTORY_BYTES,
+            alerts: AlertConfig::default(),
             notice: None,
             dashboard: None,
             traces: None,

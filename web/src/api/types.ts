@@ -3,6 +3,9 @@ import type { components } from './schema'
 
 type Schemas = components['schemas']
 
+export type Alert = Schemas['Alert']
+export type AlertReport = Schemas['AlertReport']
+export type AlertTestResult = Schemas['AlertTestResult']
 export type Job = Schemas['Job']
 export type JobCreate = Schemas['JobCreate']
 export type JobSpec = Schemas['JobSpec']

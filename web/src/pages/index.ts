@@ -1,5 +1,6 @@
 // Pages of the dashboard. A new page is one entry here.
 import type { Component } from 'svelte'
+import Alerts from './Alerts.svelte'
 import Gpus from './Gpus.svelte'
 import Keys from './Keys.svelte'
 import Node from './Node.svelte'
@@ -31,6 +32,7 @@ export const PAGES: Page[] = [
   { path: 'submit', title: 'Submit', component: Submit, writes: true },
   { path: 'gpus', title: 'GPUs', component: Gpus },
   { path: 'nodes', title: 'Nodes', component: Nodes, detail: Node },
+  { path: 'alerts', title: 'Alerts', component: Alerts },
   { path: 'queues', title: 'Queues', component: Queues },
   { path: 'usage', title: 'Usage', component: Usage },
   { path: 'waste', title: 'Waste', component: Waste },

@@ -6,7 +6,7 @@ import { after, before, test } from 'node:test'
 import { launch, login, open, SIZES, up } from './harness.mjs'
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
-const PAGES = ['/', '/ui/workloads', '/ui/workloads/1', '/ui/workloads/2', '/ui/workloads/999', '/ui/submit', '/ui/gpus', '/ui/nodes', '/ui/queues', '/ui/usage', '/ui/waste', '/ui/users', '/ui/keys']
+const PAGES = ['/', '/ui/workloads', '/ui/workloads/1', '/ui/workloads/2', '/ui/workloads/999', '/ui/submit', '/ui/gpus', '/ui/nodes', '/ui/alerts', '/ui/queues', '/ui/usage', '/ui/waste', '/ui/users', '/ui/keys']
 
 let server
 let browser

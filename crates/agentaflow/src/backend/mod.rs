@@ -5,6 +5,7 @@ mod server;
 mod submission;
 
 use agentaflow_api::account::User;
+use agentaflow_api::alert::{AlertReport, AlertTest, AlertTestResult, Silence, SilenceCreate};
 use agentaflow_api::client::Client;
 use agentaflow_api::client::user::{JobQuery, LogQuery};
 use agentaflow_api::event::Event;
@@ -185,6 +186,39 @@ impl Backend {
         match self {
             Self::Server(client) => server::follow_events(client, name, after).await,
             Self::Cluster(cluster) => cluster::follow_events(cluster, name).await,
+        }
+    }
+
+    /// Alerts, silences and sinks.
+    pub(crate) async fn alerts(&self) -> Result<AlertReport> {
+        match self {
+            Self::Server(client) => Ok(client.get("/alerts").json().await?),
+            Self::Cluster(cluster) => Ok(cluster.alerts().await?),
+        }
+    }
+
+    /// Sends a test message to one sink, or to all, and returns the results.
+    pub(crate) async fn test_alerts(&self, sink: Option<String>) -> Result<Vec<AlertTestResult>> {
+        match self {
+            Self::Server(client) => {
+                Ok(client.post("/alerts/test").body(&AlertTest { sink }).json().await?)
+            }
+            Self::Cluster(cluster) => Ok(cluster.test_alerts(sink).await?),
+        }
+    }
+
+    pub(crate) async fn silence(&self, wanted: &SilenceCreate) -> Result<Silence> {
+        match self {
+            Self::Server(client) => Ok(client.post("/alerts/silences").body(wanted).json().await?),
+            Self::Cluster(cluster) => Ok(cluster.silence(wanted).await?),
+        }
+    }
+
+    /// Ends a silence.
+    pub(crate) async fn unsilence(&self, id: &str) -> Result<()> {
+        match self {
+            Self::Server(client) => server::unsilence(client, id).await,
+            Self::Cluster(cluster) => Ok(cluster.unsilence(id).await?),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Server requests that need more than one API call.
 
 use agentaflow_api::account::User;
+use agentaflow_api::alert::Silence;
 use agentaflow_api::client::user::{JobQuery, LogQuery};
 use agentaflow_api::client::{Client, ClientError, segment};
 use agentaflow_api::event::Event;
@@ -66,6 +67,12 @@ pub(super) async fn submit(client: &Client, submission: &Submission) -> Result<J
         Err(ClientError::Unreachable { .. }) => Ok(client.submit(&job, Some(&key)).await?),
         result => Ok(result?),
     }
+}
+
+pub(super) async fn unsilence(client: &Client, id: &str) -> Result<()> {
+    let path = format!("/alerts/silences/{}", segment(id));
+    let _: Silence = client.delete(&path).json().await?;
+    Ok(())
 }
 
 pub(super) async fn logs(client: &Client, name: &str, query: &LogQuery) -> Result<LogStream> {

@@ -1,6 +1,8 @@
 //! The commands, one module each.
 
 mod agent;
+mod alert_args;
+mod alerts;
 mod cancel;
 mod completion;
 mod context;
@@ -79,6 +81,7 @@ pub(crate) enum Command {
     // Nodes, queues and users.
     Health(health::HealthArgs),
     Metrics(health::MetricsArgs),
+    Alerts(alerts::Args),
     Strategy(strategy::Args),
     Queue(queue::Args),
     Cordon(fleet::CordonArgs),
@@ -146,6 +149,7 @@ impl Command {
             Self::Cost(args) => cost::run(&args),
             Self::Waste(args) => waste::run(&args),
             Self::Metrics(args) => health::metrics(&args),
+            Self::Alerts(args) => alerts::run(&args),
             Self::Strategy(args) => strategy::run(&args),
             Self::Queue(args) => queue::run(&args),
             Self::Cordon(args) => fleet::cordon(&args),

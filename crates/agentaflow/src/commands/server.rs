@@ -16,6 +16,7 @@ use anyhow::{Result, anyhow};
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 
+use super::alert_args::AlertArgs;
 use super::metrics_access::MetricsListener;
 use super::otlp_args::OtlpArgs;
 use super::standalone::{self, LeaseArgs, termination_signal};
@@ -71,6 +72,8 @@ pub(crate) struct Args {
     /// Rate limit per account in requests per second
     #[arg(long, value_name = "NUMBER", default_value_t = 500)]
     rate: u32,
+    #[command(flatten)]
+    alerts: AlertArgs,
     #[command(flatten)]
     metrics: MetricsListener,
     #[command(flatten)]
@@ -157,7 +160,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let running = serve::start(settings).await?;
         let stop_metrics = CancellationToken::new();
         let core = Arc::new(running.core.clone());
-        let metrics = args.metrics.serve(vec![core], stop_metrics.clone()).await?;
+        let alerts = Arc::new(running.alerts.clone());
+        let metrics = args.metrics.serve(vec![core, alerts], stop_metrics.clone()).await?;
         tokio::spawn(agentaflow_agent::release_start_pages());
         for warning in &running.warnings {
             tracing::warn!("{warning}");
@@ -182,6 +186,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn settings(args: &Args) -> Result<Settings> {
     let mut settings = Settings::new(args.listen, standalone::data_dir(args.data_dir.as_ref())?);
+    settings.alerts = args.alerts.config()?;
     settings.database = database(args.database.as_deref())?;
     settings.tls = args.tls.origin();
     settings.insecure = args.tls.insecure;

@@ -6,6 +6,7 @@ mod controllers;
 #[path = "../commands/golden.rs"]
 mod golden;
 mod kinds_jobs;
+mod kube_alerts;
 mod kube_chaos;
 mod kube_coexistence;
 mod kube_commands;
@@ -42,6 +43,9 @@ mod promtool;
 #[allow(dead_code, reason = "a part of it is for other tests")]
 #[path = "../../../console/tests/support/pty.rs"]
 mod pty;
+#[allow(dead_code, reason = "a part of it is for other tests")]
+#[path = "../../../../tests/receiver.rs"]
+mod receiver;
 #[path = "../standalone/http.rs"]
 mod rest;
 mod service;

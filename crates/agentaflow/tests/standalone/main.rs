@@ -1,6 +1,7 @@
 //! The standalone driver with real processes, HTTP and signals.
 
 mod agents;
+mod alerts;
 mod chaos;
 mod cluster;
 mod docker;
@@ -26,6 +27,8 @@ mod promtool;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod pty;
 mod push;
+#[path = "../../../../tests/receiver.rs"]
+mod receiver;
 mod registration;
 #[path = "../../../../tests/skip.rs"]
 mod skip;

@@ -113,6 +113,18 @@ pub struct GpuStatus {
     /// Power draw in watts.
     #[serde(default)]
     pub power_usage: f64,
+    /// Power limit in watts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_limit: Option<f64>,
+    /// Uncorrected memory errors since the driver was loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecc_errors: Option<u64>,
+    /// Driver error (XID) that makes the device unavailable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xid: Option<u64>,
+    /// The device does not respond, or reports a fault.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
     /// Pod that uses the device: `namespace/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_workload: Option<String>,

@@ -11,6 +11,7 @@ mod node;
 mod owner;
 mod pod;
 mod rules;
+mod secret;
 mod storage;
 mod tight;
 mod workload;
@@ -27,6 +28,7 @@ pub use rules::{
     ConfigMap, DisruptionBudget, DisruptionBudgetSpec, DisruptionBudgetStatus, Namespace,
     PriorityClass,
 };
+pub use secret::Secret;
 pub use storage::{
     Csi, CsiDriver, CsiNode, CsiNodeSpec, PersistentVolume, PersistentVolumeClaim,
     PersistentVolumeClaimSpec, PersistentVolumeSpec, Phase, StorageCapacity, StorageClass,

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::alerts::AlertBoard;
 use super::leader_address::{self, Addresses, LeaderAddress};
 use super::metrics::Metrics;
 use crate::state::{ClusterState, Key, WorkloadExplanation};
@@ -65,6 +66,7 @@ impl Query {
 pub(crate) struct Health {
     pub(crate) metrics: Arc<Metrics>,
     scrape: Endpoint,
+    pub(crate) alerts: AlertBoard,
     leader: LeaderAddress,
     queries: mpsc::Sender<Query>,
     /// Monotonic; the wall clock may jump.
@@ -87,7 +89,8 @@ impl Health {
         let (queries, asked) = mpsc::channel(64);
         let (last_pass, ready) = (Arc::new(AtomicU64::new(NEVER)), Arc::default());
         let started = Instant::now();
-        (Self { metrics, scrape, leader, queries, started, last_pass, ready }, asked)
+        let alerts = AlertBoard::default();
+        (Self { metrics, scrape, alerts, leader, queries, started, last_pass, ready }, asked)
     }
 
     /// Records a pass.
@@ -146,6 +149,7 @@ pub(crate) async fn serve_health(listener: TcpListener, health: Health, stop: Ca
         .route("/healthz", get(healthz))
         .route("/livez", get(healthz))
         .route("/readyz", get(readyz))
+        .route("/alerts", get(alerts))
         .route("/explain/{namespace}/{name}", get(explain))
         .route("/what-if", post(what_if).layer(DefaultBodyLimit::max(MAX_BODY)))
         .with_state(health);
@@ -203,6 +207,17 @@ async fn metrics(
         return answer;
     }
     health.scrape.respond(&headers)
+}
+
+/// Alerts of the leader, with silences and sinks. Addresses of sinks are not part of it.
+async fn alerts(State(health): State<Health>, headers: HeaderMap) -> Response {
+    let leader = |leader: Addresses| leader.http;
+    if let Some(answer) =
+        health.ask_leader(leader, Method::GET, "/alerts", &headers, Bytes::new()).await
+    {
+        return answer;
+    }
+    Json(health.alerts.report()).into_response()
 }
 
 async fn explain(

@@ -3,6 +3,9 @@
 //! One task owns the [`ClusterState`] and loops: watch events and action results in, one pass of the engine, actions out.
 //! Everything that takes time runs in other tasks (`watch`, `executor`). [`run`] is the whole life of a replica.
 
+mod alert_inputs;
+mod alert_store;
+mod alerts;
 mod api;
 mod api_discovery;
 mod bind;
@@ -23,6 +26,7 @@ mod usage_store;
 mod watch;
 mod writes;
 
+use agentaflow_alerts::Facts;
 use agentaflow_engine::Snapshot;
 use agentaflow_kube_core::slim;
 use agentaflow_metrics::Access;
@@ -34,10 +38,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::sync::watch as latest;
 use tokio_util::sync::CancellationToken;
 
 use crate::controller::EventType;
 use crate::state::{Action, ActionResult, ClusterState, EventRecord, Key, ObjectRef, Settings};
+use alerts::AlertTask;
 use api::{ApiServer, Failure};
 use clock::Clock;
 use executor::Executor;
@@ -192,6 +198,8 @@ struct Leader {
     results: mpsc::UnboundedReceiver<ActionResult>,
     usage_store: UsageStore,
     clock: Clock,
+    facts: latest::Sender<Facts>,
+    goal: latest::Sender<Option<f64>>,
     missing: BTreeSet<&'static str>,
     traces: Option<Traces>,
 }
@@ -217,6 +225,7 @@ impl Leader {
         let clock = Clock::new();
         let traces = options.traces.clone();
         let traces = traces.and_then(|to| Traces::start(to, &server, &options.identity));
+        let (facts, goal) = (latest::Sender::default(), latest::Sender::default());
         Self {
             options,
             client,
@@ -227,6 +236,8 @@ impl Leader {
             results,
             usage_store,
             clock,
+            facts,
+            goal,
             missing,
             traces,
         }
@@ -251,6 +262,8 @@ impl Leader {
         let sources = watch::Sources { client: &self.client, server: &self.server, served };
         sources.watch_all(namespace, config, &sender, &watching);
         drop(sender);
+        self.goal.send_replace(goal(&self.options.settings));
+        tokio::spawn(self.alert_task().run(watching.clone()));
         let mut batch = Vec::with_capacity(BATCH);
         let mut wake = Instant::now() + self.options.interval;
         let mut metrics = Periodic::new(METRICS_INTERVAL);
@@ -291,6 +304,9 @@ impl Leader {
             self.health.metrics.record(&state.take_activity());
             if metrics.is_due() {
                 self.health.metrics.set_summary(state.summary());
+                if self.missing.is_empty() {
+                    self.facts.send_replace(state.alert_facts(self.clock.now()));
+                }
                 self.executor.submit(state.queue_statuses());
                 metrics.finish();
             }
@@ -312,6 +328,20 @@ impl Leader {
             tracing::warn!(%error, "cannot write the usage snapshot");
         }
         false
+    }
+
+    fn alert_task(&self) -> AlertTask {
+        AlertTask {
+            client: self.client.clone(),
+            server: self.server.clone(),
+            board: self.health.alerts.clone(),
+            facts: self.facts.subscribe(),
+            goal: self.goal.subscribe(),
+            clock: self.clock,
+            namespace: self.options.namespace.clone(),
+            lease: self.options.lease.clone(),
+            identity: self.options.identity.clone(),
+        }
     }
 
     /// Reads the last leader's usage snapshot, until the API server answers.
@@ -382,6 +412,7 @@ impl Leader {
         if settings.policy != *state.policy() {
             tracing::info!(policy = ?settings.policy, "settings applied");
         }
+        self.goal.send_replace(goal(&settings));
         state.set_settings(settings);
         let text = |text: Option<String>| text.unwrap_or_default();
         let (namespace, name) = (text(map.metadata.namespace), text(map.metadata.name));
@@ -425,4 +456,9 @@ impl Leader {
         let pause = until.map_or(self.options.interval, |until| until.min(self.options.interval));
         (pause.max(Duration::from_millis(1)), has_actions)
     }
+}
+
+/// Goal of the mean utilization in percent.
+fn goal(settings: &Settings) -> Option<f64> {
+    settings.policy.utilization_goal.map(|goal| f64::from(goal.get()))
 }

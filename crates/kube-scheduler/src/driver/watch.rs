@@ -294,7 +294,7 @@ async fn watch_kind<K>(
 const WATCH_RETRIES: BackoffPolicy =
     BackoffPolicy::new(Duration::from_millis(250), Duration::from_secs(2));
 
-fn watch_backoff() -> watcher::ExponentialBackoff {
+pub(super) fn watch_backoff() -> watcher::ExponentialBackoff {
     WATCH_RETRIES.builder().into()
 }
 

@@ -14,6 +14,7 @@
 mod action;
 mod activity;
 mod adopt;
+mod alerts;
 mod change;
 mod engine_link;
 mod evictions;

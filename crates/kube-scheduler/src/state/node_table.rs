@@ -105,6 +105,11 @@ impl NodeTable {
         self.0.values()
     }
 
+    /// Reports of the monitors; true for a monitor that does not report any more.
+    pub(super) fn reports(&self) -> impl Iterator<Item = (&GpuNode, bool)> {
+        self.0.values().filter_map(|entry| Some((entry.devices.as_ref()?, entry.monitor_lost)))
+    }
+
     pub(super) fn is_known(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(NodeEntry::is_known)
     }

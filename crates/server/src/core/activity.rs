@@ -1,6 +1,7 @@
 //! Facts for counters and histograms. They start at zero with the server, as counters of Prometheus may.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(crate) struct Activity {
     pub(crate) cancelled: Counter,
     pub(crate) billed: Counter,
     pub(crate) gpu_time: GpuTime,
+    /// Time at which the committer last began a turn, in milliseconds since 1970.
+    last_turn: AtomicI64,
     etas: Mutex<BTreeMap<JobId, Stamp>>,
 }
 
@@ -74,6 +77,7 @@ impl Default for Activity {
             cancelled: Counter::default(),
             billed: Counter::default(),
             gpu_time: GpuTime::default(),
+            last_turn: AtomicI64::new(0),
             etas: Mutex::default(),
         }
     }
@@ -110,6 +114,15 @@ impl Activity {
 
     pub(crate) fn count_cost(&self, cost: MicroUsd) {
         self.billed.add(cost.0.max(0) as u64);
+    }
+
+    pub(crate) fn record_turn(&self, now: Stamp) {
+        self.last_turn.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Time at which the committer last began a turn; none before the first one.
+    pub(crate) fn last_turn(&self) -> Option<Stamp> {
+        Some(Stamp(self.last_turn.load(Ordering::Relaxed))).filter(|turn| turn.0 > 0)
     }
 
     /// Keeps the first ETA sent to a caller.

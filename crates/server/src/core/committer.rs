@@ -129,12 +129,14 @@ impl Inner {
             saved_step: 0,
         };
         loop {
+            self.activity.record_turn(self.clock.stamp());
             let stopping = self.stop.is_cancelled();
             if stopping {
                 self.close_journal(&mut chores);
             }
             while let Some(transaction) = self.next_transaction(&mut chores) {
                 self.commit(transaction).await;
+                self.activity.record_turn(self.clock.stamp());
             }
             if stopping {
                 break;

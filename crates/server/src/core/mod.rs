@@ -11,6 +11,7 @@
 
 mod activity;
 mod admin;
+mod alerts;
 mod assignment;
 mod budgets;
 mod claims;
@@ -52,6 +53,7 @@ mod submit;
 mod task_updates;
 mod waste;
 
+pub(crate) use alerts::AlertFacts;
 pub use clock::WallClock;
 pub use handle::{
     Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, Registrant, StreamItem, Worker,

@@ -12,6 +12,7 @@ use agentaflow_engine::{
     TaskSnapshot, Time, Workload, WorkloadPhase, WorkloadSnapshot,
 };
 
+use super::alerts::ALERTS;
 use super::clock::{Clock, ClockAnchor};
 use super::engine_link::EngineLink;
 use super::handle::Ids;
@@ -98,6 +99,7 @@ impl State {
             queues,
             sealed: SealedJobs::default(),
             activity: before.map(|before| before.activity.clone()).unwrap_or_default(),
+            alerts: loaded.meta.remove(ALERTS),
         };
         state.reseal_secrets();
         if before.is_none() {

@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub(super) activity: Arc<Activity>,
     /// Last event whose job has been exported as a trace.
     pub(super) traced_until: EventSeq,
+    /// State of the alerts as JSON, as stored.
+    pub(super) alerts: Option<String>,
 }
 
 impl State {

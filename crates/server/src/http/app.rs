@@ -11,6 +11,7 @@ use agentaflow_history::History;
 
 use super::pages::Pages;
 use super::streams::Streams;
+use crate::alerts::AlertService;
 use crate::auth::{Auth, CookieNames, Site, cookie_names};
 use crate::core::Core;
 use crate::logs::LogStore;
@@ -28,6 +29,7 @@ pub struct Peer(pub IpAddr);
 #[derive(Debug)]
 pub struct Parts {
     pub core: Core,
+    pub alerts: AlertService,
     pub logs: Arc<LogStore>,
     pub auth: Auth,
     pub settings: Arc<Settings>,
@@ -71,8 +73,10 @@ impl App {
         history: Option<Arc<History>>,
     ) -> Self {
         let cookies = cookie_names(&site);
+        let alerts = AlertService::new(core.clone(), site.certificates.clone());
         Self(Arc::new(Parts {
             core,
+            alerts,
             logs,
             auth,
             settings,

@@ -39,7 +39,7 @@ use utoipa_axum::routes;
 
 use crate::api_error::ApiError;
 use routes::{
-    agents, auth, billing, events, history, jobs, keys, link, logs, nodes, proof, queues, system,
+    agents, alerts, auth, billing, events, history, jobs, keys, link, logs, nodes, proof, queues, system,
     users,
 };
 
@@ -130,6 +130,10 @@ fn other_routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
         .routes(routes!(events::stream))
         .routes(routes!(events::past))
+        .routes(routes!(alerts::report))
+        .routes(routes!(alerts::test))
+        .routes(routes!(alerts::silence))
+        .routes(routes!(alerts::unsilence))
         .routes(routes!(queues::list, queues::create))
         .routes(routes!(queues::show, queues::put, queues::delete))
         .routes(routes!(billing::usage))

@@ -27,6 +27,7 @@ const TAGS: [(&str, &str); 12] = [
     ("agents", "Programs that run jobs on GPU servers."),
     ("agent link", "Messages between the server and its agents."),
     ("events", "Events of jobs and nodes."),
+    ("alerts", "Alerts, silences and test messages."),
     ("queues", "Quotas of the cluster."),
     ("billing", "Usage, cost, waste and credit."),
     ("history", "Readings of the last 30 days."),

@@ -10,7 +10,7 @@ const KEPT_FREE: u64 = 1 << 30;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Free and total bytes.
-type Room = (u64, u64);
+pub(crate) type Room = (u64, u64);
 
 /// Tracks if the disk is nearly full.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Disk {
 }
 
 /// Space on the disk of this directory, or of its first existing ancestor.
-fn room(dir: &Path) -> Option<Room> {
+pub(crate) fn room(dir: &Path) -> Option<Room> {
     let found = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok())?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     Some((bytes(found.f_bavail), bytes(found.f_blocks)))

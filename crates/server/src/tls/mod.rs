@@ -114,6 +114,11 @@ impl Certificates {
         self.current().expires
     }
 
+    /// File of the certificate.
+    pub fn path(&self) -> &Path {
+        &self.files.certificate
+    }
+
     pub fn is_self_signed(&self) -> bool {
         self.own.is_some()
     }

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::alert_args::AlertArgs;
 use super::metrics_access::{DcgmNames, MetricsListener};
 use super::otlp_args::OtlpArgs;
 use super::server::{TAKEN_OVER, database};
@@ -70,6 +71,8 @@ pub(crate) struct Args {
     /// Heartbeat interval of the agent
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = amount::positive_duration)]
     heartbeat: Duration,
+    #[command(flatten)]
+    alerts: AlertArgs,
     #[command(flatten)]
     metrics: MetricsListener,
     #[command(flatten)]
@@ -136,8 +139,11 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
     let agent_metrics = AgentMetrics::new(args.dcgm.dcgm_names);
     let mut agent = LocalAgent::start(args, &server, &data_dir, &gpus, agent_metrics.clone());
     args.otlp.push_gpu_metrics("agentaflow-agent", agent_metrics.clone(), agent.stop.clone())?;
-    let sources: Vec<Arc<dyn MetricSource>> =
-        vec![Arc::new(server.core.clone()), Arc::new(agent_metrics)];
+    let sources: Vec<Arc<dyn MetricSource>> = vec![
+        Arc::new(server.core.clone()),
+        Arc::new(server.alerts.clone()),
+        Arc::new(agent_metrics),
+    ];
     let metrics = args.metrics.serve(sources, agent.stop.clone()).await?;
     let current = write_context(&server, &data_dir)?;
     screen::show(&screen::Summary {
@@ -166,6 +172,7 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
 
 fn settings(args: &Args, gpus: &Gpus) -> Result<Settings> {
     let mut settings = Settings::new(args.listen, standalone::data_dir(args.data_dir.as_ref())?);
+    settings.alerts = args.alerts.config()?;
     settings.database = database(args.database.as_deref())?;
     settings.policy.strategy = args.strategy.unwrap_or(settings.policy.strategy);
     settings.traces = args.otlp.collector()?;

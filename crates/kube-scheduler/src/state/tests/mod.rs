@@ -1,5 +1,6 @@
 //! Tests of the state with a fake API server, action by action.
 
+mod alerts;
 mod fake_server;
 mod foreign;
 mod gangs;

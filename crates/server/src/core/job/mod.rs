@@ -169,6 +169,12 @@ impl JobTable {
         self.queues.get(queue).copied().unwrap_or_default()
     }
 
+    /// Names of the queues with pending jobs.
+    pub(crate) fn pending_queues(&self) -> impl Iterator<Item = &str> {
+        let pending = self.queues.iter().filter(|(_, jobs)| jobs.pending > 0);
+        pending.map(|(queue, _)| queue.as_str())
+    }
+
     /// Jobs that a budget keeps pending.
     pub(crate) fn gated(&self) -> impl Iterator<Item = &JobRow> {
         self.gated.iter().filter_map(|id| self.get(*id))

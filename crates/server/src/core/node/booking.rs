@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use agentaflow_api::ids::JobId;
+use agentaflow_api::ids::{JobId, UserId};
 use agentaflow_api::link::TaskUse;
 
 use crate::core::job::workload::DEFAULT_GRACE;
@@ -20,6 +20,8 @@ pub(crate) struct TaskRef {
 pub(crate) struct TaskBooking {
     /// Time of the assignment, or of the start of the server.
     pub(super) since: Instant,
+    /// Owner of the job.
+    pub(super) user: UserId,
     pub(super) gpus: Vec<GpuBooking>,
     pub(super) cpu_milli: u64,
     /// MiB.
@@ -47,6 +49,7 @@ impl TaskBooking {
         };
         Self {
             since: Instant::now(),
+            user: job.user_id,
             gpus: task.grants.iter().map(gpu).collect(),
             cpu_milli: job.spec.cpu_cores_required.unwrap_or_default().0,
             memory: job.spec.memory_required.unwrap_or(0),

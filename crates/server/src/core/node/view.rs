@@ -5,7 +5,7 @@ use std::time::Instant;
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use agentaflow_api::units::Cores;
 
-use agentaflow_api::ids::AgentId;
+use agentaflow_api::ids::{AgentId, JobId, UserId};
 use agentaflow_engine::NodeRoom;
 
 use super::LiveNode;
@@ -23,6 +23,15 @@ pub(crate) struct NodeView {
     answers: bool,
     /// None if the engine does not know the node.
     room: Option<NodeRoom>,
+    holders: Vec<GpuHolder>,
+}
+
+/// A job that holds a GPU of a node, or a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GpuHolder {
+    pub(crate) gpu: u32,
+    pub(crate) job: JobId,
+    pub(crate) user: UserId,
 }
 
 impl NodeView {
@@ -34,6 +43,11 @@ impl NodeView {
     /// Free amounts; none if the engine does not know the node.
     pub(crate) fn room(&self) -> Option<NodeRoom> {
         self.room
+    }
+
+    /// Jobs with GPUs of the node.
+    pub(crate) fn holders(&self) -> &[GpuHolder] {
+        &self.holders
     }
 
     /// The node as of now.
@@ -80,7 +94,12 @@ impl LiveNode {
         let depends_on_time = matches!(node.status, NodeStatus::Active | NodeStatus::Error);
         let alive_until = self.alive_until().filter(|_| depends_on_time);
         let (stream, answers) = (self.stream, self.push.answers());
-        NodeView { node, alive_until, stream, answers, room }
+        let holders = self.tasks.iter().flat_map(|(task, booking)| {
+            let holder = |index| GpuHolder { gpu: index, job: task.job, user: booking.user };
+            booking.gpus.iter().map(move |gpu| holder(gpu.index))
+        });
+        let holders = holders.collect();
+        NodeView { node, alive_until, stream, answers, room, holders }
     }
 
     fn api_node(&self) -> Node {
@@ -225,6 +244,7 @@ fn with_reading(facts: &GpuInstance, reading: &GpuInstance) -> GpuInstance {
         nvlink_group: facts.nvlink_group.or(reading.nvlink_group),
         pci_bus_id: facts.pci_bus_id.or(reading.pci_bus_id),
         mig: facts.mig.or(reading.mig),
+        power_limit: reading.power_limit.or(facts.power_limit),
         ..reading
     }
 }

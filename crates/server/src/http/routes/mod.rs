@@ -1,6 +1,7 @@
 //! Handlers, one module per resource.
 
 pub(crate) mod agents;
+pub(crate) mod alerts;
 pub(crate) mod auth;
 pub(crate) mod billing;
 pub(crate) mod events;

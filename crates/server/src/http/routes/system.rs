@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Strategy;
-use agentaflow_metrics::{Access, Endpoint};
+use agentaflow_metrics::{Access, Endpoint, MetricSource};
 
 use crate::api_error::ApiError;
 use crate::auth::{Principal, check_host};
@@ -105,7 +105,9 @@ pub(crate) async fn metrics(
             "Metrics cover all users; an admin or a viewer may read them",
         ));
     }
-    let endpoint = Endpoint { access: Access::Open, sources: vec![Arc::new(app.core.clone())] };
+    let sources: Vec<Arc<dyn MetricSource>> =
+        vec![Arc::new(app.core.clone()), Arc::new(app.alerts.clone())];
+    let endpoint = Endpoint { access: Access::Open, sources };
     Ok(endpoint.respond(&headers))
 }
 
