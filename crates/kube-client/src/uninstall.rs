@@ -21,7 +21,8 @@ const PART_OF: &str =
 const ENDING: Duration = Duration::from_mins(1);
 
 /// Kinds with labelled objects, as group, version, kind and scope. The programs come before their rights.
-const PROGRAMS: [ResourceKind; 8] = [
+const PROGRAMS: [ResourceKind; 9] = [
+    ResourceKind::cluster("apiregistration.k8s.io", "v1", "APIService"),
     ResourceKind::cluster("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration"),
     ResourceKind::cluster("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration"),
     ResourceKind::cluster("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"),
@@ -191,6 +192,7 @@ impl Removal<'_> {
         for kind in RIGHTS {
             self.delete_labelled(kind).await?;
         }
+        self.reader_of_authentication().await?;
         let classes = ResourceKind::cluster("scheduling.k8s.io", "v1", "PriorityClass");
         for name in (0..=names::HIGHEST_PRIORITY).map(names::priority_class_name) {
             if self.api(classes).get_opt(&name).await?.is_some() {
@@ -198,6 +200,23 @@ impl Removal<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The only object in a namespace of Kubernetes: the right to authenticate the API server.
+    async fn reader_of_authentication(&mut self) -> Result<(), Failure> {
+        let kind = ResourceKind::system("rbac.authorization.k8s.io", "v1", "RoleBinding");
+        let client = self.cluster.client.clone();
+        let bindings: Api<DynamicObject> =
+            Api::namespaced_with(client, "kube-system", &kind.resource());
+        let name = "agentaflow-custom-metrics";
+        if bindings.get_opt(name).await?.is_none() {
+            return Ok(());
+        }
+        self.change(format!("delete {} kube-system/{name}", kind.kind));
+        if self.how.dry_run {
+            return Ok(());
+        }
+        unless_gone(bindings.delete(name, &DeleteParams::background()).await)
     }
 
     /// Deletes the kinds, and with them all of their objects, then the namespace.

@@ -206,12 +206,14 @@ async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
 /// Namespace of the manifests.
 const INSTALLED: &str = "agentaflow";
 
-/// Objects of `deploy/kubernetes`, in the order of the files.
+/// Objects of `deploy/kubernetes`, in the order of the files, and the rights of `deploy/autoscaling`. Its APIService would
+/// change the API of other tests.
 fn installation() -> Vec<Value> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
-    let entries = std::fs::read_dir(folder).expect("a folder of manifests");
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let entries = std::fs::read_dir(deploy.join("kubernetes")).expect("a folder of manifests");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     files.sort();
+    files.push(deploy.join("autoscaling/10-rbac.yaml"));
     let read = |file| std::fs::read_to_string(file).expect("a manifest");
     let documents = |file| serde_saphyr::from_multiple::<Value>(&read(file)).expect("YAML");
     files.into_iter().flat_map(documents).filter(|object| !object.is_null()).collect()

@@ -5,7 +5,6 @@
 //! whose pods cannot be created, `/validate-queues` rejects an invalid `GPUQueue`. Pure functions compute the
 //! responses (`pods`, `template`, `workloads`, `queues`); other functions read their input.
 
-mod certificates;
 mod configuration;
 mod jobs;
 mod namespace_quota;
@@ -18,8 +17,8 @@ mod template;
 mod workloads;
 
 use agentaflow_kube_core::names;
+use agentaflow_kube_serve::{Certificate, CertificateSource, ServeError};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 
 use kube::Client;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +31,7 @@ pub struct Options {
     pub namespace: String,
     /// Service name of the webhook.
     pub service: String,
-    pub certificates: Certificates,
+    pub certificates: CertificateSource,
     /// Address such as `https://127.0.0.1:9443` for an API server that cannot reach services. The webhook then writes
     /// the configurations itself, with this address.
     pub url: Option<String>,
@@ -44,13 +43,25 @@ pub struct Options {
     pub namespaces: Vec<String>,
 }
 
+impl Options {
+    /// Certificate of the webhook's port.
+    pub fn certificate(&self) -> Certificate {
+        Certificate {
+            namespace: self.namespace.clone(),
+            service: self.service.clone(),
+            url: self.url.clone(),
+            source: self.certificates.clone(),
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::UNSPECIFIED, PORT).into(),
             namespace: names::NAMESPACE.to_owned(),
             service: SERVICE.to_owned(),
-            certificates: Certificates::SelfMade,
+            certificates: CertificateSource::SelfMade,
             url: None,
             scheduler_name: names::SCHEDULER_NAME.to_owned(),
             configuration: CONFIGURATION.to_owned(),
@@ -59,37 +70,12 @@ impl Default for Options {
     }
 }
 
-/// Source of the certificate.
-#[derive(Clone, Debug)]
-pub enum Certificates {
-    /// Created by the webhook and shared among the replicas in a Secret.
-    SelfMade,
-    /// PEM files maintained externally; read again after a change.
-    Files {
-        /// Certificate chain.
-        certificate: PathBuf,
-        key: PathBuf,
-        /// Trusted authority; without it the configurations stay unchanged.
-        authority: Option<PathBuf>,
-    },
-}
-
-/// Fatal error of the webhook.
-#[derive(Debug, thiserror::Error)]
-pub enum WebhookError {
-    /// The address is in use or not local.
-    #[error("cannot listen on {address}")]
-    Listen { address: SocketAddr, source: std::io::Error },
-    #[error("cannot serve admission on {address}")]
-    Serve { address: SocketAddr, source: std::io::Error },
-}
-
 /// Serves until `stop`. Waits for the API server at startup.
 pub async fn serve(
     options: Options,
     client: Client,
     stop: CancellationToken,
-) -> Result<(), WebhookError> {
+) -> Result<(), ServeError> {
     server::serve(options, client, stop).await
 }
 
@@ -103,7 +89,5 @@ pub fn configurations(options: &Options) -> [serde_json::Value; 2] {
 pub const PORT: u16 = 9443;
 /// Service of the scheduler.
 pub const SERVICE: &str = "agentaflow-scheduler-service";
-/// Secret shared by the replicas.
-pub const SECRET: &str = "agentaflow-webhook-certs";
 /// Default name of both webhook configurations.
 pub const CONFIGURATION: &str = "agentaflow";

@@ -1,7 +1,7 @@
 //! HTTPS server of the webhook.
 
 use agentaflow_kube_core::slim::PriorityClass;
-use std::net::TcpListener;
+use agentaflow_kube_serve::{Port, ServeError, Trust};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,19 +11,16 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use axum_server::Handle;
-use axum_server::tls_rustls::RustlsConfig;
 use bytes::Bytes;
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::certificates::{self, Identity};
 use super::owners::Owners;
 use super::pods::{self, Class, Rules};
 use super::review::{AdmissionResult, Request, Review};
-use super::{Options, WebhookError, configuration, jobs, queues, workloads};
+use super::{Options, configuration, jobs, queues, workloads};
 
 /// Maximum request body in bytes: a request contains an object at most twice, and the API server rejects objects above
 /// three megabytes.
@@ -34,43 +31,41 @@ const CONCURRENT_REQUESTS: usize = 16;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout for reading a priority class. The whole admission may take three seconds.
 const CLASS_TIMEOUT: Duration = Duration::from_millis(800);
-/// Time between two checks of the certificate.
-const CERTIFICATE_INTERVAL: Duration = Duration::from_mins(1);
-/// Delay before the cluster is queried again after a failure.
-const RETRY: Duration = Duration::from_secs(2);
-/// Grace period for open requests at shutdown.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(
     options: Options,
     client: Client,
     stop: CancellationToken,
-) -> Result<(), WebhookError> {
-    let address = options.listen;
-    let listen = |source| WebhookError::Listen { address, source };
-    let listener = TcpListener::bind(address).map_err(listen)?;
-    listener.set_nonblocking(true).map_err(listen)?;
-    let (identity, tls) = tokio::select! {
-        first = first_identity(&options, &client) => first,
-        () = stop.cancelled() => return Ok(()),
-    };
-    let handle = Handle::new();
-    let server = axum_server::from_tcp_rustls(listener, tls.clone()).map_err(listen)?;
-    let router = router(Arc::new(WebhookState {
+) -> Result<(), ServeError> {
+    let state = Arc::new(WebhookState {
         owners: Owners::new(client.clone()),
         client: client.clone(),
         options: options.clone(),
-    }));
-    let server = server.handle(handle.clone()).serve(router.into_make_service());
-    tokio::pin!(server);
-    let ended = |source| WebhookError::Serve { address, source };
-    tokio::select! {
-        result = &mut server => return result.map_err(ended),
-        () = keep_identity(&options, &client, identity, &tls) => {}
-        () = stop.cancelled() => {}
+    });
+    let port = Port {
+        purpose: "admission",
+        address: options.listen,
+        certificate: options.certificate(),
+        front_proxy: None,
+    };
+    port.serve(client, router(state.clone()), Configurations(state), stop).await
+}
+
+/// The webhook configurations.
+struct Configurations(Arc<WebhookState>);
+
+impl Trust for Configurations {
+    async fn trust(&self, bundle: &str) -> bool {
+        let WebhookState { options, client, .. } = &*self.0;
+        match configuration::install(options, client, bundle).await {
+            Ok(()) => true,
+            Err(error) => {
+                let name = &options.configuration;
+                tracing::warn!(%error, "cannot write the webhook configurations `{name}`");
+                false
+            }
+        }
     }
-    handle.graceful_shutdown(Some(SHUTDOWN_GRACE));
-    server.await.map_err(ended)
 }
 
 /// Shared state of the handlers.
@@ -228,64 +223,6 @@ impl WebhookState {
             }
         }
     }
-}
-
-/// Waits for the first certificate.
-async fn first_identity(options: &Options, client: &Client) -> (Identity, RustlsConfig) {
-    loop {
-        let found = certificates::current(options, client).await;
-        match found.and_then(|identity| Ok((identity.server()?, identity))) {
-            Ok((server, identity)) => {
-                return (identity, RustlsConfig::from_config(server));
-            }
-            Err(error) => {
-                let error = chain(&error);
-                tracing::warn!(error, "admission has no certificate yet");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    }
-}
-
-/// Renews the certificate and the CA bundle of the configurations; never returns.
-async fn keep_identity(options: &Options, client: &Client, first: Identity, tls: &RustlsConfig) {
-    let mut shown = first;
-    loop {
-        let found = certificates::current(options, client).await;
-        let trusted = match found.and_then(|identity| Ok((identity.server()?, identity))) {
-            Ok((server, identity)) => {
-                // The API server must trust a certificate before it is served.
-                let trusted = trust(options, client, &identity).await;
-                if trusted && identity != shown {
-                    tls.reload_from_config(server);
-                    tracing::info!("admission serves a new certificate");
-                    shown = identity;
-                }
-                trusted
-            }
-            Err(error) => {
-                tracing::warn!(error = chain(&error), "cannot check the certificate");
-                false
-            }
-        };
-        tokio::time::sleep(if trusted { CERTIFICATE_INTERVAL } else { RETRY }).await;
-    }
-}
-
-async fn trust(options: &Options, client: &Client, identity: &Identity) -> bool {
-    let Some(bundle) = identity.bundle() else { return true };
-    match configuration::install(options, client, &bundle).await {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::warn!(%error, "cannot write the webhook configurations `{}`", options.configuration);
-            false
-        }
-    }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

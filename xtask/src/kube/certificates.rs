@@ -9,6 +9,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::tools;
 
+/// Authority of the servers and of the clients of the API server.
+const AUTHORITY: &str = "ca";
+const CLIENT: &str = "extendedKeyUsage=clientAuth\n";
+
 /// A client of the API server.
 pub(super) struct Identity {
     /// File name without suffix.
@@ -28,6 +32,10 @@ pub(super) const CLIENTS: [Identity; 6] = [
     Identity { name: "kubelet-client", user: "kube-apiserver", group: Some("system:masters") },
 ];
 
+/// Client of aggregated API servers: the API server as their front proxy, with an authority of its own.
+pub(super) const FRONT_PROXY: &str = "front-proxy-client";
+pub(super) const FRONT_PROXY_AUTHORITY: &str = "front-proxy-ca";
+
 /// Paths of a certificate and its key.
 pub(super) fn files(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")))
@@ -38,14 +46,17 @@ pub(super) fn create(folder: &Path) -> Result<()> {
     tools::ensure_program("openssl")?;
     fs::create_dir_all(folder)?;
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-    authority(folder)?;
+    authority(folder, AUTHORITY)?;
+    authority(folder, FRONT_PROXY_AUTHORITY)?;
     let names = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc\n\
                  extendedKeyUsage=serverAuth\n";
-    signed(folder, "server", "/CN=kube-apiserver", names)?;
+    signed(folder, AUTHORITY, "server", "/CN=kube-apiserver", names)?;
+    let subject = format!("/CN={FRONT_PROXY}");
+    signed(folder, FRONT_PROXY_AUTHORITY, FRONT_PROXY, &subject, CLIENT)?;
     for client in &CLIENTS {
         let group = client.group.map(|group| format!("/O={group}")).unwrap_or_default();
         let subject = format!("{group}/CN={}", client.user);
-        signed(folder, client.name, &subject, "extendedKeyUsage=clientAuth\n")?;
+        signed(folder, AUTHORITY, client.name, &subject, CLIENT)?;
     }
     key(&folder.join("service-accounts.key"))
 }
@@ -53,20 +64,27 @@ pub(super) fn create(folder: &Path) -> Result<()> {
 /// Creates a serving certificate for this address.
 pub(super) fn serving(folder: &Path, name: &str, address: &str) -> Result<()> {
     let names = format!("subjectAltName=IP:{address}\nextendedKeyUsage=serverAuth\n");
-    signed(folder, name, &format!("/CN={name}"), &names)
+    signed(folder, AUTHORITY, name, &format!("/CN={name}"), &names)
 }
 
-fn authority(folder: &Path) -> Result<()> {
-    let (certificate, private) = files(folder, "ca");
+fn authority(folder: &Path, name: &str) -> Result<()> {
+    let (certificate, private) = files(folder, name);
     key(&private)?;
     let mut request = openssl("req");
-    request.args(["-x509", "-new", "-days", "365", "-subj", "/CN=agentaflow-test-ca", "-key"]);
+    let subject = format!("/CN=agentaflow-test-{name}");
+    request.args(["-x509", "-new", "-days", "365", "-subj", &subject, "-key"]);
     run(request.arg(private).arg("-out").arg(certificate))
 }
 
-fn signed(folder: &Path, name: &str, subject: &str, extensions: &str) -> Result<()> {
+fn signed(
+    folder: &Path,
+    authority: &str,
+    name: &str,
+    subject: &str,
+    extensions: &str,
+) -> Result<()> {
     let (certificate, private) = files(folder, name);
-    let (authority, authority_key) = files(folder, "ca");
+    let (authority, authority_key) = files(folder, authority);
     let request_file = folder.join(format!("{name}.csr"));
     let extensions_file = folder.join(format!("{name}.ext"));
     fs::write(&extensions_file, extensions)?;

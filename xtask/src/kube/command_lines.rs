@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::certificates::files;
+use super::certificates::{FRONT_PROXY, FRONT_PROXY_AUTHORITY, files};
 use super::options::Options;
 use crate::repo;
 
@@ -84,10 +84,26 @@ impl Layout<'_> {
         );
         option(&mut command, "kubelet-preferred-address-types", "InternalIP");
         option(&mut command, "service-cluster-ip-range", SERVICE_ADDRESSES);
+        self.front_proxy(&mut command);
         option(&mut command, "service-account-issuer", "https://kubernetes.default.svc");
         option(&mut command, "service-account-key-file", accounts.display());
         option(&mut command, "service-account-signing-key-file", accounts.display());
         command
+    }
+
+    /// Adds the options of aggregated API servers, which are outside of the cluster network.
+    fn front_proxy(&self, command: &mut Command) {
+        let folder = self.certificates();
+        let (certificate, key) = files(&folder, FRONT_PROXY);
+        let authority = files(&folder, FRONT_PROXY_AUTHORITY).0;
+        option(command, "proxy-client-cert-file", certificate.display());
+        option(command, "proxy-client-key-file", key.display());
+        option(command, "requestheader-client-ca-file", authority.display());
+        option(command, "requestheader-allowed-names", FRONT_PROXY);
+        option(command, "requestheader-username-headers", "X-Remote-User");
+        option(command, "requestheader-group-headers", "X-Remote-Group");
+        option(command, "requestheader-extra-headers-prefix", "X-Remote-Extra-");
+        option(command, "enable-aggregator-routing", true);
     }
 
     pub(super) fn controllers(&self) -> Command {
@@ -101,6 +117,7 @@ impl Layout<'_> {
         option(&mut command, "service-account-private-key-file", accounts.display());
         option(&mut command, "use-service-account-credentials", true);
         option(&mut command, "feature-gates", NATIVE_GROUPS);
+        option(&mut command, "horizontal-pod-autoscaler-sync-period", "2s");
         option(&mut command, "node-monitor-period", "1s");
         option(&mut command, "node-monitor-grace-period", format!("{}s", self.options.grace()));
         command

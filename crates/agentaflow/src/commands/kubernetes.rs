@@ -29,6 +29,12 @@ pub(crate) fn listen_at(given: Option<Listen>, port: u16) -> Option<SocketAddr> 
     given.map_or_else(|| Some((default(), port).into()), |given| given.0)
 }
 
+/// As [`listen_at`], but no address by default outside of a pod.
+pub(crate) fn listen_in_pod(given: Option<Listen>, port: u16) -> Option<SocketAddr> {
+    let in_pod = variable("KUBERNETES_SERVICE_HOST").is_some();
+    if given.is_some() || in_pod { listen_at(given, port) } else { None }
+}
+
 /// In a pod its address, which kubelets and services use, or all addresses if the pod does not know its own; elsewhere the
 /// loopback.
 fn default_host(in_pod: bool, pod_ip: Option<IpAddr>) -> IpAddr {

@@ -4,9 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agentaflow_kube_metrics as custom_metrics;
 use agentaflow_kube_scheduler::state::{Settings, SettingsError, node_selector, percent, strategy};
 use agentaflow_kube_scheduler::{self as scheduler, LeaseTimes, Options};
-use agentaflow_kube_webhook::{self as webhook, Certificates};
+use agentaflow_kube_serve::{CertificateSource, ServeError};
+use agentaflow_kube_webhook as webhook;
 use anyhow::{Context as _, Result};
 use tokio_util::sync::CancellationToken;
 
@@ -108,6 +110,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "webhook_cert", help_heading = "Admission")]
     webhook_ca: Option<PathBuf>,
 
+    /// Listen address of the custom metrics API, for HorizontalPodAutoscalers; `none` disables it [default: port 9444 in a
+    /// pod, else none]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen, help_heading = "Endpoints")]
+    custom_metrics: Option<kubernetes::Listen>,
+
     #[command(flatten)]
     log: LogArgs,
     #[command(flatten)]
@@ -120,50 +127,69 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let stop = CancellationToken::new();
     standalone::runtime(2)?.block_on(async {
         let client = kubernetes::client(args.kubeconfig.as_deref()).await?;
-        let namespace = options.namespace.clone();
-        let admission = admission(args, namespace, client.clone(), stop.clone());
+        let admission = webhook_options(args, &options.namespace);
+        let ports = ports(args, admission, client.clone(), stop.clone());
         let scheduler = scheduler::run(options, client, stop.clone());
-        tokio::pin!(admission, scheduler);
+        tokio::pin!(ports, scheduler);
         tokio::select! {
             ended = &mut scheduler => return Ok(ended?),
-            ended = &mut admission => return ended,
+            ended = &mut ports => return ended,
             received = termination_signal() => received?,
         }
         tracing::info!("stopping; releasing the lease");
         stop.cancel();
-        // Admission requests in flight are completed.
-        let (scheduler, admission) = tokio::join!(scheduler, admission);
+        // Requests in flight are completed.
+        let (scheduler, ports) = tokio::join!(scheduler, ports);
         scheduler?;
-        admission
+        ports
     })
 }
 
-/// Serves admission requests until `stop`, unless disabled.
-async fn admission(
+/// Serves the HTTPS ports that are not disabled until `stop`.
+async fn ports(
     args: &Args,
-    namespace: String,
+    admission: webhook::Options,
     client: kube::Client,
     stop: CancellationToken,
 ) -> Result<()> {
-    let Some(listen) = webhook_address(args) else {
-        stop.cancelled().await;
-        return Ok(());
-    };
-    let files = args.webhook_cert.clone().zip(args.webhook_key.clone());
-    let certificates = files.map_or(Certificates::SelfMade, |(certificate, key)| {
-        Certificates::Files { certificate, key, authority: args.webhook_ca.clone() }
+    let metrics = kubernetes::listen_in_pod(args.custom_metrics, custom_metrics::PORT);
+    let metrics = metrics.map(|listen| {
+        let options = custom_metrics::Options { listen, certificate: admission.certificate() };
+        custom_metrics::serve(options, client.clone(), stop.clone())
     });
-    let settings = webhook::Options {
-        listen,
-        namespace,
+    let admission = webhook_address(args).map(|_| webhook::serve(admission, client, stop.clone()));
+    tokio::try_join!(until_stop(admission, &stop), until_stop(metrics, &stop))?;
+    Ok(())
+}
+
+/// Waits for `stop` in place of a port that is disabled.
+async fn until_stop(
+    port: Option<impl Future<Output = Result<(), ServeError>>>,
+    stop: &CancellationToken,
+) -> Result<(), ServeError> {
+    match port {
+        Some(port) => port.await,
+        None => {
+            stop.cancelled().await;
+            Ok(())
+        }
+    }
+}
+
+fn webhook_options(args: &Args, namespace: &str) -> webhook::Options {
+    let files = args.webhook_cert.clone().zip(args.webhook_key.clone());
+    let certificates = files.map_or(CertificateSource::SelfMade, |(certificate, key)| {
+        CertificateSource::Files { certificate, key, authority: args.webhook_ca.clone() }
+    });
+    let default = webhook::Options::default();
+    webhook::Options {
+        listen: webhook_address(args).unwrap_or(default.listen),
+        namespace: namespace.to_owned(),
         certificates,
         url: args.webhook_url.clone(),
         scheduler_name: args.scheduler_name.clone(),
-        ..webhook::Options::default()
-    };
-    webhook::serve(settings, client, stop.clone()).await?;
-    stop.cancelled().await;
-    Ok(())
+        ..default
+    }
 }
 
 fn options(args: &Args) -> Result<Options> {

@@ -129,7 +129,7 @@ async fn the_scheduler_creates_its_webhooks_with_the_permissions_of_its_role() {
 }
 
 /// Creates the role of the scheduler with an account for this test.
-async fn kubeconfig_of_role(share: &Share) -> PathBuf {
+pub(crate) async fn kubeconfig_of_role(share: &Share) -> PathBuf {
     let roles = repository().join("deploy/kubernetes/20-rbac-scheduler.yaml");
     let roles = std::fs::read_to_string(roles).expect("the roles");
     // Account, names and namespace of the share, since other tests use the cluster.
@@ -142,7 +142,7 @@ async fn kubeconfig_of_role(share: &Share) -> PathBuf {
 }
 
 #[track_caller]
-fn assert_nothing_denied(scheduler: &mut Scheduler) {
+pub(crate) fn assert_nothing_denied(scheduler: &mut Scheduler) {
     scheduler.program.terminate();
     // `Forbidden` is the reason of a status with code 403; no metric counts denied requests.
     let log = scheduler.program.log();

@@ -16,6 +16,7 @@ mod kube_endpoints;
 mod kube_faults;
 mod kube_gangs;
 mod kube_guide;
+mod kube_hpa;
 mod kube_jobs;
 mod kube_leader;
 mod kube_manifests;

@@ -6,7 +6,7 @@ use agentaflow_units::Amount;
 use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler,
     HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec, MetricIdentifier, MetricSpec,
-    MetricTarget, PodsMetricSource,
+    MetricTarget, ObjectMetricSource, PodsMetricSource,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -20,6 +20,10 @@ use super::{BuildError, BuildOutput, refuse};
 
 /// Utilization metric of NVIDIA's exporter, in percent.
 const METRIC: &str = "DCGM_FI_DEV_GPU_UTIL";
+/// Utilization metric of agentaflow's scheduler, in percent.
+const OWN_METRIC: &str = "gpu_utilization";
+/// Metric of a `GPUQueue` in agentaflow's scheduler.
+const QUEUE_METRIC: &str = "queue_depth";
 /// Default target utilization in percent.
 const GOAL: &str = "80";
 /// Default maximum of replicas.
@@ -58,9 +62,12 @@ pub struct ScaleTarget {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Hpa {
-    /// Metric to go by [default: DCGM_FI_DEV_GPU_UTIL]
+    /// Metric to go by [default: gpu_utilization]
     #[arg(long, value_name = "NAME")]
     pub metric: Option<String>,
+    /// Scale by the pending workloads of this GPUQueue; --value is their number for each pod
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["metric", "external"])]
+    pub queue: Option<String>,
     /// Take it from the external metrics API, not from that of the pods
     #[arg(long)]
     pub external: bool,
@@ -179,38 +186,83 @@ impl Hpa {
     }
 
     pub fn make(&self) -> Result<BuildOutput, BuildError> {
-        let api = if self.external { "external.metrics.k8s.io" } else { "custom.metrics.k8s.io" };
-        let note =
-            format!("the metric must be served under {api}, for example by prometheus-adapter");
-        let own = self.metric.as_deref().filter(|metric| *metric != METRIC);
-        let notes = [Some(note), own.and_then(|_| self.scaled.goal_note("the metric"))];
+        let own =
+            self.metric.as_deref().filter(|metric| *metric != METRIC && *metric != OWN_METRIC);
+        let notes = [Some(self.source()), own.and_then(|_| self.scaled.goal_note("the metric"))];
         BuildOutput::of(&self.object()?, notes.into_iter().flatten().collect())
     }
 
-    fn metric(&self) -> Result<MetricSpec, BuildError> {
-        let name = self.metric.clone().unwrap_or_else(|| METRIC.to_owned());
-        let bad = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == '%';
-        if name.is_empty() || name.len() > 253 || name.contains(bad) {
-            return refuse("metric", format!("`{}` is not a metric name", short(&name)));
+    /// Note about the adapter that must serve the metric.
+    fn source(&self) -> String {
+        let api = if self.external { "external.metrics.k8s.io" } else { "custom.metrics.k8s.io" };
+        match &self.metric {
+            Some(metric) if metric != OWN_METRIC => {
+                format!("the metric must be served under {api}, for example by prometheus-adapter")
+            }
+            _ => "the scheduler serves the metric after `kubectl apply -f deploy/autoscaling`; with another \
+                  adapter, name its metric with --metric"
+                .to_owned(),
         }
-        let target = MetricTarget {
-            type_: "AverageValue".to_owned(),
-            average_value: Some(Quantity(self.scaled.value()?.0.to_owned())),
-            ..MetricTarget::default()
-        };
+    }
+
+    fn metric(&self) -> Result<MetricSpec, BuildError> {
         let labels = some(values::labels("metric-label", &self.metric_label)?);
         let selector = labels
             .map(|labels| LabelSelector { match_labels: Some(labels), match_expressions: None });
         if selector.is_some() && !self.external {
             return refuse("metric-label", "requires --external");
         }
-        let metric = MetricIdentifier { name, selector };
+        if let Some(queue) = &self.queue {
+            return self.queue_metric(queue);
+        }
+        let name = self.metric_name()?;
+        let (metric, target) = (MetricIdentifier { name, selector }, self.metric_target()?);
         Ok(if self.external {
             let external = Some(ExternalMetricSource { metric, target });
             MetricSpec { type_: "External".to_owned(), external, ..MetricSpec::default() }
         } else {
             let pods = Some(PodsMetricSource { metric, target });
             MetricSpec { type_: "Pods".to_owned(), pods, ..MetricSpec::default() }
+        })
+    }
+
+    fn metric_name(&self) -> Result<String, BuildError> {
+        let name = match &self.metric {
+            Some(name) => name.as_str(),
+            None if self.external => return refuse("metric", "required with --external"),
+            None => OWN_METRIC,
+        };
+        let bad = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == '%';
+        if name.is_empty() || name.len() > 253 || name.contains(bad) {
+            return refuse("metric", format!("`{}` is not a metric name", short(name)));
+        }
+        Ok(name.to_owned())
+    }
+
+    /// The default value is a utilization, so that a queue needs its own.
+    fn queue_metric(&self, queue: &str) -> Result<MetricSpec, BuildError> {
+        if self.metric.is_some() || self.external {
+            return refuse("queue", "cannot be used with --metric or --external");
+        }
+        if self.scaled.value.is_none() {
+            return refuse("value", "required with --queue: pending workloads for each pod");
+        }
+        let described_object = CrossVersionObjectReference {
+            api_version: Some("agentaflow.io/v1".to_owned()),
+            kind: "GPUQueue".to_owned(),
+            name: names::name("queue", Some(queue))?,
+        };
+        let metric = MetricIdentifier { name: QUEUE_METRIC.to_owned(), selector: None };
+        let target = self.metric_target()?;
+        let object = Some(ObjectMetricSource { described_object, metric, target });
+        Ok(MetricSpec { type_: "Object".to_owned(), object, ..MetricSpec::default() })
+    }
+
+    fn metric_target(&self) -> Result<MetricTarget, BuildError> {
+        Ok(MetricTarget {
+            type_: "AverageValue".to_owned(),
+            average_value: Some(Quantity(self.scaled.value()?.0.to_owned())),
+            ..MetricTarget::default()
         })
     }
 }

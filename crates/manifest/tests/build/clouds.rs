@@ -182,8 +182,17 @@ fn pods_are_scaled_by_a_gpu_metric_and_down_to_zero_by_waiting_work() {
     assert_eq!(
         hpa["metrics"],
         json!([{"type": "Pods", "pods": {
-            "metric": {"name": "DCGM_FI_DEV_GPU_UTIL"},
+            "metric": {"name": "gpu_utilization"},
             "target": {"type": "AverageValue", "averageValue": "80"},
+        }}])
+    );
+    let queue = &make("hpa --target llm --queue team --value 5").objects[0]["spec"];
+    assert_eq!(
+        queue["metrics"],
+        json!([{"type": "Object", "object": {
+            "describedObject": {"apiVersion": "agentaflow.io/v1", "kind": "GPUQueue", "name": "team"},
+            "metric": {"name": "queue_depth"},
+            "target": {"type": "AverageValue", "averageValue": "5"},
         }}])
     );
     let external =

@@ -272,6 +272,8 @@ fn invalid_flags_have_a_suggestion() {
         ("hpa --target d --min 0", "--min: a HorizontalPodAutoscaler keeps one pod"),
         ("hpa --target d --min 5 --max 4", "--min: 5 is more than the maximum, 4"),
         ("hpa --target d --value none", "--value: `none` is not a quantity"),
+        ("hpa --target d --external", "--metric: required with --external"),
+        ("hpa --target d --queue q", "--value: required with --queue"),
         ("hpa", "--target: the deployment to scale is required"),
         ("keda --target d --min 0", "--query: with --min 0 the query must count pending requests"),
         ("keda --target d --prometheus here", "--prometheus: use a form such as http"),

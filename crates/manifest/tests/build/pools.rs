@@ -13,6 +13,11 @@ fn the_default_target_is_noted_for_other_metrics() {
     assert!(warns("hpa --target llm --metric requests_waiting"));
     assert!(!warns("keda --target llm --query sum(waiting) --value 4"));
     assert!(!warns("keda --target llm") && !warns("hpa --target llm"));
+    assert!(!warns("hpa --target llm --metric DCGM_FI_DEV_GPU_UTIL"));
+    let source = |line: &str| make(line).notes.join("; ");
+    assert!(source("hpa --target llm").contains("deploy/autoscaling"));
+    assert!(source("hpa --target llm --queue q --value 2").contains("deploy/autoscaling"));
+    assert!(source("hpa --target llm --metric other").contains("prometheus-adapter"));
 }
 
 #[test]

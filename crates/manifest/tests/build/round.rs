@@ -122,6 +122,7 @@ fn default_recipes_have_no_findings() {
         "mig-config --gpu h100 --slices 3g.40gb=2",
         "time-slicing --replicas 4",
         "hpa --target llm",
+        "hpa --target llm --queue team --value 5",
         "keda --target llm",
     ] {
         let text = yaml(&make(line).objects).unwrap();

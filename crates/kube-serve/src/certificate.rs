@@ -1,10 +1,11 @@
-//! Serving certificate of the webhook.
+//! Serving certificate of the scheduler's HTTPS ports.
 //!
-//! All replicas serve the same certificate from a Secret: the first replica creates it, and any replica renews it
+//! All ports of all replicas serve the same certificate from a Secret: the first replica creates it, and any replica renews it
 //! before it expires. The new authority is trusted beside the old one, so that replicas can switch at different
 //! times.
 
 use std::io;
+use std::path::PathBuf;
 
 use base64::Engine as _;
 use jiff::{SignedDuration, Timestamp, ToSpan, tz::TimeZone};
@@ -17,12 +18,16 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::NoServerSessionStorage;
 use rustls::{RootCertStore, ServerConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Certificates, Options, SECRET};
+use super::FrontProxy;
+
+/// Secret shared by the replicas.
+pub const SECRET: &str = "agentaflow-webhook-certs";
 
 /// Lifetime of a certificate in days.
 const VALID: i32 = 365;
@@ -32,6 +37,33 @@ const MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 const EXPIRES: &str = "agentaflow.io/expires";
 /// Annotation of the Secret: DNS names of the certificate.
 const NAMES: &str = "agentaflow.io/names";
+
+/// Names and source of the certificate.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// Namespace of agentaflow, with the Secret.
+    pub namespace: String,
+    /// Service of the scheduler.
+    pub service: String,
+    /// Address such as `https://127.0.0.1:9443` that an API server uses in place of the service.
+    pub url: Option<String>,
+    pub source: CertificateSource,
+}
+
+/// Source of the certificate.
+#[derive(Clone, Debug)]
+pub enum CertificateSource {
+    /// Created by the scheduler and shared among the replicas in a Secret.
+    SelfMade,
+    /// PEM files maintained externally; read again after a change.
+    Files {
+        /// Certificate chain.
+        certificate: PathBuf,
+        key: PathBuf,
+        /// Trusted authority; without it no API server is told to trust the certificate.
+        authority: Option<PathBuf>,
+    },
+}
 
 /// No usable certificate.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +90,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// CA bundle for the webhook configuration.
+    /// CA bundle for objects that name the port, such as webhook configurations.
     pub(super) fn bundle(&self) -> Option<String> {
         let authority = self.authority.as_ref()?;
         Some(base64::engine::general_purpose::STANDARD.encode(authority))
@@ -81,15 +113,28 @@ impl Identity {
         Some(())
     }
 
-    pub(super) fn server(&self) -> Result<Arc<ServerConfig>, CertificateError> {
+    /// TLS settings of a port; with a front proxy only for its connections.
+    pub(super) fn server(
+        &self,
+        front_proxy: Option<&FrontProxy>,
+    ) -> Result<Arc<ServerConfig>, CertificateError> {
         let chain: Vec<_> =
             CertificateDer::pem_slice_iter(&self.certificate).collect::<Result<_, _>>()?;
         let key = PrivateKeyDer::from_pem_slice(&self.key)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)?;
+        let builder =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let mut config = match front_proxy {
+            None => builder.with_no_client_auth().with_single_cert(chain, key)?,
+            Some(proxy) => {
+                let builder = builder.with_client_cert_verifier(proxy.verifier());
+                let mut config = builder.with_single_cert(chain, key)?;
+                // A resumed session would outlive the authority of its client.
+                config.session_storage = Arc::new(NoServerSessionStorage {});
+                config.send_tls13_tickets = 0;
+                config
+            }
+        };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
@@ -97,12 +142,12 @@ impl Identity {
 
 /// The certificate to serve now.
 pub(super) async fn current(
-    options: &Options,
+    options: &Certificate,
     client: &Client,
 ) -> Result<Identity, CertificateError> {
-    match &options.certificates {
-        Certificates::SelfMade => shared(options, client).await,
-        Certificates::Files { certificate, key, authority } => {
+    match &options.source {
+        CertificateSource::SelfMade => shared(options, client).await,
+        CertificateSource::Files { certificate, key, authority } => {
             let read = async |path: &std::path::Path| {
                 tokio::fs::read(path).await.map_err(|source| CertificateError::File {
                     path: path.display().to_string(),
@@ -120,7 +165,7 @@ pub(super) async fn current(
 
 /// Reads the Secret; creates or renews it if necessary. If several replicas write, one succeeds and the rest read
 /// again.
-async fn shared(options: &Options, client: &Client) -> Result<Identity, CertificateError> {
+async fn shared(options: &Certificate, client: &Client) -> Result<Identity, CertificateError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &options.namespace);
     let failed = |error| CertificateError::Secret(Box::new(error));
     let parameters = PostParams::default();
@@ -140,7 +185,7 @@ async fn shared(options: &Options, client: &Client) -> Result<Identity, Certific
         };
         match written {
             Ok(made) => {
-                tracing::info!("created a certificate for admission");
+                tracing::info!("created a serving certificate");
                 if let Some(identity) = identity(&made) {
                     return Ok(identity);
                 }
@@ -154,8 +199,8 @@ async fn shared(options: &Options, client: &Client) -> Result<Identity, Certific
 }
 
 /// DNS names for the API server, with the names requested by other replicas.
-fn wanted(options: &Options, found: Option<&Secret>) -> BTreeSet<String> {
-    let Options { namespace, service, url, .. } = options;
+fn wanted(options: &Certificate, found: Option<&Secret>) -> BTreeSet<String> {
+    let Certificate { namespace, service, url, .. } = options;
     let mut names: BTreeSet<_> =
         [format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")]
             .into();
@@ -191,7 +236,7 @@ fn identity(secret: &Secret) -> Option<Identity> {
         authority: Some(get("ca.crt")?),
     };
     // A corrupt certificate is replaced.
-    identity.server().is_ok().then_some(identity)
+    identity.server(None).is_ok().then_some(identity)
 }
 
 /// Secret with a new authority and a certificate signed by it. The authority's key is discarded.
@@ -207,13 +252,13 @@ fn make(
     };
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    authority.distinguished_name.push(DnType::CommonName, format!("agentaflow admission {now}"));
+    authority.distinguished_name.push(DnType::CommonName, format!("agentaflow scheduler {now}"));
     authority.not_before = day(start);
     authority.not_after = day(end);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
     let key = KeyPair::generate()?;
     let mut leaf = CertificateParams::new(names.iter().cloned().collect::<Vec<_>>())?;
-    leaf.distinguished_name.push(DnType::CommonName, "agentaflow admission");
+    leaf.distinguished_name.push(DnType::CommonName, "agentaflow scheduler");
     leaf.not_before = day(start);
     leaf.not_after = day(end);
     let leaf = leaf.signed_by(&key, &authority)?;
@@ -255,10 +300,13 @@ mod tests {
     use super::*;
 
     fn names() -> BTreeSet<String> {
-        wanted(
-            &Options { url: Some("https://127.0.0.1:9443".to_owned()), ..Options::default() },
-            None,
-        )
+        let options = Certificate {
+            namespace: "agentaflow".to_owned(),
+            service: "agentaflow-scheduler-service".to_owned(),
+            url: Some("https://127.0.0.1:9443".to_owned()),
+            source: CertificateSource::SelfMade,
+        };
+        wanted(&options, None)
     }
 
     #[test]
