@@ -17,6 +17,7 @@ mod kube_gangs;
 mod kube_guide;
 mod kube_jobs;
 mod kube_leader;
+mod kube_load;
 mod kube_manifests;
 mod kube_node_loss;
 mod kube_outage;

@@ -40,7 +40,7 @@ impl fmt::Display for ActionSummary<'_> {
                 status.message.as_ref().map_or(Ok(()), |message| write!(f, ": {message}"))
             }
             Action::WriteQueueStatus { queue, .. } => write!(f, "status of queue {queue}"),
-            Action::WriteNodeConditions { node, .. } => write!(f, "conditions of GPU node {node}"),
+            Action::WriteNodeStatus { node, .. } => write!(f, "conditions of GPU node {node}"),
             Action::RemoveFinalizer { workload, .. } => {
                 write!(f, "remove finalizer from {workload}")
             }

@@ -9,7 +9,7 @@
 //!
 //! Each part owns its fields and offers a small interface (`pod_index`, `gang_table`, `node_table`, `workload_table`,
 //! `queue_table`, `unit_table`, `volume_ledger`, `evictions`, `owner_index`, `replacements`, `foreign_demand`,
-//! `monitor_watch`, `engine_link`, `work_queue`). The files with `impl ClusterState` combine the parts. Open `pods.rs` first.
+//! `foreign_report`, `monitor_watch`, `engine_link`, `work_queue`). The files with `impl ClusterState` combine the parts. Open `pods.rs` first.
 
 mod action;
 mod activity;
@@ -19,12 +19,14 @@ mod engine_link;
 mod evictions;
 mod explain;
 mod foreign_demand;
+mod foreign_report;
 mod gang_table;
 mod gangs;
 mod group_jobs;
 mod losses;
 mod membership;
 mod monitor_watch;
+mod node_conditions;
 mod node_table;
 mod nodes;
 mod owner_index;
@@ -68,6 +70,7 @@ use std::panic::Location;
 use engine_link::EngineLink;
 use evictions::Evictions;
 use foreign_demand::PendingForeignPods;
+use foreign_report::ForeignReports;
 use gang_table::GangTable;
 use membership::Lookup;
 use monitor_watch::MonitorWatch;
@@ -114,6 +117,7 @@ pub struct ClusterState {
     owners: OwnerIndex,
     replacements: Replacements,
     foreign_demand: PendingForeignPods,
+    foreign_reports: ForeignReports,
     activity: Activity,
     work: WorkQueue,
     /// Actions of the next [`StepOutput`].
@@ -145,6 +149,7 @@ impl ClusterState {
             owners: OwnerIndex::default(),
             replacements: Replacements::default(),
             foreign_demand: PendingForeignPods::default(),
+            foreign_reports: ForeignReports::default(),
             activity: Activity::default(),
             work: WorkQueue::default(),
             actions: Vec::new(),
@@ -279,6 +284,7 @@ impl ClusterState {
         }
         self.evictions.publish_budgets(&mut self.engine);
         self.publish_foreign_demand();
+        self.adopt_foreign_reports();
         let pods = self.pods.iter();
         let mut keys: Vec<(bool, Time, Key)> =
             pods.map(|(key, entry)| (!entry.is_on_node(), entry.created, key.clone())).collect();
@@ -305,6 +311,7 @@ impl ClusterState {
         self.requeue_due_units();
         self.requeue_recounts();
         self.report_lost_monitors();
+        self.report_foreign_pods();
         while let Some(item) = self.work.next_before_decisions() {
             self.process(item);
         }
@@ -327,6 +334,7 @@ impl ClusterState {
             self.units.next_wake(),
             self.gangs.next_recount(),
             self.monitors.next(),
+            self.foreign_reports.next(),
         ];
         StepOutput {
             actions: std::mem::take(&mut self.actions),

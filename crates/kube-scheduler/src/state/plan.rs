@@ -294,6 +294,7 @@ impl ClusterState {
 
     fn report_taken_room(&mut self, id: &WorkloadId, taken: &TakenRoom) {
         let (event_type, message) = (EventType::Warning, taken.to_string());
+        self.foreign_reports.record_race(&taken.node, self.engine.now(), &message);
         if !self.record_workload_event(id, event_type, PREEMPTED_ROOM_TAKEN, message.clone()) {
             let first = self.gangs.get(id).and_then(Gang::first_member);
             let event = |key| self.pods.event(key, event_type, PREEMPTED_ROOM_TAKEN, message);

@@ -250,11 +250,14 @@ impl Server {
                 self.remove_finalizer(workload, uid);
                 None
             }
-            Action::WriteNodeConditions { node, conditions, .. } => {
+            Action::WriteNodeStatus { node, conditions, phase, .. } => {
                 let conditions = serde_json::to_value(conditions).expect("conditions");
                 let key = Key::new("", &node.name);
                 self.change(Kind::GpuNode, &key, |value| {
                     value["status"]["conditions"] = conditions;
+                    if let Some(phase) = phase {
+                        value["status"]["phase"] = json!(phase);
+                    }
                 });
                 None
             }
