@@ -25,7 +25,7 @@ pub use pod::{
 };
 pub use rules::{
     ConfigMap, DisruptionBudget, DisruptionBudgetSpec, DisruptionBudgetStatus, Namespace,
-    PriorityClass,
+    PriorityClass, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus,
 };
 pub use storage::{
     Csi, CsiDriver, CsiNode, CsiNodeSpec, PersistentVolume, PersistentVolumeClaim,

@@ -111,6 +111,7 @@ impl fmt::Display for ChangeSummary<'_> {
             Object::Namespace(slim::Namespace { metadata, .. }) => ("namespace", metadata),
             Object::Priority(slim::PriorityClass { metadata, .. }) => ("priority class", metadata),
             Object::Budget(slim::DisruptionBudget { metadata, .. }) => ("budget", metadata),
+            Object::Quota(slim::ResourceQuota { metadata, .. }) => ("quota", metadata),
             Object::PodGroup(slim::PodGroup { metadata, .. }) => ("pod group", metadata),
             Object::Job(kind, slim::JobObject { metadata, .. }) => (kind.kind, metadata),
             Object::NativeGroup(slim::NativePodGroup { metadata, .. }) => {

@@ -9,7 +9,7 @@
 //!
 //! Each part owns its fields and offers a small interface (`pod_index`, `gang_table`, `node_table`, `workload_table`,
 //! `queue_table`, `unit_table`, `volume_ledger`, `evictions`, `owner_index`, `replacements`, `foreign_demand`,
-//! `foreign_report`, `monitor_watch`, `engine_link`, `work_queue`). The files with `impl ClusterState` combine the parts. Open `pods.rs` first.
+//! `foreign_report`, `monitor_watch`, `namespace_quotas`, `engine_link`, `work_queue`). The files with `impl ClusterState` combine the parts. Open `pods.rs` first.
 
 mod action;
 mod activity;
@@ -26,6 +26,7 @@ mod group_jobs;
 mod losses;
 mod membership;
 mod monitor_watch;
+mod namespace_quotas;
 mod node_conditions;
 mod node_table;
 mod nodes;
@@ -74,6 +75,7 @@ use foreign_report::ForeignReports;
 use gang_table::GangTable;
 use membership::Lookup;
 use monitor_watch::MonitorWatch;
+use namespace_quotas::NamespaceQuotas;
 use node_table::NodeTable;
 use owner_index::OwnerIndex;
 use pod_index::PodIndex;
@@ -113,6 +115,7 @@ pub struct ClusterState {
     priorities: PriorityClasses,
     volumes: VolumeLedger,
     namespaces: Namespaces,
+    quotas: NamespaceQuotas,
     evictions: Evictions,
     owners: OwnerIndex,
     replacements: Replacements,
@@ -145,6 +148,7 @@ impl ClusterState {
             priorities: PriorityClasses::default(),
             volumes: VolumeLedger::default(),
             namespaces: Namespaces::default(),
+            quotas: NamespaceQuotas::default(),
             evictions: Evictions::default(),
             owners: OwnerIndex::default(),
             replacements: Replacements::default(),
@@ -185,6 +189,7 @@ impl ClusterState {
                 let (gangs, pods) = (&self.gangs, &self.pods);
                 return self.evictions.budget_applied(budget, started, engine, gangs, pods);
             }
+            Object::Quota(quota) => return self.quota_applied(quota),
             Object::PodGroup(group) => {
                 let need = group.spec.min_member.unwrap_or(1).clamp(1, i64::from(u32::MAX)) as u32;
                 return self.pod_group_applied(&group.metadata, need);
@@ -229,6 +234,7 @@ impl ClusterState {
                 let (gangs, pods) = (&self.gangs, &self.pods);
                 return self.evictions.budget_deleted(&budget, started, engine, gangs, pods);
             }
+            Object::Quota(quota) => return self.quota_deleted(&quota.metadata),
             Object::PodGroup(group) => return self.pod_group_deleted(&group.metadata),
             Object::NativeGroup(group) => return self.pod_group_deleted(&group.metadata),
             Object::Priority(class) => {
