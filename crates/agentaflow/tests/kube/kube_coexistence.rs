@@ -10,11 +10,12 @@ use serde_json::json;
 
 use crate::PROGRAM;
 use crate::bursts::{is_over, workload};
+use crate::kube_faults::old_report;
 use crate::kube_manifests::{end_admission, start_with_admission};
 use crate::kube_units::{delete, path, runs};
 use crate::kube_volumes::{claim, claim_names, late_class, make_volume};
 use crate::ledger::Ledger;
-use crate::plans::{alone, event, pod_waits};
+use crate::plans::{alone, condition, event, pod_waits};
 use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, get, wait_for};
 
 /// Pods per scheduler; together they use all GPUs.
@@ -231,6 +232,8 @@ async fn a_bare_pod_that_loses_its_gpu_to_a_foreign_pod_names_the_rejection_by_t
     let share = Share::new().await;
     let node = share.node("only", &NodePlan::gpus(1)).await;
     let _ledger = Ledger::with_kubelets(&share).await;
+    share.apply_file("deploy/crds").await;
+    old_report(&share, &node).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let class = late_class(&share, "slow", "slow.example.com").await;
     share.apply_object(claim("data", &class)).await;
@@ -252,6 +255,14 @@ async fn a_bare_pod_that_loses_its_gpu_to_a_foreign_pod_names_the_rejection_by_t
         "{explained}"
     );
     scheduler.counts("agentaflow_kubelet_rejections_total", 1.0).await;
+    let path = format!("/apis/agentaflow.io/v1/namespaces/{}/gpunodes/{node}", share.namespace);
+    wait_for("the GPUNode names the race", async || {
+        let status = share.request("GET", &path, None).await.json()["status"].take();
+        let found = condition(&status, "ForeignGpuPods");
+        let named = found["status"] == "True" && found["reason"] == "RaceLost";
+        named.then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
 }
 
 /// Runs `agentaflow exclusive`.

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::PROGRAM;
 use crate::kube_writes::{has_node, waits};
 use crate::skip::skip;
-use crate::support::{NodePlan, PodPlan, Program, Scheduler, Share, free_port, wait_for};
+use crate::support::{NodePlan, PodPlan, Program, Scheduler, Share, free_port};
 
 /// Pods of each scheduler with a place, and pods with more GPUs than any node has.
 const FITTING: usize = 100;
@@ -24,7 +24,7 @@ const CALLS: u32 = 5000;
 /// Tests beside this one disturb both schedulers.
 const MARGIN: f64 = 1.2;
 
-/// Times until all pods of a scheduler have a condition or a node.
+/// Times from the first write of a scheduler until all its pods have a condition or a node.
 #[derive(Debug)]
 struct Times {
     conditions: Duration,
@@ -38,31 +38,23 @@ async fn conditions_and_bindings_under_load_are_not_later_than_with_kube_schedul
     if ours.cluster.programs.is_none() {
         skip!("needs the programs of the control plane");
     }
-    // Both wait while their pods are created, and start at the same time.
+    ours.apply_file("deploy/crds").await;
     for share in [&ours, &theirs] {
         share.nodes(2, &NodePlan::gpus(FITTING as u32 / 2)).await;
     }
-    let patient = ["--lease-duration", "100s", "--renew-deadline", "95s"];
-    let first = Scheduler::start(PROGRAM, &ours, &patient).await;
-    let second = kube_scheduler(&theirs).await;
-    for program in [&first.program, &second] {
-        program.signal("STOP");
-    }
     tokio::join!(create_pods(&ours), create_pods(&theirs));
-    let programs = [&first.program, &second];
-    let resume = async {
-        for program in programs {
-            program.signal("CONT");
-        }
+    let start = async {
+        let first = Scheduler::launch(PROGRAM, &ours, &ours.cluster.kubeconfig, "scheduler", &[]);
+        (first, kube_scheduler(&theirs))
     };
-    let (ours, theirs, ()) = tokio::join!(times(&ours), times(&theirs), resume);
+    let (ours, theirs, _schedulers) = tokio::join!(times(&ours), times(&theirs), start);
     eprintln!("agentaflow: {ours:?}, kube-scheduler: {theirs:?}");
     assert!(ours.conditions <= theirs.conditions.mul_f64(MARGIN), "{ours:?}, {theirs:?}");
     assert!(ours.bindings <= theirs.bindings.mul_f64(MARGIN), "{ours:?}, {theirs:?}");
 }
 
-/// kube-scheduler without its limit of calls, for the scheduler name of the share.
-async fn kube_scheduler(share: &Share) -> Program {
+/// Starts kube-scheduler without its limit of calls, for the scheduler name of the share.
+fn kube_scheduler(share: &Share) -> Program {
     let programs = share.cluster.programs.as_ref().expect("the programs of the control plane");
     let config = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -78,16 +70,7 @@ async fn kube_scheduler(share: &Share) -> Program {
     let port = free_port().to_string();
     let mut command = Command::new(programs.join("kube-scheduler"));
     command.arg("--config").arg(file).args(["--secure-port", &port, "--v", "0"]);
-    let program = Program::start(command, &share.file("kube-scheduler.log"));
-    // It schedules: its caches are filled.
-    share.create_pod(&PodPlan::new("probe").gpus(64).scheduler(&share.scheduler_name())).await;
-    wait_for("kube-scheduler runs", async || {
-        let probe = share.pod("probe").await.filter(waits);
-        probe.map(drop).ok_or("no condition")
-    })
-    .await;
-    share.delete_pod("probe").await;
-    program
+    Program::start(command, &share.file("kube-scheduler.log"))
 }
 
 /// Of four pods, one fits.
@@ -109,18 +92,20 @@ async fn times(share: &Share) -> Times {
     let version = listed.metadata.resource_version.unwrap_or_default();
     let params = WatchParams::default().timeout(290);
     let mut events = pods.watch(&params, &version).await.expect("a watch").boxed();
-    let began = Instant::now();
     let (mut waiting, mut bound) = (BTreeSet::new(), BTreeSet::new());
+    let mut began: Option<Instant> = None;
     let mut times = Times { conditions: LIMIT, bindings: LIMIT };
     let all = async {
         while bound.len() < FITTING || waiting.len() < TOO_LARGE {
             let event = events.try_next().await.expect("an event").expect("the watch goes on");
             let WatchEvent::Modified(pod) = event else { continue };
             let name = pod.metadata.name.clone();
+            // The time of a start does not count.
+            let passed = began.get_or_insert_with(Instant::now).elapsed();
             if has_node(&pod) && bound.insert(name.clone()) {
-                times.bindings = began.elapsed();
+                times.bindings = passed;
             } else if waits(&pod) && waiting.insert(name) {
-                times.conditions = began.elapsed();
+                times.conditions = passed;
             }
         }
     };
