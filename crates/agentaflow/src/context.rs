@@ -244,38 +244,54 @@ pub(crate) fn target(name: Option<&str>) -> Result<Target> {
     Ok(choose(name, &Environment::read()?, read)?.with_current_token())
 }
 
-/// The target of a command. On a terminal, a target that is not obvious is named on stderr, once.
+/// The target of a command. A target that is not obvious is named on stderr, once.
 pub(crate) fn target_of_command(name: Option<&str>) -> Result<Target> {
     static NOTED: Once = Once::new();
     let target = target(name)?;
-    if name.is_none() && std::io::stderr().is_terminal() {
+    if name.is_none() {
         let current = file().and_then(|path| Contexts::read(&path)).unwrap_or_default().current;
-        if let Some(note) = note(&Environment::read()?, current.as_deref(), &target) {
-            NOTED.call_once(|| eprintln!("note: {note}"));
+        let note = note(&Environment::read()?, current.as_deref(), &target);
+        let is_heard = |note: &Note| note.ignores_kubeconfig || std::io::stderr().is_terminal();
+        if let Some(Note { text, .. }) = note.filter(is_heard) {
+            NOTED.call_once(|| eprintln!("note: {text}"));
         }
     }
     Ok(target)
 }
 
+/// Note on the target of a command.
+#[derive(Debug, PartialEq, Eq)]
+struct Note {
+    text: String,
+    /// A script, too, is told that its variable has no effect.
+    ignores_kubeconfig: bool,
+}
+
 /// Note on the target of a command without `--context`: with `KUBECONFIG` and a current context, one of them is ignored.
-fn note(environment: &Environment, current: Option<&str>, target: &Target) -> Option<String> {
+fn note(environment: &Environment, current: Option<&str>, target: &Target) -> Option<Note> {
     let kubeconfig = environment.kubeconfig.as_deref()?;
     let current = current?;
     if environment.server.is_some() || environment.context.is_some() {
         return None;
     }
     match &target.kubernetes {
-        Some(_) if current == LOCAL => Some(format!(
-            "using the cluster of KUBECONFIG; --context {LOCAL} selects the local server"
-        )),
+        Some(_) if current == LOCAL => Some(Note {
+            text: format!(
+                "using the cluster of KUBECONFIG; --context {LOCAL} selects the local server"
+            ),
+            ignores_kubeconfig: false,
+        }),
         Some(cluster)
             if cluster.kubeconfig.as_deref().is_none_or(|file| file == Path::new(kubeconfig)) =>
         {
             None
         }
-        _ => Some(format!(
-            "using context `{current}`; --kubeconfig \"$KUBECONFIG\" selects that cluster"
-        )),
+        _ => Some(Note {
+            text: format!(
+                "using context `{current}`; --kubeconfig \"$KUBECONFIG\" selects that cluster"
+            ),
+            ignores_kubeconfig: true,
+        }),
     }
 }
 
@@ -405,19 +421,23 @@ mod tests {
             Target::cluster(Kubernetes { kubeconfig, ..Kubernetes::default() })
         };
         let cases = [
-            (lab, Some(LOCAL), cluster(None), true),
-            (lab, Some("prod"), server.clone(), true),
-            (lab, Some("prod"), cluster(Some("prod.yaml")), true),
-            (lab, Some("prod"), cluster(lab), false),
-            (lab, Some("prod"), cluster(None), false),
-            (lab, None, cluster(None), false),
-            (None, Some("prod"), server.clone(), false),
+            (lab, Some(LOCAL), cluster(None), Some(false)),
+            (lab, Some("prod"), server.clone(), Some(true)),
+            (lab, Some("prod"), cluster(Some("prod.yaml")), Some(true)),
+            (lab, Some("prod"), cluster(lab), None),
+            (lab, Some("prod"), cluster(None), None),
+            (lab, None, cluster(None), None),
+            (None, Some("prod"), server.clone(), None),
         ];
         for (kubeconfig, current, target, expected) in cases {
             let kubeconfig = kubeconfig.map(str::to_owned);
             let environment = Environment { kubeconfig, ..Environment::default() };
-            let noted = note(&environment, current, &target).is_some();
-            assert_eq!(noted, expected, "{current:?} {target:?}");
+            let noted = note(&environment, current, &target);
+            assert_eq!(
+                noted.map(|note| note.ignores_kubeconfig),
+                expected,
+                "{current:?} {target:?}"
+            );
         }
         let explicit = Environment {
             context: Some("prod".to_owned()),

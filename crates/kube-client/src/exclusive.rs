@@ -2,7 +2,7 @@
 //!
 //! Two schedulers that place pods on the same GPUs do not see each other's decisions in time, and the kubelet rejects the
 //! loser. With exclusive use an admission policy refuses GPU pods of other schedulers, and the webhook assigns the GPU
-//! pods of all namespaces to agentaflow before the policy sees them.
+//! pods of all namespaces to agentaflow before the policy sees them, and suspends GPU jobs, so that they become units.
 
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::Pod;
@@ -17,9 +17,10 @@ use super::{Cluster, Failure, list};
 
 /// Name of the policy and of its binding.
 const POLICY: &str = "agentaflow-exclusive";
-/// Name of the webhook configuration, and of its webhook for namespaces that opted in.
+/// Name of the webhook configuration, and of its webhooks for namespaces that opted in. Without the second one, jobs would
+/// not become units: their pods would be placed one by one.
 const CONFIGURATION: &str = "agentaflow";
-const OPTED_IN: &str = "gpu-pods.agentaflow.io";
+const OPTED_IN: [&str; 2] = ["gpu-pods.agentaflow.io", "gpu-jobs.agentaflow.io"];
 /// Label of every namespace with its own name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
@@ -106,7 +107,7 @@ impl Cluster {
         self.extend_webhook(None).await
     }
 
-    /// Extends the webhook for namespaces that opted in to this scope, or restores it; without a webhook nothing changes.
+    /// Extends the webhooks for namespaces that opted in to this scope, or restores them; without a webhook nothing changes.
     async fn extend_webhook(&self, scope: Option<&Scope>) -> Result<(), Failure> {
         let api = self.webhooks();
         let Some(found) = api.get_opt(CONFIGURATION).await? else { return Ok(()) };
@@ -138,12 +139,8 @@ impl Cluster {
     }
 }
 
-/// Sets the namespaces of the webhook for namespaces that opted in; returns true if it exists.
+/// Sets the namespaces of the webhooks for namespaces that opted in; returns true if one exists.
 fn select_namespaces(configuration: &mut Value, scope: Option<&Scope>) -> bool {
-    let webhooks = configuration["webhooks"].as_array_mut().into_iter().flatten();
-    let Some(webhook) = webhooks.into_iter().find(|webhook| webhook["name"] == OPTED_IN) else {
-        return false;
-    };
     let expressions = match scope {
         Some(scope) => scope.expressions(),
         None => json!([
@@ -151,8 +148,14 @@ fn select_namespaces(configuration: &mut Value, scope: Option<&Scope>) -> bool {
             {"key": names::NAMESPACE_OPT_IN, "operator": "In", "values": [names::NAMESPACE_OPT_IN_VALUE]},
         ]),
     };
-    webhook["namespaceSelector"] = json!({ "matchExpressions": expressions });
-    true
+    let mut any = false;
+    for webhook in configuration["webhooks"].as_array_mut().into_iter().flatten() {
+        if webhook["name"].as_str().is_some_and(|name| OPTED_IN.contains(&name)) {
+            webhook["namespaceSelector"] = json!({ "matchExpressions": expressions });
+            any = true;
+        }
+    }
+    any
 }
 
 /// The policy and its binding.
@@ -229,19 +232,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_webhook_covers_all_namespaces_and_returns_to_opted_in_namespaces() {
+    fn the_webhooks_cover_all_namespaces_and_return_to_opted_in_namespaces() {
+        let opted_in = json!({"matchExpressions": [
+            {"key": NAMESPACE_NAME, "operator": "NotIn", "values": ["kube-system"]},
+            {"key": names::NAMESPACE_OPT_IN, "operator": "In", "values": ["enabled"]},
+        ]});
         let installed = json!({"webhooks": [
             {"name": "pods.agentaflow.io", "namespaceSelector": {}},
-            {"name": OPTED_IN, "namespaceSelector": {"matchExpressions": [
-                {"key": NAMESPACE_NAME, "operator": "NotIn", "values": ["kube-system"]},
-                {"key": names::NAMESPACE_OPT_IN, "operator": "In", "values": ["enabled"]},
-            ]}},
+            {"name": "gpu-pods.agentaflow.io", "namespaceSelector": opted_in},
+            {"name": "gpu-jobs.agentaflow.io", "namespaceSelector": opted_in},
+            {"name": "jobs.agentaflow.io", "namespaceSelector": {}},
         ]});
         let mut changed = installed.clone();
         assert!(select_namespaces(&mut changed, Some(&Scope::default())));
-        let expected =
-            json!([{"key": NAMESPACE_NAME, "operator": "NotIn", "values": ["kube-system"]}]);
-        assert_eq!(changed["webhooks"][1]["namespaceSelector"]["matchExpressions"], expected);
+        let all = json!({"matchExpressions": [{"key": NAMESPACE_NAME, "operator": "NotIn", "values": ["kube-system"]}]});
+        let selectors: Vec<&Value> = changed["webhooks"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|webhook| &webhook["namespaceSelector"])
+            .collect();
+        assert_eq!(selectors, [&json!({}), &all, &all, &json!({})], "pods and jobs");
         assert!(select_namespaces(&mut changed, None));
         assert_eq!(changed, installed);
         assert!(!select_namespaces(&mut json!({"webhooks": []}), None));

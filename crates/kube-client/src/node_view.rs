@@ -4,7 +4,7 @@ use agentaflow_api::ids::NodeId;
 use agentaflow_api::node::{GpuInstance, Health, Node, NodeSpec, NodeStatus, PriceSource};
 use agentaflow_api::{Cores, Dollars, Stamp};
 use agentaflow_engine::GpuHealth;
-use agentaflow_kube_core::crd::{GpuNode, GpuNodePhase, GpuStatus};
+use agentaflow_kube_core::crd::{GpuNode, GpuNodePhase, GpuStatus, MONITOR_TIMEOUT};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::{self, Pod};
 use agentaflow_kube_core::translate::{
@@ -23,6 +23,8 @@ pub(super) struct Seen {
     devices: Option<GpuNode>,
     pods: Vec<Pod>,
     view: NodeView,
+    /// The last report of the monitor is too old, by the clock of the API server.
+    monitor_lost: bool,
 }
 
 impl Seen {
@@ -32,7 +34,18 @@ impl Seen {
             slim.and_then(|node| serde_json::from_value(node).ok()).unwrap_or_default();
         let devices = devices.and_then(slim::GpuNode::readable);
         let view = translate::node(&slim, devices.as_ref(), None);
-        Self { node, slim, devices, pods, view }
+        Self { node, slim, devices, pods, view, monitor_lost: false }
+    }
+
+    /// Judges the age of the monitor's report at this time of the API server: a scheduler that does not run marks no monitor as
+    /// lost.
+    pub(super) fn at(mut self, now: Option<Stamp>) -> Self {
+        let status = self.devices.as_ref().and_then(|devices| devices.status.as_ref());
+        let reported = status.and_then(|status| status.last_updated.as_ref()).map(stamp);
+        let timeout = MONITOR_TIMEOUT.as_millis() as i64;
+        self.monitor_lost =
+            now.zip(reported).is_some_and(|(now, reported)| now.0 - reported.0 > timeout);
+        self
     }
 
     pub(super) fn slim(&self) -> &slim::Node {
@@ -282,7 +295,8 @@ impl Seen {
             NodeStatus::Maintenance
         } else if !self.is_ready() {
             NodeStatus::Inactive
-        } else if phase == Some(GpuNodePhase::Unavailable) {
+        } else if phase == Some(GpuNodePhase::Unavailable) && self.health() != Health::Unknown {
+            // With unknown health, the node's own conditions count.
             NodeStatus::Error
         } else {
             NodeStatus::Active
@@ -293,6 +307,7 @@ impl Seen {
         let status = self.devices.as_ref().and_then(|devices| devices.status.as_ref());
         let healthy = status.and_then(|status| condition(&status.conditions, "Healthy"));
         match healthy.map(|healthy| healthy.status.as_str()) {
+            _ if self.monitor_lost => Health::Unknown,
             Some("True") => Health::Healthy,
             Some("False") => Health::Unhealthy,
             // The monitor does not report any more.

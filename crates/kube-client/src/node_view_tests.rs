@@ -181,3 +181,25 @@ fn a_pod_has_the_gpus_of_the_kubelet_or_else_of_its_annotation() {
         assert_eq!(has(&with, name, annotations).as_deref(), expected, "{what}");
     }
 }
+
+#[test]
+fn an_old_report_of_a_monitor_makes_the_health_of_a_node_unknown_without_a_scheduler() {
+    let reported = 1_700_000_000;
+    let mut devices = monitor();
+    let time = jiff::Timestamp::from_second(reported).unwrap().to_string();
+    devices["status"]["lastUpdated"] = json!(time);
+    let health = |age: i64, devices: &Value| {
+        let now = agentaflow_api::Stamp((reported + age) * 1000);
+        let shown = seen(node(json!({})), Some(devices.clone()), Vec::new()).at(Some(now)).show();
+        (shown.health_status, shown.status)
+    };
+    // The clock of the node may be ahead.
+    for age in [-600, 0, 180] {
+        assert_eq!(health(age, &devices), (Health::Healthy, NodeStatus::Active), "{age}");
+    }
+    assert_eq!(health(181, &devices), (Health::Unknown, NodeStatus::Active));
+    // As the scheduler marks a lost monitor; the node itself is fine.
+    devices["status"]["phase"] = json!("Unavailable");
+    assert_eq!(health(181, &devices), (Health::Unknown, NodeStatus::Active));
+    assert_eq!(health(0, &devices), (Health::Healthy, NodeStatus::Error));
+}

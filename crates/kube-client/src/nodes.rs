@@ -19,13 +19,16 @@ impl Cluster {
     pub async fn nodes(&self) -> Result<Vec<Node>, Failure> {
         let api: Api<core::Node> = Api::all(self.client.clone());
         let nodes = list::all(&api, ListParams::default());
-        let (nodes, devices, pods) = tokio::join!(nodes, self.devices(), self.pods_on_nodes());
+        let (nodes, devices, pods, now) =
+            tokio::join!(nodes, self.devices(), self.pods_on_nodes(), self.server_time());
         let (mut devices, mut pods) = (devices?, pods?);
+        // Without the time, the conditions count.
+        let now = now.ok().flatten();
         let mut shown: Vec<(bool, Node)> = Vec::new();
         for node in nodes? {
             let name = node.metadata.name.clone().unwrap_or_default();
             let (devices, pods) = (devices.remove(&name), pods.remove(&name).unwrap_or_default());
-            let seen = Seen::new(node, devices, pods);
+            let seen = Seen::new(node, devices, pods).at(now);
             shown.push((seen.has_gpus(), seen.show()));
         }
         if shown.iter().any(|(gpus, _)| *gpus) {

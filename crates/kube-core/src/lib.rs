@@ -4,6 +4,7 @@ pub mod crd;
 pub mod gpu_workload;
 pub mod names;
 pub mod pod_end;
+pub mod quota;
 mod server_clock;
 pub mod settings;
 pub mod slim;

@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 
 use agentaflow_kube_core::crd::GpuWorkloadSpec;
+use agentaflow_kube_core::quota;
 use agentaflow_units::Amount;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use serde_json::Value;
-
-/// Resources that a quota counts without a prefix, too.
-const PLAIN: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Warnings for a gang of pods like this one, as the API server completes it.
 pub(super) async fn warnings(
@@ -39,32 +36,9 @@ pub(super) async fn warnings(
     }
 }
 
-/// Least amount of each quota resource that a pod uses: of its containers, without init containers and overhead.
 fn charges(pod: &Pod) -> BTreeMap<String, Amount> {
-    let one = || Amount::from_units(1);
-    let mut sums = BTreeMap::from([("pods".to_owned(), one()), ("count/pods".to_owned(), one())]);
-    let mut add = |resource: String, amount: Amount| {
-        let sum = sums.entry(resource).or_insert(Amount::from_units(0));
-        *sum = sum.saturating_add(amount);
-    };
-    for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
-        let Some(resources) = &container.resources else { continue };
-        for (name, amount) in amounts(resources.requests.as_ref()) {
-            if PLAIN.contains(&name.as_str()) {
-                add(name.clone(), amount);
-            }
-            add(format!("requests.{name}"), amount);
-        }
-        for (name, amount) in amounts(resources.limits.as_ref()) {
-            add(format!("limits.{name}"), amount);
-        }
-    }
-    sums
-}
-
-fn amounts(list: Option<&BTreeMap<String, Quantity>>) -> impl Iterator<Item = (String, Amount)> {
-    let all = list.into_iter().flatten();
-    all.filter_map(|(name, text)| Some((name.clone(), Amount::parse(&text.0).ok()?)))
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    quota::charges(containers.filter_map(|container| container.resources.as_ref()))
 }
 
 /// A quota with scopes counts only some pods: it gives no warning.

@@ -23,7 +23,7 @@ const KUBELET: Program =
 /// Built only for a real node: its pods resolve the names of Services.
 const COREDNS: Program = Program { name: "coredns", module: CONTROLLERS, package: "./dns" };
 
-const PROGRAMS: [Program; 9] = [
+const PROGRAMS: [Program; 11] = [
     Program { name: "etcd", module: "control-plane", package: "go.etcd.io/etcd/server/v3" },
     Program {
         name: "kube-apiserver",
@@ -45,18 +45,76 @@ const PROGRAMS: [Program; 9] = [
     Program { name: "jobset-controller", module: CONTROLLERS, package: "sigs.k8s.io/jobset" },
     Program { name: "lws-controller", module: CONTROLLERS, package: "sigs.k8s.io/lws/cmd" },
     Program { name: "kubeflow-controllers", module: CONTROLLERS, package: "./kubeflow" },
+    Program {
+        name: "kuberay-operator",
+        module: OPERATORS,
+        package: "github.com/ray-project/kuberay/ray-operator",
+    },
+    Program {
+        name: "trainer-controller",
+        module: OPERATORS,
+        package: "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+    },
 ];
 
 /// Started by the tests of jobs as units.
 const CONTROLLERS: &str = "controllers";
 
+/// As [`CONTROLLERS`], with other versions of the Kubernetes libraries.
+const OPERATORS: &str = "operators";
+
 /// Definitions of their kinds, in the sources of Go modules.
-const DEFINITIONS: [(&str, &str); 5] = [
-    ("sigs.k8s.io/jobset", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),
-    ("sigs.k8s.io/lws", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
-    ("sigs.k8s.io/lws", "config/crd/bases/disaggregatedset.x-k8s.io_disaggregatedsets.yaml"),
-    ("github.com/kubeflow/mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml"),
-    ("github.com/kubeflow/training-operator", "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"),
+struct Definitions {
+    module: &'static str,
+    source: &'static str,
+    folder: &'static str,
+    files: &'static [&'static str],
+}
+
+const DEFINITIONS: [Definitions; 6] = [
+    Definitions {
+        module: CONTROLLERS,
+        source: "sigs.k8s.io/jobset",
+        folder: "config/components/crd/bases",
+        files: &["jobset.x-k8s.io_jobsets"],
+    },
+    Definitions {
+        module: CONTROLLERS,
+        source: "sigs.k8s.io/lws",
+        folder: "config/crd/bases",
+        files: &[
+            "leaderworkerset.x-k8s.io_leaderworkersets",
+            "disaggregatedset.x-k8s.io_disaggregatedsets",
+        ],
+    },
+    Definitions {
+        module: CONTROLLERS,
+        source: "github.com/kubeflow/mpi-operator",
+        folder: "manifests/base",
+        files: &["kubeflow.org_mpijobs"],
+    },
+    Definitions {
+        module: CONTROLLERS,
+        source: "github.com/kubeflow/training-operator",
+        folder: "manifests/base/crds",
+        files: &["kubeflow.org_pytorchjobs"],
+    },
+    Definitions {
+        module: OPERATORS,
+        source: "github.com/ray-project/kuberay/ray-operator",
+        folder: "config/crd/bases",
+        files: &["ray.io_rayclusters", "ray.io_rayjobs", "ray.io_rayservices"],
+    },
+    Definitions {
+        module: OPERATORS,
+        source: "github.com/kubeflow/trainer/v2",
+        folder: "manifests/base/crds",
+        files: &[
+            "trainer.kubeflow.org_trainjobs",
+            "trainer.kubeflow.org_trainingruntimes",
+            "trainer.kubeflow.org_clustertrainingruntimes",
+        ],
+    },
 ];
 
 #[derive(Debug)]
@@ -78,28 +136,33 @@ pub(crate) fn ensure() -> Result<Binaries> {
 
 /// Copies the definitions of the built versions to the folder `crds` next to the programs.
 fn copy_definitions(binaries: &Binaries) -> Result<()> {
-    let mut wanted = requirements(&go_mod(CONTROLLERS)?);
-    wanted.extend(DEFINITIONS.map(|(_, path)| format!("\n{path}")));
+    let mut wanted = requirements(&go_mod(CONTROLLERS)?) + &requirements(&go_mod(OPERATORS)?);
+    wanted.extend(DEFINITIONS.iter().flat_map(|all| all.files).map(|file| format!("\n{file}")));
     let folder = binaries.folder.join("crds");
     let stamp = folder.join("requires");
     if fs::read_to_string(&stamp).is_ok_and(|copied| copied == wanted) {
         return Ok(());
     }
     fs::create_dir_all(&folder)?;
-    for (name, path) in DEFINITIONS {
-        let source = module_sources(name)?.join(path);
-        let copy = folder.join(source.file_name().unwrap_or_default());
-        // A copy has the read-only mode of the module cache.
-        let _ = fs::remove_file(&copy);
-        fs::copy(&source, copy).with_context(|| format!("cannot copy `{}`", source.display()))?;
+    for definitions in &DEFINITIONS {
+        let sources = module_sources(definitions.module, definitions.source)?;
+        for file in definitions.files.iter().map(|name| format!("{name}.yaml")) {
+            let source = sources.join(definitions.folder).join(&file);
+            let copy = folder.join(&file);
+            // A copy has the read-only mode of the module cache.
+            let _ = fs::remove_file(&copy);
+            fs::copy(&source, copy)
+                .with_context(|| format!("cannot copy `{}`", source.display()))?;
+        }
     }
     fs::write(stamp, wanted)?;
     Ok(())
 }
 
-fn module_sources(name: &str) -> Result<PathBuf> {
+/// Folder of a Go module that a module of this repository requires.
+fn module_sources(by: &str, name: &str) -> Result<PathBuf> {
     let mut go = Command::new("go");
-    go.current_dir(module(CONTROLLERS)).args(["list", "-m", "-f", "{{.Dir}}", name]);
+    go.current_dir(module(by)).args(["list", "-m", "-f", "{{.Dir}}", name]);
     let listed = go.output().context("cannot run `go list`")?;
     Ok(PathBuf::from(String::from_utf8_lossy(&listed.stdout).trim()))
 }

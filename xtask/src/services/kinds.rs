@@ -1,5 +1,5 @@
 //! Custom resource definitions of projects whose programs the tests do not run, from their Go modules: KEDA and Karpenter for
-//! manifests of `agentaflow generate`, KubeRay and Kubeflow Trainer for jobs as units.
+//! manifests of `agentaflow generate`.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ struct Module {
     files: &'static [&'static str],
 }
 
-const MODULES: [Module; 4] = [
+const MODULES: [Module; 2] = [
     Module {
         name: "github.com/kedacore/keda/v2@v2.21.0",
         sum: "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=",
@@ -31,19 +31,6 @@ const MODULES: [Module; 4] = [
             "pkg/apis/crds/karpenter.sh_nodepools.yaml",
             "pkg/apis/crds/karpenter.k8s.aws_ec2nodeclasses.yaml",
         ],
-    },
-    Module {
-        name: "github.com/ray-project/kuberay/ray-operator@v1.5.1",
-        sum: "h1:7FJYmB8oM+cnjv1VYCj/TfzRZG4XHvvt5Ayn5pZ5A1c=",
-        files: &[
-            "config/crd/bases/ray.io_rayclusters.yaml",
-            "config/crd/bases/ray.io_rayjobs.yaml",
-        ],
-    },
-    Module {
-        name: "github.com/kubeflow/trainer/v2@v2.1.0",
-        sum: "h1:jRABD9ZYToamNH2atHze3L/VC/v6KCAqUEqsOQOjVTg=",
-        files: &["manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"],
     },
 ];
 

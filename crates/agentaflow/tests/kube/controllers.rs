@@ -1,5 +1,6 @@
 //! Controllers of job kinds, each of its own release.
 
+use std::path::Path;
 use std::process::Command;
 
 use k8s_openapi::ByteString;
@@ -55,17 +56,72 @@ pub(crate) async fn kubeflow(share: &Share) -> Program {
     Program::start(command, &share.file("kubeflow.log"))
 }
 
+/// KubeRay for the namespace of the share, without its validating webhook.
+pub(crate) async fn ray(share: &Share) -> Program {
+    define(share, &["ray.io_rayclusters", "ray.io_rayjobs", "ray.io_rayservices"]).await;
+    let health = free_port();
+    let mut command = program(share, "kuberay-operator");
+    command.args(["--watch-namespace", &share.namespace]);
+    command.args(["--enable-leader-election=false", "--metrics-addr", "0"]);
+    command.args(["--health-probe-bind-address", &format!("127.0.0.1:{health}")]);
+    let operator = Program::start(command, &share.file("kuberay.log"));
+    is_ready(health).await;
+    operator
+}
+
+/// The controller of Kubeflow Trainer, without its validating webhooks.
+pub(crate) async fn trainer(share: &Share) -> Program {
+    let kinds = ["trainjobs", "trainingruntimes", "clustertrainingruntimes"];
+    define(share, &kinds.map(|kind| format!("trainer.kubeflow.org_{kind}"))).await;
+    let [webhook, health] = [free_port(), free_port()];
+    // The webhook server reads its certificate below the folder for temporary files.
+    let folder = share.file("k8s-webhook-server/serving-certs");
+    std::fs::create_dir_all(&folder).unwrap();
+    write_certificate(&folder);
+    let config = json!({
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1", "kind": "Configuration",
+        "webhook": {"port": webhook, "host": "127.0.0.1"},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": format!("127.0.0.1:{health}")},
+        "leaderElection": {"leaderElect": false},
+        "certManagement": {"enable": false},
+    });
+    let file = share.file("trainer.yaml");
+    std::fs::write(&file, config.to_string()).unwrap();
+    let mut command = program(share, "trainer-controller");
+    command.arg("--config").arg(&file).env("TMPDIR", share.file(""));
+    let controller = Program::start(command, &share.file("trainer.log"));
+    is_ready(health).await;
+    controller
+}
+
+async fn is_ready(health: u16) {
+    wait_for("the controller is ready", async || {
+        get(health, "/readyz").filter(|answer| answer.status == 200).ok_or("not ready")
+    })
+    .await;
+}
+
+/// Writes a certificate of 127.0.0.1 with its key; returns the certificate.
+fn write_certificate(folder: &Path) -> String {
+    let certificate = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let pem = certificate.cert.pem();
+    std::fs::write(folder.join("tls.crt"), &pem).unwrap();
+    std::fs::write(folder.join("tls.key"), certificate.signing_key.serialize_pem()).unwrap();
+    pem
+}
+
 /// Creates kinds from the sources of their controllers.
-pub(crate) async fn define(share: &Share, kinds: &[&str]) {
+pub(crate) async fn define(share: &Share, kinds: &[impl AsRef<str>]) {
     for kind in kinds {
-        let file = programs(share).join("crds").join(format!("{kind}.yaml"));
+        let file = programs(share).join("crds").join(format!("{}.yaml", kind.as_ref()));
         let text = std::fs::read_to_string(&file);
         let text = text.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         share.apply(&text).await;
     }
 }
 
-fn programs(share: &Share) -> &std::path::Path {
+fn programs(share: &Share) -> &Path {
     let programs = share.cluster.programs.as_deref();
     programs.expect("AGENTAFLOW_TEST_KUBE_BIN names the folder of the programs")
 }
@@ -89,10 +145,7 @@ struct Rule {
 /// Starts `NAME-controller` with its configuration file, and adds its webhooks.
 async fn with_webhook(share: &Share, name: &str, configuration: &str, rules: &[Rule]) -> Program {
     let [webhook, health] = [free_port(), free_port()];
-    let certificate = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    let pem = certificate.cert.pem();
-    std::fs::write(share.file("tls.crt"), &pem).unwrap();
-    std::fs::write(share.file("tls.key"), certificate.signing_key.serialize_pem()).unwrap();
+    let pem = write_certificate(&share.file(""));
     let config = json!({
         "apiVersion": configuration, "kind": "Configuration",
         "webhook": {"port": webhook, "host": "127.0.0.1",
@@ -107,10 +160,7 @@ async fn with_webhook(share: &Share, name: &str, configuration: &str, rules: &[R
     let mut command = program(share, &format!("{name}-controller"));
     command.arg("--config").arg(&file);
     let controller = Program::start(command, &share.file(&format!("{name}.log")));
-    wait_for("the controller is ready", async || {
-        get(health, "/readyz").filter(|answer| answer.status == 200).ok_or("not ready")
-    })
-    .await;
+    is_ready(health).await;
     share.apply_object(defaulting(share, name, webhook, &pem, rules)).await;
     controller
 }

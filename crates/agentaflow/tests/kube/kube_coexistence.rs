@@ -10,9 +10,12 @@ use serde_json::json;
 
 use crate::PROGRAM;
 use crate::bursts::{is_over, workload};
+use crate::kube_faults::old_report;
 use crate::kube_manifests::{end_admission, start_with_admission};
+use crate::kube_units::{delete, path, runs};
+use crate::kube_volumes::{claim, claim_names, late_class, make_volume};
 use crate::ledger::Ledger;
-use crate::plans::{alone, event, pod_waits};
+use crate::plans::{alone, condition, event, pod_waits};
 use crate::support::{NodePlan, OWNER, PodPlan, Scheduler, Share, get, wait_for};
 
 /// Pods per scheduler; together they use all GPUs.
@@ -161,6 +164,7 @@ async fn with_exclusive_use_no_gpu_is_overcommitted_beside_kube_scheduler() {
         done.then_some(()).ok_or_else(|| format!("{assigned:?} {refused}"))
     })
     .await;
+    a_plain_job_is_a_unit(&share).await;
     let plan = PodPlan::new("x").gpus(1);
     let ours = plan.clone().scheduler("agentaflow");
     tokio::join!(deploy(&share, "ours", CROWD, &ours), deploy(&share, "theirs", CROWD, &plan));
@@ -202,6 +206,63 @@ async fn with_exclusive_use_no_gpu_is_overcommitted_beside_kube_scheduler() {
     })
     .await;
     end_admission(&share).await;
+}
+
+/// A GPU Job that names neither a scheduler nor a suspend field is suspended, and then admitted whole.
+async fn a_plain_job_is_a_unit(share: &Share) {
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"},
+        "spec": {
+            "parallelism": 2, "completions": 2,
+            "template": PodPlan::new("").gpus(1).template(),
+        },
+    });
+    let created = share.apply_object(job).await;
+    assert_eq!(created.data["spec"]["suspend"], true, "{}", created.data["spec"]);
+    event(share, "Job", "train", "Admitted").await;
+    runs(share, "train", 2).await;
+    delete(share, &path(share, "batch/v1", "jobs", "train")).await;
+    runs(share, "train", 0).await;
+}
+
+/// While its volume is provisioned, a pod has a place and no node; a pod of another scheduler takes the GPU.
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_bare_pod_that_loses_its_gpu_to_a_foreign_pod_names_the_rejection_by_the_kubelet() {
+    let share = Share::new().await;
+    let node = share.node("only", &NodePlan::gpus(1)).await;
+    let _ledger = Ledger::with_kubelets(&share).await;
+    share.apply_file("deploy/crds").await;
+    old_report(&share, &node).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let class = late_class(&share, "slow", "slow.example.com").await;
+    share.apply_object(claim("data", &class)).await;
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    // The kubelet rejects the pod before its containers start.
+    let bare = share.one_gpu("bare").spec("volumes", volumes).start_after("5s");
+    share.create_pod(&bare).await;
+    claim_names(&share, &node).await;
+    let theirs = PodPlan::new("theirs").gpus(1).spec("nodeName", json!(node));
+    share.create_pod(&theirs).await;
+    make_volume(&share, &class, &node).await;
+    share.in_phase("bare", "Failed").await;
+    event(&share, "Pod", "bare", "RejectedByKubelet").await;
+    let path = format!("/explain/{}/bare", share.namespace);
+    let explained = get(scheduler.http, &path).expect("an answer").json();
+    assert_eq!(
+        (&explained["state"], &explained["reason"], &explained["nodes"][0]),
+        (&json!("Failed"), &json!("RejectedByKubelet"), &json!(node)),
+        "{explained}"
+    );
+    scheduler.counts("agentaflow_kubelet_rejections_total", 1.0).await;
+    let path = format!("/apis/agentaflow.io/v1/namespaces/{}/gpunodes/{node}", share.namespace);
+    wait_for("the GPUNode names the race", async || {
+        let status = share.request("GET", &path, None).await.json()["status"].take();
+        let found = condition(&status, "ForeignGpuPods");
+        let named = found["status"] == "True" && found["reason"] == "RaceLost";
+        named.then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
 }
 
 /// Runs `agentaflow exclusive`.

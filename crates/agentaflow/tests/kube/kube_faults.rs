@@ -74,6 +74,23 @@ async fn a_dead_monitor_is_reported_and_its_node_gets_pods() {
     .await;
     share.create_pod(&share.one_gpu("train")).await;
     assert_eq!(share.bound("train").await, node);
+    let path = format!("/apis/agentaflow.io/v1/namespaces/{}/gpunodes/{node}", share.namespace);
+    let status = share.request("GET", &path, None).await.json()["status"].take();
+    assert_eq!(status["phase"], "Unavailable", "`kubectl get gpunodes` shows it: {status}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_dead_monitor_is_reported_while_no_scheduler_runs() {
+    let share = Share::new().await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    scheduler.program.kill();
+    let node = share.node("a", &NodePlan::gpus(1)).await;
+    old_report(&share, &node).await;
+    let me = CommandLine::new(&share, &scheduler);
+    let findings = Findings(&me);
+    assert_eq!(findings.severity(&node).as_deref(), Some("warning"));
+    assert_eq!(findings.check("gpu health").as_deref(), Some("warn"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -203,45 +203,6 @@ async fn the_replacement_of_a_workloads_pod_starts_in_its_place() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn of_two_gangs_under_a_quota_for_one_each_runs_in_turn() {
-    let share = Share::new().await;
-    share.nodes(3, &NodePlan::gpus(8)).await;
-    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    let quota = json!({
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "pods"},
-        "spec": {"hard": {"pods": "6"}},
-    });
-    share.apply_object(quota).await;
-    let path = format!("/api/v1/namespaces/{}/resourcequotas/pods", share.namespace);
-    wait_for("the quota is counted", async || {
-        let quota = share.request("GET", &path, None).await.json();
-        (quota["status"]["hard"]["pods"] == "6").then_some(()).ok_or_else(|| quota.to_string())
-    })
-    .await;
-    let pods = PodPlan::new("").complete_after("8s");
-    for gang in ["one", "two"] {
-        WorkloadPlan::new(&share, gang, &pods).spec("gangSize", 6).create(&share).await;
-    }
-    let first = wait_for("one gang runs", async || {
-        for gang in ["one", "two"] {
-            let object = workload(&share, gang).await.unwrap_or_default();
-            if object["status"]["phase"] == "Running" {
-                return Ok(gang);
-            }
-        }
-        Err("both gangs are pending".to_owned())
-    })
-    .await;
-    let second = if first == "one" { "two" } else { "one" };
-    waits_because(&share, second, "WaitingForQuota").await;
-    in_phase(&share, first, "Succeeded").await;
-    in_phase(&share, second, "Running").await;
-}
-
-#[tokio::test]
-#[ignore = "needs a Kubernetes control plane"]
 async fn a_gang_gets_a_service_is_suspended_and_expires() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(4)).await;

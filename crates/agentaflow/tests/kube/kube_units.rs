@@ -249,7 +249,7 @@ fn no_pods() -> Value {
 }
 
 /// A quota that admits this number of pods.
-fn quota(pods: u32) -> Value {
+pub(crate) fn quota(pods: u32) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"},
         "spec": {"hard": {"pods": pods.to_string()}},
@@ -263,7 +263,7 @@ async fn resumed(share: &Share, name: &str) {
     .await;
 }
 
-async fn quota_in_force(share: &Share, pods: &str) {
+pub(crate) async fn quota_in_force(share: &Share, pods: &str) {
     let path = format!("/api/v1/namespaces/{}/resourcequotas/pods", share.namespace);
     wait_for("the quota has a status", async || {
         let quota = share.request("GET", &path, None).await.json();

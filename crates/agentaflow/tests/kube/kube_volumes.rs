@@ -6,7 +6,7 @@ use crate::PROGRAM;
 use crate::plans::{WorkloadPlan, placed_by_us, pod_waits};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
-fn claim(name: &str, class: &str) -> Value {
+pub(crate) fn claim(name: &str, class: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -39,7 +39,7 @@ fn volume(name: &str, class: &str, key: &str, value: &str) -> Value {
 }
 
 /// A `StorageClass` with `WaitForFirstConsumer`.
-async fn late_class(share: &Share, name: &str, provisioner: &str) -> String {
+pub(crate) async fn late_class(share: &Share, name: &str, provisioner: &str) -> String {
     let name = format!("{name}-{}", share.id);
     let class = json!({
         "apiVersion": "storage.k8s.io/v1",
@@ -58,7 +58,7 @@ async fn read_claim(share: &Share, name: &str) -> Value {
 }
 
 /// Waits until the claim `data` has a selected node.
-async fn claim_names(share: &Share, node: &str) {
+pub(crate) async fn claim_names(share: &Share, node: &str) {
     wait_for("the claim names the node", async || {
         let claim = read_claim(share, "data").await;
         let annotations = &claim["metadata"]["annotations"];
@@ -69,7 +69,7 @@ async fn claim_names(share: &Share, node: &str) {
 }
 
 /// Provisions the volume of the claim `data` on a node.
-async fn make_volume(share: &Share, class: &str, node: &str) {
+pub(crate) async fn make_volume(share: &Share, class: &str, node: &str) {
     let name = format!("pv-{}", share.id);
     let mut made = volume(&name, class, "kubernetes.io/hostname", node);
     let uid = read_claim(share, "data").await["metadata"]["uid"].clone();

@@ -135,11 +135,11 @@ fn count(pods: &[Pod], is: fn(&Pod) -> bool) -> usize {
     pods.iter().filter(|pod| is(pod)).count()
 }
 
-fn has_node(pod: &Pod) -> bool {
+pub(crate) fn has_node(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-fn waits(pod: &Pod) -> bool {
+pub(crate) fn waits(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let is_false = |one: &PodCondition| one.type_ == "PodScheduled" && one.status == "False";
     !has_node(pod) && conditions.is_some_and(|all| all.iter().any(is_false))

@@ -2,11 +2,11 @@
 //! preemption also makes room for tasks that would be served first.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::error::Rejected;
 use crate::model::event::ForeignDemand;
-use crate::model::name::ForeignId;
+use crate::model::name::{ForeignId, NodeId};
 use crate::state::cluster::choose_devices::choose_devices;
 use crate::state::cluster::fit::{self, Eligibility};
 use crate::state::cluster::room::{Claim, Room};
@@ -76,6 +76,19 @@ impl Scheduler {
             !nodes.any(|(node, _)| fits(&self.cluster, *shape, node, self.cluster.room(node)))
         });
         ahead
+    }
+
+    /// Nodes that at least one of these foreign tasks fits when the node is empty.
+    pub fn nodes_of_foreign_demand(&self, wanted: impl Fn(&ForeignId) -> bool) -> Vec<NodeId> {
+        let demands = self.foreign_demand.0.iter().filter(|(id, _)| wanted(id));
+        let shapes: BTreeSet<ShapeIdx> = demands.map(|(_, (_, shape))| *shape).collect();
+        let nodes = (0..).zip(&self.cluster.node_states);
+        let nodes = nodes.filter_map(|(node, state)| Some((node, state.as_ref()?)));
+        let fitting = nodes.filter(|(node, _)| {
+            let room = self.empty_room_of(*node);
+            shapes.iter().any(|shape| fits(&self.cluster, *shape, *node, &room))
+        });
+        fitting.map(|(_, state)| state.spec.id.clone()).collect()
     }
 
     /// Claims of foreign tasks on this node with this room.

@@ -11,7 +11,8 @@ use crate::model::request::{MigProfile, TokenAccess, label_error, limit};
 use crate::model::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MicroDollars, MilliCpu, MilliGpu};
 use crate::model::workload::checked_name;
 
-/// Limit of GPUs per node. A time slice counts as a GPU: 16 devices with 256 slices each.
+/// Limit of GPUs per node. A time slice counts as a GPU: 16 devices with 256 slices each, far more than a machine has tasks. The
+/// limit bounds the memory of a node with a wrong count and the scan of its devices in each placement; indexes have 16 bits.
 pub const MAX_NODE_GPUS: usize = 4096;
 
 /// Capacity and properties of a machine.

@@ -7,7 +7,9 @@ mod schema;
 mod tests;
 mod workload;
 
-pub use node::{GpuDevice, GpuNode, GpuNodePhase, GpuNodeSpec, GpuNodeStatus, GpuStatus};
+pub use node::{
+    GpuDevice, GpuNode, GpuNodePhase, GpuNodeSpec, GpuNodeStatus, GpuStatus, MONITOR_TIMEOUT,
+};
 pub use queue::{GpuQueue, GpuQueueSpec, GpuQueueStatus, QueueAmounts};
 pub use schema::definitions;
 pub use workload::{

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 use super::schema::{FIXED, conditions, rules};
 
@@ -62,6 +63,9 @@ pub struct GpuDevice {
     pub driver_version: String,
 }
 
+/// Age of a report after which the monitor is lost: three times the longest interval between two reports, which is a minute.
+pub const MONITOR_TIMEOUT: Duration = Duration::from_mins(3);
+
 /// Status of the GPUs of a node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -75,7 +79,7 @@ pub struct GpuNodeStatus {
     /// Time of the last update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_updated: Option<Time>,
-    /// `Ready`, `Healthy`, `Schedulable`.
+    /// `Ready`, `Healthy`, `Schedulable`, and `ForeignGpuPods` while pods of other schedulers race for the GPUs.
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
 }

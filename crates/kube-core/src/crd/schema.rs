@@ -44,15 +44,39 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
 
 /// Objects with a name, kept as written.
 pub(super) fn objects(_: &mut SchemaGenerator) -> Schema {
+    written("name", &json!({"type": "string"}))
+}
+
+/// Ports of a container, kept as written.
+pub(super) fn ports(_: &mut SchemaGenerator) -> Schema {
+    written("containerPort", &json!({"type": "integer", "minimum": 1, "maximum": 65_535}))
+}
+
+/// Volume mounts of a container, kept as written.
+pub(super) fn mounts(_: &mut SchemaGenerator) -> Schema {
+    written("mountPath", &json!({"type": "string", "minLength": 1}))
+}
+
+/// Objects with a key, kept as written.
+fn written(key: &str, kind: &Value) -> Schema {
     json_schema!({
         "type": "array",
         "maxItems": 256,
         "items": {
             "type": "object",
-            "required": ["name"],
-            "properties": {"name": {"type": "string"}},
+            "required": [key],
+            "properties": {key: kind},
             "x-kubernetes-preserve-unknown-fields": true,
         },
+    })
+}
+
+/// Labels with their values.
+pub(super) fn labels(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 64,
+        "additionalProperties": {"type": "string", "maxLength": 63},
     })
 }
 

@@ -6,7 +6,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema::{FIXED, conditions, objects, quantities, rules, words};
+use super::schema::{FIXED, conditions, labels, mounts, objects, ports, quantities, rules, words};
 
 /// GPU workload: its requirements and its pods.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -115,8 +115,17 @@ pub struct TaskOverride {
     )]
     pub tasks: String,
     /// Changed containers.
-    #[schemars(length(min = 1, max = 16))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
     pub containers: Vec<ContainerOverride>,
+    /// Node labels to add or replace in the selector of the template.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    #[schemars(schema_with = "labels")]
+    pub node_selector: serde_json::Map<String, serde_json::Value>,
+    /// Volumes to add or replace, as in a core/v1 `PodSpec`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "objects")]
+    pub volumes: Vec<serde_json::Value>,
 }
 
 /// Changes of one container.
@@ -127,6 +136,10 @@ pub struct ContainerOverride {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub name: Option<String>,
+    /// Replaces the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub image: Option<String>,
     /// Replaces the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "words")]
@@ -139,6 +152,14 @@ pub struct ContainerOverride {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "objects")]
     pub env: Vec<serde_json::Value>,
+    /// Replaces the ports, as in a core/v1 `Container`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "ports")]
+    pub ports: Option<Vec<serde_json::Value>>,
+    /// Mounts to add or replace by their path, as in a core/v1 `Container`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "mounts")]
+    pub volume_mounts: Vec<serde_json::Value>,
     /// Amounts to add or replace; the number of GPUs is `gpuRequirements.gpuCount` for every task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceOverride>,

@@ -6,6 +6,9 @@ use std::ops::RangeInclusive;
 use super::template::{BadTemplate, object, shape};
 use crate::crd::{ContainerOverride, GpuWorkloadSpec};
 
+/// Path of a container of the template.
+const CONTAINER: &str = "podTemplate.spec.containers[]";
+
 /// Applies the overrides of a task to its pod, in order.
 pub(super) fn apply(
     body: &mut Map<String, Value>,
@@ -22,6 +25,11 @@ pub(super) fn apply(
             for container in &change.containers {
                 apply_to_container(body, container, &path)?;
             }
+            if !change.node_selector.is_empty() {
+                let selector = object(body, "nodeSelector", "podTemplate.spec.nodeSelector")?;
+                selector.extend(change.node_selector.clone());
+            }
+            merge(body, "podTemplate.spec", "volumes", "name", &change.volumes)?;
         }
     }
     Ok(())
@@ -65,19 +73,22 @@ fn apply_to_container(
     let container = container.ok_or_else(|| {
         shape(&format!("{path}.containers[].name"), "the name of a container of the template")
     })?;
-    for (field, value) in [("command", &change.command), ("args", &change.args)] {
-        if let Some(value) = value {
-            container.insert(field.to_owned(), json!(value));
-        }
+    let replaced = [
+        ("image", change.image.as_ref().map(|value| json!(value))),
+        ("command", change.command.as_ref().map(|value| json!(value))),
+        ("args", change.args.as_ref().map(|value| json!(value))),
+        ("ports", change.ports.as_ref().map(|value| json!(value))),
+    ];
+    for (field, value) in replaced {
+        container.extend(value.map(|value| (field.to_owned(), value)));
     }
-    if !change.env.is_empty() {
-        merge_variables(container, &change.env)?;
-    }
+    merge(container, CONTAINER, "env", "name", &change.env)?;
+    merge(container, CONTAINER, "volumeMounts", "mountPath", &change.volume_mounts)?;
     if let Some(resources) = &change.resources {
-        let target = object(container, "resources", "podTemplate.spec.containers[].resources")?;
+        let target = object(container, "resources", &format!("{CONTAINER}.resources"))?;
         for (kind, amounts) in [("limits", &resources.limits), ("requests", &resources.requests)] {
             if !amounts.is_empty() {
-                let target = object(target, kind, "podTemplate.spec.containers[].resources")?;
+                let target = object(target, kind, &format!("{CONTAINER}.resources"))?;
                 target.extend(amounts.iter().map(|(name, value)| (name.clone(), value.clone())));
             }
         }
@@ -85,19 +96,26 @@ fn apply_to_container(
     Ok(())
 }
 
-fn merge_variables(
-    container: &mut Map<String, Value>,
+/// Adds objects to a list of the template, in place of those with the same key.
+fn merge(
+    target: &mut Map<String, Value>,
+    path: &str,
+    field: &str,
+    key: &str,
     changes: &[Value],
 ) -> Result<(), BadTemplate> {
-    let env = container.entry("env").or_insert(Value::Null);
-    if env.is_null() {
-        *env = json!([]);
+    if changes.is_empty() {
+        return Ok(());
     }
-    let wrong = || shape("podTemplate.spec.containers[].env", "a list");
-    let env = env.as_array_mut().ok_or_else(wrong)?;
+    let list = target.entry(field).or_insert(Value::Null);
+    if list.is_null() {
+        *list = json!([]);
+    }
+    let list = list.as_array_mut();
+    let list = list.ok_or_else(|| shape(&format!("{path}.{field}"), "a list"))?;
     for change in changes {
-        env.retain(|known| known["name"] != change["name"]);
-        env.push(change.clone());
+        list.retain(|known| known[key] != change[key]);
+        list.push(change.clone());
     }
     Ok(())
 }

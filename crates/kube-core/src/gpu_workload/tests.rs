@@ -587,6 +587,53 @@ fn overrides_change_single_tasks_and_nothing_else() {
     assert_eq!(variables(&of(4))["A"], "1");
     assert_eq!(main(3)["args"], Value::Null);
     assert_eq!(super::distinct_tasks(&gang), [0, 1]);
+}
+
+#[test]
+fn overrides_replace_image_ports_volumes_and_node_labels_of_single_tasks() {
+    let template = json!({ "spec": {
+        "nodeSelector": { "zone": "a", "disk": "ssd" },
+        "volumes": [{ "name": "data", "emptyDir": {} }, { "name": "kept", "emptyDir": {} }],
+        "containers": [{
+            "name": "main", "image": "worker:1", "ports": [{ "containerPort": 1 }],
+            "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+        }],
+    } });
+    let claim = json!({ "name": "data", "persistentVolumeClaim": { "claimName": "shared" } });
+    let overrides = json!([{
+        "tasks": "0", "nodeSelector": { "zone": "b" }, "volumes": [claim],
+        "containers": [{
+            "image": "leader:1", "ports": [{ "containerPort": 2 }],
+            "volumeMounts": [{ "name": "kept", "mountPath": "/kept" }],
+        }],
+    }]);
+    let gang = json!({ "gangSize": 2, "podTemplate": template, "taskOverrides": overrides });
+    let gang = spec(gang);
+    let of = |task: u32| pod(OWNER, &gang, task, 0, "agentaflow").expect("a pod")["spec"].take();
+    let (leader, worker) = (of(0), of(1));
+    assert_eq!(leader["nodeSelector"], json!({ "zone": "b", "disk": "ssd" }));
+    assert_eq!(worker["nodeSelector"], json!({ "zone": "a", "disk": "ssd" }));
+    let volume = |pod: &Value, name: &str| {
+        let mut all = pod["volumes"].as_array().into_iter().flatten();
+        all.find(|volume| volume["name"] == name).cloned().unwrap_or_default()
+    };
+    assert_eq!(volume(&leader, "data"), claim);
+    assert_eq!(volume(&leader, "kept"), json!({ "name": "kept", "emptyDir": {} }));
+    assert_eq!(volume(&worker, "data"), json!({ "name": "data", "emptyDir": {} }));
+    let (leader, worker) = (&leader["containers"][0], &worker["containers"][0]);
+    assert_eq!((&leader["image"], &worker["image"]), (&json!("leader:1"), &json!("worker:1")));
+    assert_eq!(leader["ports"], json!([{ "containerPort": 2 }]));
+    assert_eq!(worker["ports"], json!([{ "containerPort": 1 }]));
+    let paths = |container: &Value| -> Vec<Value> {
+        let mounts = container["volumeMounts"].as_array().into_iter().flatten();
+        mounts.map(|mount| mount["mountPath"].clone()).collect()
+    };
+    assert!(paths(leader).contains(&json!("/data")) && paths(leader).contains(&json!("/kept")));
+    assert!(!paths(worker).contains(&json!("/kept")));
+}
+
+#[test]
+fn wrong_overrides_name_their_field() {
     let wrong = |change: Value| {
         let gang = spec(json!({ "gangSize": 2, "taskOverrides": [change] }));
         pod(OWNER, &gang, 0, 0, "x").expect_err("an error").field()

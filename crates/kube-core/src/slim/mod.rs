@@ -26,7 +26,7 @@ pub use pod::{
 };
 pub use rules::{
     ConfigMap, DisruptionBudget, DisruptionBudgetSpec, DisruptionBudgetStatus, Namespace,
-    PriorityClass,
+    PriorityClass, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus,
 };
 pub use secret::Secret;
 pub use storage::{

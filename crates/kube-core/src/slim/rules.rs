@@ -1,5 +1,6 @@
-//! Namespaces, priority classes, disruption budgets and settings.
+//! Namespaces, their quotas, priority classes, disruption budgets and settings.
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -77,3 +78,39 @@ pub struct ConfigMap {
 }
 
 super::resource!(ConfigMap, "", "v1", "ConfigMap", "configmaps", NamespaceResourceScope);
+
+/// Quota of a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ResourceQuota {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    pub spec: ResourceQuotaSpec,
+    pub status: ResourceQuotaStatus,
+}
+
+super::resource!(
+    ResourceQuota,
+    "",
+    "v1",
+    "ResourceQuota",
+    "resourcequotas",
+    NamespaceResourceScope
+);
+
+/// Limits are read from the status, which has those in force.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceQuotaSpec {
+    pub scopes: Option<Vec<String>>,
+    /// Only its presence is read.
+    pub scope_selector: Option<serde_json::Value>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ResourceQuotaStatus {
+    pub hard: Option<BTreeMap<String, Quantity>>,
+    pub used: Option<BTreeMap<String, Quantity>>,
+}

@@ -255,8 +255,8 @@ impl Shared {
             Action::Nominate { pod, node } => {
                 writes::nominate(server, permits, &pod, node.as_deref()).await;
             }
-            Action::WriteNodeConditions { node, version, conditions } => {
-                writes::node_conditions(server, permits, &node, &version, &conditions).await;
+            Action::WriteNodeStatus { node, version, conditions, phase } => {
+                writes::node_status(server, permits, &node, &version, &conditions, phase).await;
             }
             Action::RemoveFinalizer { workload, uid, version, present } => {
                 let about = writes::Revision { workload: &workload, uid: &uid, version: &version };

@@ -40,7 +40,7 @@ impl fmt::Display for ActionSummary<'_> {
                 status.message.as_ref().map_or(Ok(()), |message| write!(f, ": {message}"))
             }
             Action::WriteQueueStatus { queue, .. } => write!(f, "status of queue {queue}"),
-            Action::WriteNodeConditions { node, .. } => write!(f, "conditions of GPU node {node}"),
+            Action::WriteNodeStatus { node, .. } => write!(f, "conditions of GPU node {node}"),
             Action::RemoveFinalizer { workload, .. } => {
                 write!(f, "remove finalizer from {workload}")
             }
@@ -111,6 +111,7 @@ impl fmt::Display for ChangeSummary<'_> {
             Object::Namespace(slim::Namespace { metadata, .. }) => ("namespace", metadata),
             Object::Priority(slim::PriorityClass { metadata, .. }) => ("priority class", metadata),
             Object::Budget(slim::DisruptionBudget { metadata, .. }) => ("budget", metadata),
+            Object::Quota(slim::ResourceQuota { metadata, .. }) => ("quota", metadata),
             Object::PodGroup(slim::PodGroup { metadata, .. }) => ("pod group", metadata),
             Object::Job(kind, slim::JobObject { metadata, .. }) => (kind.kind, metadata),
             Object::NativeGroup(slim::NativePodGroup { metadata, .. }) => {

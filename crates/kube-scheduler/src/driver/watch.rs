@@ -112,6 +112,10 @@ fn watch_required(spawn: &WatchSpawner, namespace: &str) {
     spawn.watch("poddisruptionbudgets", Object::Budget, |key| {
         with_key(slim::DisruptionBudget::default(), key)
     });
+    // Only pending reasons depend on them: no pass waits for their list.
+    spawn.watch("resourcequotas", Object::Quota, |key| {
+        with_key(slim::ResourceQuota::default(), key)
+    });
 }
 
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Writes except bindings. Each is idempotent and names the uid of its object.
 
 use agentaflow_backoff::BackoffPolicy;
-use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
+use agentaflow_kube_core::crd::{GpuNodePhase, GpuQueueStatus, GpuWorkloadStatus};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::Pod;
 use agentaflow_kube_core::unit::UnitKind;
@@ -269,19 +269,23 @@ pub(crate) async fn queue_status(
     server.merge(&path, &json!({ "status": status })).await
 }
 
-/// Replaces the conditions of a `GPUNode`. The resource version guards a report of its monitor.
-pub(crate) async fn node_conditions(
+/// Replaces phase and conditions of a `GPUNode`. The resource version guards a report of its monitor.
+pub(crate) async fn node_status(
     server: &ApiServer,
     permits: WritePermits<'_>,
     node: &Key,
     version: &str,
     conditions: &[Condition],
+    phase: Option<GpuNodePhase>,
 ) {
     let path = format!("{}/status", ours(&node.namespace, "gpunodes", &node.name));
-    let body = json!({
+    let mut body = json!({
         "metadata": { "resourceVersion": version },
         "status": { "conditions": conditions },
     });
+    if let Some(phase) = phase {
+        body["status"]["phase"] = json!(phase);
+    }
     let done = retry(permits, || server.merge(&path, &body)).await;
     log(done, "write conditions of GPUNode", node);
 }

@@ -1,6 +1,6 @@
 //! Actions for the executor and their results. An action is complete: the executor chooses nothing.
 
-use agentaflow_kube_core::crd::{GpuQueueStatus, GpuWorkloadStatus};
+use agentaflow_kube_core::crd::{GpuNodePhase, GpuQueueStatus, GpuWorkloadStatus};
 use agentaflow_kube_core::unit::UnitKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::Value;
@@ -95,12 +95,14 @@ pub enum Action {
         queue: Arc<str>,
         status: Box<GpuQueueStatus>,
     },
-    /// Replace the conditions of a `GPUNode`, unless its monitor reports again.
-    WriteNodeConditions {
+    /// Replace phase and conditions of a `GPUNode`, unless its monitor reports again.
+    WriteNodeStatus {
         node: Key,
         /// Resource version that was read.
         version: String,
         conditions: Vec<Condition>,
+        /// Absent: unchanged.
+        phase: Option<GpuNodePhase>,
     },
     /// Remove the finalizer of earlier versions.
     RemoveFinalizer {

@@ -2,8 +2,8 @@
 
 use agentaflow_kube_core::slim::{
     CsiNode, DisruptionBudget, GpuNode, JobObject, Namespace, NativePodGroup, Node,
-    PersistentVolume, PersistentVolumeClaim, Pod, PodGroup, PriorityClass, Queue, StorageCapacity,
-    StorageClass, StorageDriver, Workload,
+    PersistentVolume, PersistentVolumeClaim, Pod, PodGroup, PriorityClass, Queue, ResourceQuota,
+    StorageCapacity, StorageClass, StorageDriver, Workload,
 };
 use agentaflow_kube_core::unit::UnitKind;
 
@@ -32,6 +32,7 @@ pub enum Object {
     Namespace(Namespace),
     Priority(PriorityClass),
     Budget(DisruptionBudget),
+    Quota(ResourceQuota),
     /// Pod group of the scheduler plugins.
     PodGroup(PodGroup),
     /// Pod group of Kubernetes itself.

@@ -5,6 +5,7 @@ use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_engine::{GpuHealth, Time, WaitReason, WorkloadId, WorkloadState};
 use agentaflow_explain as explain;
 use agentaflow_kube_core::pod_end;
+use agentaflow_kube_core::quota::FullQuota;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use super::membership::{single_pod_id, workload_id};
 use super::node_table::NodeEntry;
 use super::parked::Parked;
 use super::pod_entry::{PodState, node_of};
-use crate::controller::WAITING_FOR_REPLACEMENT;
+use crate::controller::{WAITING_FOR_QUOTA, WAITING_FOR_REPLACEMENT};
 
 /// Reason of a workload that preempted, and whose room a pod of another scheduler took.
 pub(super) const PREEMPTED_ROOM_TAKEN: &str = "PreemptedRoomTaken";
@@ -39,11 +40,40 @@ impl fmt::Display for TakenRoom {
     }
 }
 
+/// A cause that the engine does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    TakenRoom(TakenRoom),
+    FullQuota(FullQuota),
+}
+
+impl Cause {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::TakenRoom(_) => PREEMPTED_ROOM_TAKEN,
+            Self::FullQuota(_) => WAITING_FOR_QUOTA,
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TakenRoom(taken) => taken.fmt(f),
+            Self::FullQuota(quota) => write!(
+                f,
+                "{quota}. Pod groups take no turns: if another one lacks pods, too, neither starts. Raise the quota, or scale down \
+                 the owner of one group"
+            ),
+        }
+    }
+}
+
 /// Reason for which a gang is pending, as last reported by the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReportedReason {
     code: PendingCode,
-    taken: Option<TakenRoom>,
+    cause: Option<Cause>,
     pub(super) message: Arc<str>,
     /// More nodes would help.
     pub(super) resolved_by_nodes: bool,
@@ -53,17 +83,17 @@ impl ReportedReason {
     pub(super) fn new(reason: &WaitReason, now: Time) -> Self {
         let (code, message) = explain::coded_reason(reason, now);
         let resolved_by_nodes = reason.resolved_by_nodes();
-        Self { code, taken: None, message: message.into(), resolved_by_nodes }
+        Self { code, cause: None, message: message.into(), resolved_by_nodes }
     }
 
-    pub(super) fn add_taken_room(&mut self, taken: TakenRoom) {
-        self.message = format!("{}. {taken}", self.message.trim_end_matches('.')).into();
-        self.taken = Some(taken);
+    pub(super) fn add_cause(&mut self, cause: Cause) {
+        self.message = format!("{}. {cause}", self.message.trim_end_matches('.')).into();
+        self.cause = Some(cause);
     }
 
     /// In `CamelCase`.
     pub(super) fn code(&self) -> &'static str {
-        if self.taken.is_some() { PREEMPTED_ROOM_TAKEN } else { self.code.as_str() }
+        self.cause.as_ref().map_or(self.code.as_str(), Cause::code)
     }
 
     /// Reason of the pod's condition. Autoscalers add nodes for `Unschedulable` pods, so that only waits that nodes resolve
@@ -153,9 +183,9 @@ impl ClusterState {
         let losses = self.loss_messages(id);
         let lines = explanation.as_ref().filter(|_| is_pending);
         let lines = lines.map(|lines| explain::explanation(lines, self.engine.now()));
-        let taken = self.gangs.get(id).and_then(|gang| gang.reason.as_ref()?.taken.as_ref());
-        let taken = taken.filter(|_| is_pending);
-        let code = taken.map(|_| PREEMPTED_ROOM_TAKEN).or(code.map(PendingCode::as_str));
+        let cause = self.gangs.get(id).and_then(|gang| gang.reason.as_ref()?.cause.as_ref());
+        let cause = cause.filter(|_| is_pending);
+        let code = cause.map(Cause::code).or(code.map(PendingCode::as_str));
         let code = code.map(str::to_owned);
         let code = code.or_else(|| losses.first().map(|_| WAITING_FOR_REPLACEMENT.to_owned()));
         let closest = explanation.iter().flat_map(|explanation| &explanation.closest);
@@ -167,7 +197,7 @@ impl ClusterState {
             lines: lines
                 .unwrap_or(losses)
                 .into_iter()
-                .chain(taken.map(ToString::to_string))
+                .chain(cause.map(ToString::to_string))
                 .collect(),
             closest: closest
                 .map(|(node, shortfall)| (node.to_string(), explain::shortfall(shortfall, 1)))

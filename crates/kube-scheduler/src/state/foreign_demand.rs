@@ -1,25 +1,27 @@
 //! GPU pods of other schedulers that have no node yet. They race with this scheduler for free GPUs, and may take the room
 //! that a preemption makes.
 
-use agentaflow_engine::ForeignDemand;
+use agentaflow_engine::{ForeignDemand, Time};
 use agentaflow_kube_core::slim::Pod;
 use agentaflow_kube_core::translate::{self, TranslationContext, gpu_resources};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::action::Key;
+use super::foreign_report::PENDING_REPORTED;
 use super::pod_entry::{engine_time, is_finished, is_terminating, node_of};
 
-/// Pending pods that are not nominated for a node.
+/// Pending pods that are not nominated for a node, with the times since which they are known.
 #[derive(Debug, Default)]
-pub(super) struct PendingForeignPods(BTreeMap<Key, Box<Pod>>);
+pub(super) struct PendingForeignPods(BTreeMap<Key, (Box<Pod>, Time)>);
 
 impl PendingForeignPods {
     /// Records a pod of another scheduler; returns true if it is or was pending.
-    pub(super) fn observe(&mut self, key: &Key, pod: &Pod) -> bool {
+    pub(super) fn observe(&mut self, key: &Key, pod: &Pod, now: Time) -> bool {
         let waits = node_of(pod).is_none() && !is_finished(pod) && !is_terminating(pod);
         if waits && gpu_resources(pod).values().sum::<u64>() > 0 {
-            self.0.insert(key.clone(), Box::new(pod.clone()));
+            let since = self.0.get(key).map_or(now, |(_, since)| *since);
+            self.0.insert(key.clone(), (Box::new(pod.clone()), since));
             return true;
         }
         self.remove(key)
@@ -34,6 +36,13 @@ impl PendingForeignPods {
         self.0.keys()
     }
 
+    /// Pods that are pending for a while at this time.
+    pub(super) fn pending_since(&self, now: Time) -> impl Iterator<Item = &Key> {
+        let old =
+            move |(_, (_, since)): &(&Key, &(Box<Pod>, Time))| since.after(PENDING_REPORTED) <= now;
+        self.0.iter().filter(old).map(|(key, _)| key)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -44,7 +53,7 @@ impl PendingForeignPods {
         key: &Key,
         around: &TranslationContext<'_>,
     ) -> Option<Box<ForeignDemand>> {
-        let pod = self.0.get(key)?;
+        let (pod, _) = self.0.get(key)?;
         let request = Arc::new(translate::pod(pod, around).ok()?.request);
         let created = pod.metadata.creation_timestamp.as_ref();
         let submitted = created.map(|time| engine_time(time.0)).unwrap_or_default();

@@ -156,6 +156,15 @@ impl GangTable {
         self.gangs.iter()
     }
 
+    /// Pod groups of a namespace that wait for pods.
+    pub(super) fn incomplete_groups(&self, namespace: &str) -> impl Iterator<Item = &WorkloadId> {
+        let prefix = format!("{namespace}/group/");
+        let first = WorkloadId::from(prefix.as_str());
+        let groups = self.gangs.range(first..);
+        let groups = groups.take_while(move |(id, _)| id.as_str().starts_with(&prefix));
+        groups.filter(|(_, gang)| gang.gated).map(|(id, _)| id)
+    }
+
     pub(super) fn get_or_insert(
         &mut self,
         id: &WorkloadId,

@@ -9,7 +9,7 @@
 //!
 //! Each part owns its fields and offers a small interface (`pod_index`, `gang_table`, `node_table`, `workload_table`,
 //! `queue_table`, `unit_table`, `volume_ledger`, `evictions`, `owner_index`, `replacements`, `foreign_demand`,
-//! `monitor_watch`, `engine_link`, `work_queue`). The files with `impl ClusterState` combine the parts. Open `pods.rs` first.
+//! `foreign_report`, `monitor_watch`, `namespace_quotas`, `engine_link`, `work_queue`). The files with `impl ClusterState` combine the parts. Open `pods.rs` first.
 
 mod action;
 mod activity;
@@ -20,12 +20,15 @@ mod engine_link;
 mod evictions;
 mod explain;
 mod foreign_demand;
+mod foreign_report;
 mod gang_table;
 mod gangs;
 mod group_jobs;
 mod losses;
 mod membership;
 mod monitor_watch;
+mod namespace_quotas;
+mod node_conditions;
 mod node_table;
 mod nodes;
 mod owner_index;
@@ -69,9 +72,11 @@ use std::panic::Location;
 use engine_link::EngineLink;
 use evictions::Evictions;
 use foreign_demand::PendingForeignPods;
+use foreign_report::ForeignReports;
 use gang_table::GangTable;
 use membership::Lookup;
 use monitor_watch::MonitorWatch;
+use namespace_quotas::NamespaceQuotas;
 use node_table::NodeTable;
 use owner_index::OwnerIndex;
 use pod_index::PodIndex;
@@ -111,10 +116,12 @@ pub struct ClusterState {
     priorities: PriorityClasses,
     volumes: VolumeLedger,
     namespaces: Namespaces,
+    quotas: NamespaceQuotas,
     evictions: Evictions,
     owners: OwnerIndex,
     replacements: Replacements,
     foreign_demand: PendingForeignPods,
+    foreign_reports: ForeignReports,
     activity: Activity,
     work: WorkQueue,
     /// Actions of the next [`StepOutput`].
@@ -142,10 +149,12 @@ impl ClusterState {
             priorities: PriorityClasses::default(),
             volumes: VolumeLedger::default(),
             namespaces: Namespaces::default(),
+            quotas: NamespaceQuotas::default(),
             evictions: Evictions::default(),
             owners: OwnerIndex::default(),
             replacements: Replacements::default(),
             foreign_demand: PendingForeignPods::default(),
+            foreign_reports: ForeignReports::default(),
             activity: Activity::default(),
             work: WorkQueue::default(),
             actions: Vec::new(),
@@ -181,6 +190,7 @@ impl ClusterState {
                 let (gangs, pods) = (&self.gangs, &self.pods);
                 return self.evictions.budget_applied(budget, started, engine, gangs, pods);
             }
+            Object::Quota(quota) => return self.quota_applied(quota),
             Object::PodGroup(group) => {
                 let need = group.spec.min_member.unwrap_or(1).clamp(1, i64::from(u32::MAX)) as u32;
                 return self.pod_group_applied(&group.metadata, need);
@@ -225,6 +235,7 @@ impl ClusterState {
                 let (gangs, pods) = (&self.gangs, &self.pods);
                 return self.evictions.budget_deleted(&budget, started, engine, gangs, pods);
             }
+            Object::Quota(quota) => return self.quota_deleted(&quota.metadata),
             Object::PodGroup(group) => return self.pod_group_deleted(&group.metadata),
             Object::NativeGroup(group) => return self.pod_group_deleted(&group.metadata),
             Object::Priority(class) => {
@@ -280,6 +291,7 @@ impl ClusterState {
         }
         self.evictions.publish_budgets(&mut self.engine);
         self.publish_foreign_demand();
+        self.adopt_foreign_reports();
         let pods = self.pods.iter();
         let mut keys: Vec<(bool, Time, Key)> =
             pods.map(|(key, entry)| (!entry.is_on_node(), entry.created, key.clone())).collect();
@@ -306,6 +318,7 @@ impl ClusterState {
         self.requeue_due_units();
         self.requeue_recounts();
         self.report_lost_monitors();
+        self.report_foreign_pods();
         while let Some(item) = self.work.next_before_decisions() {
             self.process(item);
         }
@@ -328,6 +341,7 @@ impl ClusterState {
             self.units.next_wake(),
             self.gangs.next_recount(),
             self.monitors.next(),
+            self.foreign_reports.next(),
         ];
         StepOutput {
             actions: std::mem::take(&mut self.actions),

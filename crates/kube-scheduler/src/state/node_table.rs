@@ -2,21 +2,19 @@
 
 use agentaflow_engine::labels::Labels;
 use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId, Percent};
-use agentaflow_kube_core::crd::GpuNode;
+use agentaflow_kube_core::crd::{GpuNode, GpuNodePhase};
 use agentaflow_kube_core::slim::{self, CsiNode, Node};
 use agentaflow_kube_core::translate::{self, NodeView, Volumes, VolumesLeft};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::action::{Action, EventRecord, Key, ObjectRef};
 use super::engine_link::EngineLink;
+use super::foreign_report::ForeignPods;
+use super::node_conditions::{self, MONITOR_LOST};
 use super::pod_index::PodIndex;
 use super::settings::Settings;
 use crate::controller::EventType;
-
-/// Reason of the conditions and of the Event of a lost monitor.
-const MONITOR_LOST: &str = "MonitorLost";
 
 #[derive(Debug, Default)]
 pub(super) struct NodeTable(BTreeMap<Arc<str>, NodeEntry>);
@@ -141,25 +139,48 @@ impl NodeTable {
         }
     }
 
-    /// Conditions and Event of a `GPUNode` whose monitor is lost; none if the last leader has written them.
+    /// Status and Event of a `GPUNode` whose monitor is lost; none if the last leader has written them.
     pub(super) fn lost_monitor_actions(
         &self,
         name: &str,
         now: jiff::Timestamp,
     ) -> Option<[Action; 2]> {
         let devices = self.0.get(name)?.devices.as_ref()?;
-        let (conditions, message) = lost_conditions(devices, now)?;
-        let metadata = &devices.metadata;
-        let namespace = metadata.namespace.as_deref().unwrap_or_default();
-        let key = Key::new(namespace, name);
-        let uid = metadata.uid.as_deref().unwrap_or_default().into();
-        let version = metadata.resource_version.clone().unwrap_or_default();
-        let object = ObjectRef { kind: "GPUNode", key: key.clone(), uid };
+        let (conditions, message) = node_conditions::lost(devices, now)?;
+        let (node, version) = reference(devices);
+        let uid = devices.metadata.uid.as_deref().unwrap_or_default().into();
+        let object = ObjectRef { kind: "GPUNode", key: node.clone(), uid };
         let (event_type, reason) = (EventType::Warning, MONITOR_LOST);
+        let known = devices.status.as_ref().and_then(|status| status.phase);
+        // Maintenance lasts until an administrator ends it.
+        let active = known == Some(GpuNodePhase::Active);
+        let phase = active.then_some(GpuNodePhase::Unavailable);
         Some([
-            Action::WriteNodeConditions { node: key, version, conditions },
+            Action::WriteNodeStatus { node, version, conditions, phase },
             Action::RecordEvent(EventRecord { object, event_type, reason, message }),
         ])
+    }
+
+    /// Writes the condition about pods of other schedulers; none if it is up to date.
+    pub(super) fn foreign_pods_action(
+        &self,
+        name: &str,
+        found: Option<&ForeignPods>,
+        now: jiff::Timestamp,
+    ) -> Option<Action> {
+        let devices = self.0.get(name)?.devices.as_ref()?;
+        let conditions = node_conditions::foreign_pods(devices, found, now)?;
+        let (node, version) = reference(devices);
+        Some(Action::WriteNodeStatus { node, version, conditions, phase: None })
+    }
+
+    /// Published races that this scheduler lost to pods of other schedulers, with their messages.
+    pub(super) fn published_races(&self) -> Vec<(Arc<str>, String)> {
+        let race = |(name, entry): (&Arc<str>, &NodeEntry)| {
+            let message = node_conditions::published_race(entry.devices.as_ref()?)?;
+            Some((name.clone(), message.to_owned()))
+        };
+        self.0.iter().filter_map(race).collect()
     }
 
     pub(super) fn set_csi(&mut self, name: &Arc<str>, csi: Option<CsiNode>) {
@@ -275,40 +296,12 @@ impl NodeTable {
     }
 }
 
-/// Conditions with unknown health, and their message; none if they are unknown already.
-fn lost_conditions(devices: &GpuNode, now: jiff::Timestamp) -> Option<(Vec<Condition>, String)> {
-    let status = devices.status.as_ref()?;
-    let since = status.last_updated.as_ref().map(|time| format!(" since {}", time.0));
-    let message = format!("No report of the node's monitor{}.", since.unwrap_or_default());
-    let mut conditions = status.conditions.clone();
-    let mut changed = false;
-    for kind in ["Ready", "Healthy"] {
-        let unknown = Condition {
-            type_: kind.to_owned(),
-            status: "Unknown".to_owned(),
-            reason: MONITOR_LOST.to_owned(),
-            message: message.clone(),
-            last_transition_time: whole_second(now),
-            observed_generation: devices.metadata.generation,
-        };
-        match conditions.iter_mut().find(|condition| condition.type_ == kind) {
-            Some(known) if known.status == "Unknown" && known.reason == MONITOR_LOST => {}
-            Some(known) => {
-                *known = unknown;
-                changed = true;
-            }
-            None => {
-                conditions.push(unknown);
-                changed = true;
-            }
-        }
-    }
-    changed.then_some((conditions, message))
-}
-
-/// Times of conditions have whole seconds.
-fn whole_second(now: jiff::Timestamp) -> Time {
-    Time(jiff::Timestamp::from_second(now.as_second()).unwrap_or(now))
+/// Name of a `GPUNode`, and the version that was read.
+fn reference(devices: &GpuNode) -> (Key, String) {
+    let metadata = &devices.metadata;
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let name = metadata.name.as_deref().unwrap_or_default();
+    (Key::new(namespace, name), metadata.resource_version.clone().unwrap_or_default())
 }
 
 /// Outcome of [`NodeTable::publish`].

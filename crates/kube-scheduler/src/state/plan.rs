@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::ClusterState;
 use super::action::{Action, Bind, Key, PodRef};
-use super::explain::{PREEMPTED_ROOM_TAKEN, ReportedReason, TakenRoom};
+use super::explain::{Cause, PREEMPTED_ROOM_TAKEN, ReportedReason, TakenRoom};
 use super::gang_table::{FreedRoom, Gang};
 use super::pod_entry::{BindingState, PendingBinding, PodState, is_terminating};
 use super::work_queue::WorkItem;
@@ -294,6 +294,7 @@ impl ClusterState {
 
     fn report_taken_room(&mut self, id: &WorkloadId, taken: &TakenRoom) {
         let (event_type, message) = (EventType::Warning, taken.to_string());
+        self.foreign_reports.record_race(&taken.node, self.engine.now(), &message);
         if !self.record_workload_event(id, event_type, PREEMPTED_ROOM_TAKEN, message.clone()) {
             let first = self.gangs.get(id).and_then(Gang::first_member);
             let event = |key| self.pods.event(key, event_type, PREEMPTED_ROOM_TAKEN, message);
@@ -309,7 +310,7 @@ impl ClusterState {
             && let Some(taken) = self.take_taken_room(id)
         {
             self.report_taken_room(id, &taken);
-            pending.add_taken_room(taken);
+            pending.add_cause(Cause::TakenRoom(taken));
         }
         let Some(gang) = self.gangs.get_mut(id) else { return };
         let stale = gang.nominated && !reaction.keeps_nomination;

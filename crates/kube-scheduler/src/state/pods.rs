@@ -6,6 +6,7 @@ use agentaflow_kube_core::slim::Pod;
 use std::sync::Arc;
 
 use super::action::{Action, BindResult, Key, PodRef};
+use super::foreign_report::PENDING_REPORTED;
 use super::losses::Departure;
 use super::parked::Parked;
 use super::pod_entry::{
@@ -26,8 +27,9 @@ impl ClusterState {
         }
         let ours = self.settings.schedules(&pod);
         let finished = is_finished(&pod);
-        if !ours && self.foreign_demand.observe(&key, &pod) {
+        if !ours && self.foreign_demand.observe(&key, &pod, self.engine.now()) {
             self.send_foreign_demand(&key);
+            self.foreign_reports.compare_at(self.engine.now().after(PENDING_REPORTED));
         }
         if !ours && !self.pods.contains(&key) && (finished || node_of(&pod).is_none()) {
             return;
@@ -87,6 +89,17 @@ impl ClusterState {
             self.activity.kubelet_rejections += 1;
             let message = self.rejection_message(&pod, node, reason);
             self.actions.push(entry.event(key, EventType::Warning, "RejectedByKubelet", message));
+            self.record_rejection(key, node);
+        }
+    }
+
+    /// A node with GPU pods of other schedulers rejected a pod.
+    fn record_rejection(&mut self, key: &Key, node: &str) {
+        if self.nodes.get(node).is_some_and(|entry| self.foreign_gpu_pods(entry) > 0) {
+            let message = format!(
+                "The kubelet rejected pod {key} because of GPU pods of other schedulers. See `agentaflow exclusive`"
+            );
+            self.foreign_reports.record_race(&node.into(), self.engine.now(), &message);
         }
     }
 

@@ -1,15 +1,18 @@
-//! Gangs and jobs under a `ResourceQuota` take turns; see [`super::turns`].
+//! Gangs and jobs under a `ResourceQuota` take turns; see [`super::turns`]. Other groups of pods only name the quota.
 
 use agentaflow_engine::WorkloadId;
-use agentaflow_kube_core::slim::Pod;
+use agentaflow_kube_core::quota::FullQuota;
+use agentaflow_kube_core::slim::{Pod, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::ClusterState;
 use super::action::Key;
+use super::gang_table::Gang;
 use super::parked::Parked;
 use super::pod_entry::{engine_time, is_finished};
 use super::turns::{Contender, namespace_of};
 use super::unit_table::Unit;
 use super::work_queue::WorkItem;
+use super::{ClusterState, key_of};
 use crate::controller::QuotaTurn;
 
 impl ClusterState {
@@ -139,6 +142,37 @@ impl ClusterState {
             self.requeue_contenders(namespace);
         }
         self.sync_gangs(waiting);
+    }
+
+    pub(super) fn quota_applied(&mut self, quota: ResourceQuota) {
+        let namespace = key_of(&quota.metadata).namespace;
+        if self.quotas.record(quota) {
+            self.requeue_incomplete_groups(&namespace);
+        }
+    }
+
+    pub(super) fn quota_deleted(&mut self, metadata: &ObjectMeta) {
+        let key = key_of(metadata);
+        if self.quotas.remove(&key) {
+            self.requeue_incomplete_groups(&key.namespace);
+        }
+    }
+
+    /// The reason of incomplete groups names a full quota.
+    fn requeue_incomplete_groups(&mut self, namespace: &str) {
+        let groups = self.gangs.incomplete_groups(namespace).cloned().collect::<Vec<_>>();
+        self.sync_gangs(groups);
+    }
+
+    /// The quota that admits no further pod of a pod group. `GPUWorkload`s and jobs have a reason of their own.
+    pub(super) fn full_quota_of_group(&self, id: &WorkloadId) -> Option<FullQuota> {
+        let first = self.gangs.get(id).and_then(Gang::first_member)?;
+        let namespace = &first.namespace;
+        if !id.as_str().starts_with(&format!("{namespace}/group/")) {
+            return None;
+        }
+        let pod = self.pods.get(first)?.pod.as_deref()?;
+        self.quotas.full(namespace, pod)
     }
 
     fn sync_gangs(&mut self, ids: impl IntoIterator<Item = WorkloadId>) {

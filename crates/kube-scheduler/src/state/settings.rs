@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use super::names_of;
 
-/// Three times the longest interval between two reports of a monitor, which is a minute.
-pub const MONITOR_TIMEOUT: Duration = Duration::from_mins(3);
+pub use agentaflow_kube_core::crd::MONITOR_TIMEOUT;
 
 /// Settings of the scheduler.
 #[derive(Clone, Debug)]

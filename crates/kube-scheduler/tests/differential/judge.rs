@@ -1,11 +1,12 @@
 //! The engine's result for a pod, from the objects of the API server.
 
 use agentaflow_engine::{
-    AdoptedTask, AdoptedWorkload, Decision, Event, NodeId, Scheduler, Time, Workload, WorkloadId,
+    AdoptedTask, AdoptedWorkload, BudgetId, Decision, Event, NodeId, Scheduler, Time, Workload,
+    WorkloadId,
 };
 use agentaflow_kube_core::slim::{
-    CsiNode, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageCapacity,
-    StorageClass, StorageDriver,
+    CsiNode, DisruptionBudget, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    StorageCapacity, StorageClass, StorageDriver,
 };
 use agentaflow_kube_core::translate::{self, Namespaces, TranslationContext, Volumes};
 use agentaflow_kube_scheduler::state::Settings;
@@ -24,6 +25,21 @@ pub(crate) struct Sight {
     drivers: BTreeMap<String, CsiNode>,
     volumes: Volumes,
     namespaces: Namespaces,
+    budgets: Vec<DisruptionBudget>,
+}
+
+/// A preempted pod; ordered by priority.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Victim {
+    pub(crate) priority: i32,
+    /// Namespace and name.
+    id: String,
+}
+
+impl Victim {
+    pub(crate) fn of(pod: &Pod) -> Self {
+        Self { priority: pod.spec.priority.unwrap_or(0), id: id_of(pod) }
+    }
 }
 
 impl Sight {
@@ -59,7 +75,8 @@ impl Sight {
             namespaces.set(space);
         }
         let drivers = storage(share, &mut volumes).await;
-        Self { nodes: nodes.items, pods: pods.items, drivers, volumes, namespaces }
+        let budgets = share.api::<DisruptionBudget>().list(&all).await.expect("budgets").items;
+        Self { nodes: nodes.items, pods: pods.items, drivers, volumes, namespaces, budgets }
     }
 
     /// The snapshot without a pod.
@@ -115,8 +132,8 @@ impl Sight {
         placed
     }
 
-    /// Priorities of the pods that the engine preempts for a pod, highest first.
-    pub(crate) fn victims(&self, pod: &Pod) -> Vec<i32> {
+    /// Pods that the engine preempts for a pod, those of the highest priority first.
+    pub(crate) fn victims(&self, pod: &Pod) -> Vec<Victim> {
         let mut engine = self.engine(None, |_| true);
         tell(&mut engine, Event::Submitted(Box::new(self.workload(pod))));
         let plan = engine.decide(Time(1));
@@ -124,13 +141,25 @@ impl Sight {
             Decision::Preempt { victims, .. } => victims.as_slice(),
             _ => &[],
         });
-        let priority = |id: &WorkloadId| {
-            let mut pods = self.pods.iter();
-            pods.find(|pod| id_of(pod) == id.as_str()).and_then(|pod| pod.spec.priority)
-        };
-        let mut found: Vec<i32> = victims.filter_map(|victim| priority(&victim.workload)).collect();
+        let mut found: Vec<Victim> = victims
+            .filter_map(|victim| Some(Victim::of(self.pod(victim.workload.as_str())?)))
+            .collect();
         found.sort_unstable_by(|a, b| b.cmp(a));
         found
+    }
+
+    /// Number of disruption budgets that allow fewer evictions than these.
+    pub(crate) fn violated_budgets(&self, victims: &[Victim]) -> usize {
+        let pods: Vec<&Pod> = victims.iter().filter_map(|victim| self.pod(&victim.id)).collect();
+        let exceeds = |budget: &&DisruptionBudget| {
+            let evicted = pods.iter().filter(|pod| protects(budget, pod)).count();
+            evicted as i32 > budget.status.disruptions_allowed
+        };
+        self.budgets.iter().filter(exceeds).count()
+    }
+
+    fn pod(&self, id: &str) -> Option<&Pod> {
+        self.pods.iter().find(|pod| id_of(pod) == id)
     }
 
     /// The snapshot with so many allocatable GPUs of a node.
@@ -147,6 +176,7 @@ impl Sight {
         Workload {
             priority: translate::priority(pod),
             preemptible: true,
+            budgets: self.budgets.iter().filter(|all| protects(all, pod)).map(budget_id).collect(),
             ..Workload::new(id_of(pod), asked.request)
         }
     }
@@ -169,6 +199,10 @@ impl Sight {
                 view.node.resources.insert("pods".into(), 0);
             }
             tell(&mut engine, Event::NodeUpdated(Box::new(view.node)));
+        }
+        for budget in &self.budgets {
+            let allowed = budget.status.disruptions_allowed.max(0) as u32;
+            tell(&mut engine, Event::BudgetUpdated { id: budget_id(budget), allowed });
         }
         for pod in &self.pods {
             let Some(node) = pod.spec.node_name.as_deref().map(NodeId::from) else { continue };
@@ -206,6 +240,18 @@ async fn storage(share: &Share, volumes: &mut Volumes) -> BTreeMap<String, CsiNo
         volumes.set_csi_node(node);
     }
     nodes
+}
+
+fn budget_id(budget: &DisruptionBudget) -> BudgetId {
+    budget.metadata.name.clone().unwrap_or_default().into()
+}
+
+fn protects(budget: &DisruptionBudget, pod: &Pod) -> bool {
+    let labels = translate::labels(pod.metadata.labels.as_ref());
+    let selector = budget.spec.selector.as_ref();
+    selector.is_some_and(|selector| {
+        translate::selector(selector).is_ok_and(|selector| selector.matches(&labels))
+    })
 }
 
 fn id_of(pod: &Pod) -> String {

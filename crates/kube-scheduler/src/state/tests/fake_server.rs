@@ -32,10 +32,12 @@ pub(super) enum Kind {
     TrainJob,
     WorkerSet,
     Priority,
+    Quota,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 19] = [
+        Self::Quota,
         Self::Job,
         Self::JobSet,
         Self::TrainJob,
@@ -84,6 +86,7 @@ impl Kind {
             Self::TrainJob => Object::Job(&KINDS[2], read(value)),
             Self::WorkerSet => Object::Job(&KINDS[7], read(value)),
             Self::Priority => Object::Priority(read(value)),
+            Self::Quota => Object::Quota(read(value)),
         }
     }
 }
@@ -253,11 +256,14 @@ impl Server {
                 self.remove_finalizer(workload, uid);
                 None
             }
-            Action::WriteNodeConditions { node, conditions, .. } => {
+            Action::WriteNodeStatus { node, conditions, phase, .. } => {
                 let conditions = serde_json::to_value(conditions).expect("conditions");
                 let key = Key::new("", &node.name);
                 self.change(Kind::GpuNode, &key, |value| {
                     value["status"]["conditions"] = conditions;
+                    if let Some(phase) = phase {
+                        value["status"]["phase"] = json!(phase);
+                    }
                 });
                 None
             }

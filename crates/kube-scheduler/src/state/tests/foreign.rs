@@ -114,3 +114,96 @@ fn a_workload_says_that_another_scheduler_took_its_room() {
     harness.settle();
     assert_eq!(harness.node_of("high"), Some("n"));
 }
+
+/// A `GPUNode` with the conditions of its monitor.
+fn monitored(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": ""},
+        "spec": {"nodeName": name, "gpuDevices": []},
+        "status": {"phase": "Active", "gpuStatus": [], "conditions": [{"type": "Ready", "status": "True",
+            "reason": "GPUsReported", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+    })
+}
+
+/// Status and reason of `ForeignGpuPods`.
+fn reported(harness: &Harness, node: &str) -> Option<(String, String)> {
+    let object = harness.server.get(Kind::GpuNode, &Key::new("", node)).expect("a GPUNode");
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    assert!(conditions.iter().any(|one| one["type"] == "Ready"), "the monitor's condition stays");
+    let found = conditions.into_iter().find(|one| one["type"] == "ForeignGpuPods")?;
+    let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+    Some((text("status"), text("reason")))
+}
+
+fn state(status: &str, reason: &str) -> Option<(String, String)> {
+    Some((status.to_owned(), reason.to_owned()))
+}
+
+fn wait(harness: &mut Harness, milliseconds: u64) {
+    harness.settle();
+    harness.pass(milliseconds);
+    harness.settle();
+}
+
+#[test]
+fn a_gpu_node_says_that_foreign_pods_wait_for_its_gpus() {
+    let mut harness = full();
+    harness.put(Kind::Node, node("small", 1));
+    harness.put(Kind::Pod, pod("fills", 1));
+    for name in ["n", "small"] {
+        harness.put(Kind::GpuNode, monitored(name));
+    }
+    let large = with(pod("large", 2), "spec|schedulerName", json!("default-scheduler"));
+    harness.put(Kind::Pod, large);
+    wait(&mut harness, 9_000);
+    assert_eq!(reported(&harness, "n"), None, "most pods start sooner");
+    wait(&mut harness, 1_000);
+    assert_eq!(reported(&harness, "n"), state("True", "PodsPending"));
+    assert_eq!(reported(&harness, "small"), None, "the pod never fits it");
+    harness.server.remove(Kind::Pod, &Key::new(SPACE, "large"));
+    wait(&mut harness, 15_000);
+    assert_eq!(reported(&harness, "n"), state("False", "NoForeignPods"));
+}
+
+#[test]
+fn a_gpu_node_names_a_race_that_a_foreign_pod_won_for_ten_minutes_also_after_a_restart() {
+    let mut harness = full();
+    harness.put(Kind::GpuNode, monitored("n"));
+    harness.put(Kind::Pod, weighted("high", 4, 9));
+    assert_eq!(evictions(&mut harness), 4);
+    harness.pass(1000);
+    harness.put(Kind::Pod, with(foreign("thief", 0), "spec|nodeName", json!("n")));
+    harness.confused = true;
+    harness.settle();
+    harness.kubelets();
+    wait(&mut harness, 1_000);
+    assert_eq!(reported(&harness, "n"), state("True", "RaceLost"));
+    harness.crash();
+    for _ in 0..9 {
+        wait(&mut harness, 60_000);
+    }
+    assert_eq!(reported(&harness, "n"), state("True", "RaceLost"));
+    wait(&mut harness, 61_000);
+    assert_eq!(reported(&harness, "n"), state("False", "NoForeignPods"));
+}
+
+#[test]
+fn a_rejection_by_a_kubelet_beside_foreign_pods_is_a_lost_race_and_another_one_is_not() {
+    for beside in [true, false] {
+        let mut harness = Harness::new();
+        harness.confused = true;
+        harness.put(Kind::Node, node("n", 1));
+        harness.put(Kind::GpuNode, monitored("n"));
+        harness.put(Kind::Pod, pod("p", 1));
+        harness.settle();
+        if beside {
+            harness.put(Kind::Pod, with(foreign("theirs", 0), "spec|nodeName", json!("n")));
+        }
+        harness.settle();
+        harness.server.change(Kind::Pod, &Key::new(SPACE, "p"), |value| {
+            value["status"] = json!({"phase": "Failed", "reason": "OutOfnvidia.com/gpu"});
+        });
+        wait(&mut harness, 1_000);
+        assert_eq!(reported(&harness, "n"), beside.then(|| state("True", "RaceLost")).flatten());
+    }
+}

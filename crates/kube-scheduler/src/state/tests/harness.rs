@@ -438,7 +438,7 @@ fn words(act: &Action) -> Option<String> {
         }
         Action::LookUpOwner(owner) => format!("look up {}", owner.name),
         Action::Create { name, .. } => format!("create {name}"),
-        Action::WriteNodeConditions { node, .. } => format!("conditions of {}", node.name),
+        Action::WriteNodeStatus { node, .. } => format!("conditions of {}", node.name),
         Action::RemoveFinalizer { workload, .. } => {
             format!("remove finalizer {}", workload.name)
         }

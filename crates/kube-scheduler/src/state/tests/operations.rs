@@ -30,17 +30,22 @@ fn a_node_without_reports_of_its_monitor_has_unknown_health_until_the_next_repor
         let healthy = conditions.iter().find(|one| one["type"] == "Healthy").cloned();
         healthy.map(|one| one["status"].as_str().unwrap_or_default().to_owned())
     };
+    let phase = |harness: &Harness| {
+        let object = harness.server.get(Kind::GpuNode, &Key::new("", "n")).expect("a GPUNode");
+        object["status"]["phase"].clone()
+    };
     let mut harness = Harness::new();
     harness.put(Kind::Node, node("n", 1));
     harness.put(Kind::GpuNode, report(harness.server.seconds));
     harness.settle();
     harness.pass(179_000);
     harness.settle();
-    assert_eq!(healthy(&harness).as_deref(), Some("True"));
+    assert_eq!((healthy(&harness).as_deref(), phase(&harness)), (Some("True"), json!("Active")));
     assert!(harness.state.summary().utilization > 80.0);
     harness.pass(2_000);
     harness.settle();
     assert_eq!(healthy(&harness).as_deref(), Some("Unknown"));
+    assert_eq!(phase(&harness), "Unavailable", "`kubectl get gpunodes` shows the phase");
     assert_eq!(harness.state.summary().monitors_lost, 1);
     assert!(harness.state.summary().utilization < 1.0, "an old reading is void");
     assert!(harness.notes.iter().any(|note| note.starts_with("GPUNode n MonitorLost")));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::fake_server::{Kind, uid};
 use super::harness::{Harness, SPACE};
-use super::objects::{group, node, pod, with, workload};
+use super::objects::{group, member, node, pod, with, workload};
 use crate::state::{Action, Key};
 
 fn gangs(quota: usize, sizes: &[u32]) -> Harness {
@@ -440,4 +440,42 @@ proptest! {
         }
         prop_assert_eq!(done, wanted);
     }
+}
+
+#[test]
+fn incomplete_pod_groups_name_the_full_quota_of_their_namespace() {
+    let quota = |used: usize| {
+        let used = used.to_string();
+        json!({"metadata": {"name": "team", "namespace": SPACE}, "spec": {},
+            "status": {"hard": {"pods": "4"}, "used": {"pods": used}}})
+    };
+    let mut harness = Harness::new();
+    harness.put(Kind::Node, node("n", 64));
+    for name in ["a", "b"] {
+        harness.put(Kind::PodGroup, group(name, 3));
+        for number in 0..2 {
+            harness.put(Kind::Pod, member(&format!("{name}-{number}"), name, 1));
+        }
+    }
+    harness.put(Kind::Quota, quota(3));
+    harness.settle();
+    assert_eq!(harness.reason("a-0").as_deref(), Some("Gated"));
+    harness.put(Kind::Quota, quota(4));
+    harness.take_actions();
+    harness.settle();
+    let conditions: Vec<String> = ["a-0", "a-1", "b-0", "b-1"]
+        .map(|pod| format!("explain {pod} WaitingForQuota again"))
+        .into();
+    assert_eq!(harness.take_actions(), conditions);
+    let explained = harness.state.explain(&Key::new(SPACE, "b-1")).expect("a pod");
+    assert_eq!(explained.reason.as_deref(), Some("WaitingForQuota"));
+    let names_quota = |line: &String| line.contains("`team`") && line.contains("pods: 4 of 4");
+    assert!(explained.lines.iter().any(names_quota), "{:?}", explained.lines);
+    // A larger quota: the owner creates the missing pod.
+    harness.server.remove(Kind::Quota, &Key::new(SPACE, "team"));
+    harness.settle();
+    assert_eq!(harness.reason("a-0").as_deref(), Some("Gated"));
+    harness.put(Kind::Pod, member("a-2", "a", 1));
+    harness.settle();
+    assert_eq!(harness.node_of("a-0"), Some("n"));
 }
