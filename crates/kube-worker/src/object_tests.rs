@@ -35,9 +35,16 @@ fn node(labels: Value, taint: &str) -> slim::Node {
 }
 
 fn built(launch: &Launch, node: &slim::Node) -> Result<(Value, Vec<Secret>), StartError> {
+    built_on(launch, &target(node))
+}
+
+fn target(node: &slim::Node) -> JobTarget<'_> {
     let lease = Duration::from_mins(1);
-    let target = JobTarget { node, namespace: "imagepod", owner: "us", lease };
-    build(launch, &target)
+    JobTarget { node, namespace: "imagepod", owner: "us", lease, trust_local_images: false }
+}
+
+fn built_on(launch: &Launch, target: &JobTarget<'_>) -> Result<(Value, Vec<Secret>), StartError> {
+    build(launch, target)
         .map(|objects| (serde_json::to_value(objects.job).unwrap(), objects.secrets))
 }
 
@@ -114,6 +121,17 @@ fn a_job_with_gpus_gets_its_devices_from_the_device_plugin_and_its_disk_limit() 
     let container = &job["spec"]["template"]["spec"]["containers"][0];
     assert!(!container.to_string().contains("NVIDIA_VISIBLE_DEVICES"), "{container}");
     assert_eq!(container["resources"]["limits"]["ephemeral-storage"], json!("2048Mi"));
+}
+
+#[test]
+fn an_image_of_the_node_is_used_only_if_the_registry_permits_it_or_the_agent_trusts_it() {
+    let node = node(json!({}), "true");
+    let policy = |trust_local_images: bool| {
+        let target = JobTarget { trust_local_images, ..target(&node) };
+        let (job, _) = built_on(&launch(|_| {}), &target).unwrap();
+        job["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"].clone()
+    };
+    assert_eq!((policy(false), policy(true)), (json!("Always"), json!("IfNotPresent")));
 }
 
 #[test]
