@@ -123,6 +123,29 @@ fn a_job_with_gpus_gets_its_devices_from_the_device_plugin_and_its_disk_limit() 
     assert_eq!(container["resources"]["limits"]["ephemeral-storage"], json!("2048Mi"));
 }
 
+/// Even if the variables of the user reach this crate.
+#[test]
+fn a_user_cannot_make_gpus_visible_by_a_variable() {
+    let visible = |gpus: Value| {
+        let mut launch = launch(|job| job["gpus"] = gpus);
+        launch.env = vec![
+            ("NVIDIA_VISIBLE_DEVICES".to_owned(), "all".to_owned()),
+            ("CUDA_VISIBLE_DEVICES".to_owned(), "0,1,2,3".to_owned()),
+        ];
+        let (job, secrets) = built(&launch, &node(json!({}), "true")).unwrap();
+        assert!(secrets.iter().all(|secret| secret.data.as_ref().is_none_or(BTreeMap::is_empty)));
+        let env = job["spec"]["template"]["spec"]["containers"][0]["env"].clone();
+        let env = env.as_array().unwrap().iter();
+        let devices = env.filter(|one| one["name"].as_str().unwrap().ends_with("_VISIBLE_DEVICES"));
+        devices.map(|one| format!("{}={}", one["name"], one["value"])).collect::<Vec<_>>()
+    };
+    let gpu =
+        json!([{"index": 0, "uuid": "gpu-7/0", "milli": 1000, "memory": 81920, "shared": false}]);
+    assert_eq!(visible(json!([])), [r#""NVIDIA_VISIBLE_DEVICES"="void""#]);
+    // The device plugin sets the other variable.
+    assert_eq!(visible(gpu), [r#""CUDA_VISIBLE_DEVICES"="0""#]);
+}
+
 #[test]
 fn an_image_of_the_node_is_used_only_if_the_registry_permits_it_or_the_agent_trusts_it() {
     let node = node(json!({}), "true");

@@ -186,6 +186,24 @@ impl Cluster {
 
     /// [`Self::agent`] with another server address.
     pub(crate) fn agent_at(&mut self, name: &str, server: &str, extra: &[&str]) {
+        let arguments = self.agent_options(name, server, extra);
+        self.agent_arguments.insert(name.to_owned(), arguments);
+        self.restart_agent(name);
+    }
+
+    /// [`Self::agent`] with the GPUs of a played `nvidia-smi` in this folder.
+    pub(crate) fn agent_with_driver(&mut self, name: &str, folder: &Path) {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", folder.display());
+        self.set_agent_environment(name, vec![("PATH".to_owned(), path)]);
+        let mut arguments = self.agent_options(name, &self.url(), &[]);
+        let at = arguments.iter().position(|word| word == "--sim-gpus").unwrap();
+        arguments.drain(at..at + 2);
+        self.agent_arguments.insert(name.to_owned(), arguments);
+        self.restart_agent(name);
+    }
+
+    fn agent_options(&self, name: &str, server: &str, extra: &[&str]) -> Vec<String> {
         let state = self.state_dir(name).display().to_string();
         let token = self.path("data/registration-token").display().to_string();
         let interval = format!("{}ms", HEARTBEAT.as_millis());
@@ -220,8 +238,7 @@ impl Cluster {
             arguments.extend(["--runtime", "process", "--allow-process"].map(String::from));
         }
         arguments.extend(extra.iter().map(ToString::to_string));
-        self.agent_arguments.insert(name.to_owned(), arguments);
-        self.restart_agent(name);
+        arguments
     }
 
     /// Sets environment variables of an agent that starts later.
