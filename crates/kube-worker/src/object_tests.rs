@@ -24,6 +24,7 @@ fn launch(change: impl FnOnce(&mut Value)) -> Launch {
         dir: PathBuf::from("/nowhere"),
         devices: Vec::new(),
         user: None,
+        mps_pipes: None,
     }
 }
 

@@ -106,8 +106,7 @@ fn docker_result_files_and_folders_reach_the_container() {
 #[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
 fn docker_a_user_cannot_make_gpus_visible_by_a_variable() {
     let cluster = cluster();
-    let all =
-        json!({"env": {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0"}});
+    let all = json!({"env": {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0"}});
     let id = submit(&cluster, "echo \"$NVIDIA_VISIBLE_DEVICES [$CUDA_VISIBLE_DEVICES]\"", &all);
     cluster.wait_for_status(id, "completed");
     assert_eq!(cluster.logs(id), "void []\n");

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 mod ports;
 
 use crate::http::{Answer, Connection};
+use crate::job_folder::job_folder;
 use crate::procs::{kill_all, processes};
 pub(crate) use ports::free_port;
 
@@ -114,7 +115,7 @@ impl Cluster {
         extra: &[&str],
         environment: Vec<(String, String)>,
     ) -> Self {
-        let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
+        let home = job_folder();
         // Jobs run as another user if the tests run as root, and write to `shared`.
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(home.path().join("shared")).unwrap();

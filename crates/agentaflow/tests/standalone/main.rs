@@ -9,6 +9,8 @@ mod gpu_memory;
 mod harness;
 mod http;
 mod image;
+#[path = "../../../../tests/job_folder.rs"]
+mod job_folder;
 mod key_file;
 mod losses;
 mod metrics;
