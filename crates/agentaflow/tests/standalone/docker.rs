@@ -113,7 +113,7 @@ fn docker_a_user_cannot_make_gpus_visible_by_a_variable() {
 }
 
 /// Task 0 waits for a line from every other task; the others repeat until it answers.
-const RENDEZVOUS: &str = r#"
+pub(crate) const RENDEZVOUS: &str = r#"
     if [ "$RANK" = 0 ]; then busybox nc -l -p $MASTER_PORT -e echo "welcome to $WORLD_SIZE"; exit $?; fi
     for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         busybox nc -w 5 $MASTER_ADDR $MASTER_PORT < /dev/null | busybox grep welcome && exit 0

@@ -82,6 +82,8 @@ pub(crate) struct Cluster {
     pub(crate) agents: BTreeMap<String, Process>,
     agent_arguments: BTreeMap<String, Vec<String>>,
     agent_environments: BTreeMap<String, Vec<(String, String)>>,
+    /// Network namespaces of agents on other hosts.
+    agent_networks: BTreeMap<String, PathBuf>,
 }
 
 impl Cluster {
@@ -130,7 +132,7 @@ impl Cluster {
             arguments.extend(["--lease", "1ms"].map(String::from));
         }
         arguments.extend(extra.iter().map(ToString::to_string));
-        let server = begin(home.path(), &arguments, &environment, "server");
+        let server = begin(home.path(), &arguments, &environment, "server", None);
         let mut cluster = Self {
             home,
             port,
@@ -141,6 +143,7 @@ impl Cluster {
             agents: BTreeMap::new(),
             agent_arguments: BTreeMap::new(),
             agent_environments: BTreeMap::new(),
+            agent_networks: BTreeMap::new(),
         };
         cluster.wait_until_ready();
         cluster
@@ -154,7 +157,7 @@ impl Cluster {
 
     /// Restarts the server with the same port and directory.
     pub(crate) fn restart_server(&mut self) {
-        self.server = begin(self.home.path(), &self.arguments, &self.environment, "server");
+        self.server = begin(self.home.path(), &self.arguments, &self.environment, "server", None);
         self.wait_until_ready();
     }
 
@@ -247,10 +250,17 @@ impl Cluster {
         self.agent_environments.insert(name.to_owned(), environment);
     }
 
+    /// Sets the network namespace of an agent that starts later.
+    pub(crate) fn set_agent_network(&mut self, name: &str, network: PathBuf) {
+        self.agent_networks.insert(name.to_owned(), network);
+    }
+
     /// Restarts a killed agent.
     pub(crate) fn restart_agent(&mut self, name: &str) {
         let environment = self.agent_environments.get(name).map_or(&[][..], Vec::as_slice);
-        let agent = begin(self.home.path(), &self.agent_arguments[name], environment, name);
+        let network = self.agent_networks.get(name).map(PathBuf::as_path);
+        let arguments = &self.agent_arguments[name];
+        let agent = begin(self.home.path(), arguments, environment, name, network);
         self.agents.insert(name.to_owned(), agent);
     }
 
@@ -459,7 +469,10 @@ impl From<Output> for Ran {
 
 /// The program with its own configuration directory.
 pub(crate) fn program(home: &Path) -> Command {
-    let mut command = Command::new(PROGRAM);
+    with_home(Command::new(PROGRAM), home)
+}
+
+fn with_home(mut command: Command, home: &Path) -> Command {
     command.env("HOME", home).env("XDG_CONFIG_HOME", home.join("config"));
     for name in [
         "AGENTAFLOW_SERVER",
@@ -480,8 +493,16 @@ fn begin(
     arguments: &[String],
     environment: &[(String, String)],
     name: &str,
+    network: Option<&Path>,
 ) -> Process {
-    let mut command = program(home);
+    let mut command = match network {
+        None => program(home),
+        Some(network) => {
+            let mut enter = Command::new("nsenter");
+            enter.arg(format!("--net={}", network.display())).arg(PROGRAM);
+            with_home(enter, home)
+        }
+    };
     command.args(arguments).envs(environment.iter().cloned()).env("LOG_LEVEL", "info");
     Process::start(command, &home.join(format!("{name}.log")))
 }
