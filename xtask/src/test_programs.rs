@@ -30,6 +30,9 @@ const FULL_PROPERTY_CASES: &str = "1024";
 /// Length of each crash campaign against server and agents; 15 or 20 seconds in CI.
 const FULL_CHAOS_SECONDS: &str = "120";
 
+/// Programs that tests without a service use: the firewall of Docker jobs is tested with real rules.
+const OPTIONAL_PROGRAMS: [&str; 5] = ["ip", "iptables", "prometheus-alertmanager", "promtool", "script"];
+
 /// Size of a test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
@@ -73,13 +76,9 @@ pub(crate) fn tests(tier: Tier) -> Result<Report> {
 
 /// Tests that miss one of these tools skip a part of themselves and report it.
 fn install_optional_tools() {
-    let installed = [
-        tools::ensure_faketime(),
-        tools::ensure_program("prometheus-alertmanager"),
-        tools::ensure_program("promtool"),
-        tools::ensure_program("script"),
-    ];
-    for error in installed.into_iter().filter_map(Result::err) {
+    let programs = OPTIONAL_PROGRAMS.map(tools::ensure_program);
+    let others = [tools::ensure_faketime(), tools::ensure_static_busybox()];
+    for error in programs.into_iter().chain(others).filter_map(Result::err) {
         out!("   {error:#}");
     }
 }
@@ -185,5 +184,10 @@ mod tests {
         explain_skips(&mut report, &[Service::failed("docker_", "not root")]);
         let reasons: Vec<&str> = report.skipped.iter().map(|entry| &*entry.reason).collect();
         assert_eq!(reasons, ["no Docker engine: not root", "needs a trace"]);
+    }
+
+    #[test]
+    fn a_package_is_known_for_every_optional_program() {
+        assert!(OPTIONAL_PROGRAMS.into_iter().all(|program| tools::package_of(program).is_ok()));
     }
 }

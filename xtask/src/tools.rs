@@ -18,6 +18,7 @@ const DEBIAN_PACKAGES: [(&str, &str); 11] = [
     ("dockerd", "docker.io"),
     ("git", "git"),
     ("ip", "iproute2"),
+    ("iptables", "iptables"),
     ("openssl", "openssl"),
     ("prometheus-alertmanager", "prometheus-alertmanager"),
     ("promtool", "prometheus"),
@@ -52,9 +53,14 @@ pub(crate) fn ensure_program(program: &str) -> Result<()> {
     if on_path(program).is_some() {
         return Ok(());
     }
+    install_package(&format!("`{program}`"), package_of(program)?)
+}
+
+/// Debian package of a program.
+pub(crate) fn package_of(program: &str) -> Result<&'static str> {
     let known = DEBIAN_PACKAGES.iter().find(|(name, _)| *name == program);
     let (_, package) = known.with_context(|| format!("no package is known for `{program}`"))?;
-    install_package(&format!("`{program}`"), package)
+    Ok(package)
 }
 
 /// Installs libfaketime, which sets the wall clock of a program, if missing.

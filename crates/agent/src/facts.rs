@@ -32,6 +32,7 @@ pub(crate) fn registration(
     gpus: &GpuWatch,
     runtimes: Vec<String>,
     device_control: Option<DeviceControl>,
+    private_tmp: bool,
 ) -> NodeRegistration {
     let host = gpus.host();
     let instances = gpus.instances();
@@ -42,6 +43,7 @@ pub(crate) fn registration(
     node_metadata.insert("gpu_source".to_owned(), Value::from(host.source));
     if let Some(control) = device_control {
         node_metadata.insert("device_control".to_owned(), Value::from(control.as_str()));
+        node_metadata.insert("private_tmp".to_owned(), Value::from(private_tmp));
     }
     if let Some(pod) = &settings.pod_name {
         node_metadata.insert("pod_name".to_owned(), Value::from(pod.clone()));

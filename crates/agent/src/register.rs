@@ -101,7 +101,8 @@ impl Registrar {
         let sent = clock::boot_ms();
         let runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let control = self.guardian.as_ref().and_then(Guardian::device_control);
-        let node = facts::registration(&self.settings, &self.gpus, runtimes, control);
+        let private_tmp = self.guardian.as_ref().is_some_and(Guardian::has_private_tmp);
+        let node = facts::registration(&self.settings, &self.gpus, runtimes, control, private_tmp);
         let node = client.register_node(&node).await?;
         // Workers behind one address keep their agents apart by the keys of their nodes.
         let own = node.api_key.clone().map_or_else(|| client.clone(), |key| base.with_token(key));

@@ -326,6 +326,21 @@ mod tests {
         }
     }
 
+    /// The author of a pod may rely on any value.
+    #[test]
+    fn variables_of_a_pod_are_never_changed() {
+        let env = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+        for limits in [json!({"nvidia.com/gpu": "1"}), json!({})] {
+            let containers = json!([{"name": "c", "env": env, "resources": {"limits": limits}}]);
+            let asked = json!({"annotations": {"agentaflow.gpu/priority": "3"}});
+            let pod =
+                merged(gpu_pod(), &json!({"metadata": asked, "spec": {"containers": containers}}));
+            let patch = result("team", true, &pod, &[]).patch;
+            let paths: Vec<&str> = patch.iter().filter_map(|op| op["path"].as_str()).collect();
+            assert_eq!(paths, ["/spec/schedulerName", "/spec/priorityClassName"], "{pod}");
+        }
+    }
+
     #[test]
     fn a_pod_that_names_the_scheduler_still_inherits_the_annotations_of_its_owner() {
         let owner: Annotations =

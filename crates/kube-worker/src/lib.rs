@@ -62,6 +62,8 @@ pub struct Settings {
     pub log_limit: u64,
     /// Length of the lease.
     pub lease: Duration,
+    /// Use images of the node without asking their registry.
+    pub trust_local_images: bool,
 }
 
 #[derive(Debug, Error)]

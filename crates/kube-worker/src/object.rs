@@ -65,6 +65,8 @@ pub(crate) struct JobTarget<'a> {
     pub(crate) owner: &'a str,
     /// Remaining lease.
     pub(crate) lease: Duration,
+    /// Use images of the node without asking their registry.
+    pub(crate) trust_local_images: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +124,7 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
     let public = launch.env.iter().filter(|(name, _)| PUBLIC.contains(&name.as_str()));
     let mut pod = gpu_pod(assignment, target.node, public.cloned().collect());
     configure(&mut pod, launch, &env_name);
+    set_pull_policy(&mut pod, target.trust_local_images);
     pin(&mut pod, target.node);
     if let Some(auth) = registry_auth {
         let pull = format!("{name}-pull");
@@ -165,8 +168,6 @@ fn configure(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     pod.termination_grace_period_seconds =
         Some(seconds(Duration::from_millis(assignment.grace_ms)));
     let Some(container) = pod.containers.first_mut() else { return };
-    // Default of the Docker runtime.
-    container.image_pull_policy = Some("IfNotPresent".to_owned());
     container.working_dir.clone_from(&assignment.working_dir);
     container.security_context = Some(SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -184,6 +185,15 @@ fn configure(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     }
     if launch.dir.join("data.json").exists() {
         mount(pod, "data", "/agentaflow", Some(secret));
+    }
+}
+
+/// The kubelet asks the registry with the credentials of the pod only for `Always`: with `IfNotPresent` a tenant without
+/// credentials runs a private image that another tenant pulled.
+fn set_pull_policy(pod: &mut PodSpec, trust_local_images: bool) {
+    let policy = if trust_local_images { "IfNotPresent" } else { "Always" };
+    for container in &mut pod.containers {
+        container.image_pull_policy = Some(policy.to_owned());
     }
 }
 

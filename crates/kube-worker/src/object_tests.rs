@@ -24,6 +24,7 @@ fn launch(change: impl FnOnce(&mut Value)) -> Launch {
         dir: PathBuf::from("/nowhere"),
         devices: Vec::new(),
         user: None,
+        mps_pipes: None,
     }
 }
 
@@ -35,9 +36,16 @@ fn node(labels: Value, taint: &str) -> slim::Node {
 }
 
 fn built(launch: &Launch, node: &slim::Node) -> Result<(Value, Vec<Secret>), StartError> {
+    built_on(launch, &target(node))
+}
+
+fn target(node: &slim::Node) -> JobTarget<'_> {
     let lease = Duration::from_mins(1);
-    let target = JobTarget { node, namespace: "imagepod", owner: "us", lease };
-    build(launch, &target)
+    JobTarget { node, namespace: "imagepod", owner: "us", lease, trust_local_images: false }
+}
+
+fn built_on(launch: &Launch, target: &JobTarget<'_>) -> Result<(Value, Vec<Secret>), StartError> {
+    build(launch, target)
         .map(|objects| (serde_json::to_value(objects.job).unwrap(), objects.secrets))
 }
 
@@ -114,6 +122,40 @@ fn a_job_with_gpus_gets_its_devices_from_the_device_plugin_and_its_disk_limit() 
     let container = &job["spec"]["template"]["spec"]["containers"][0];
     assert!(!container.to_string().contains("NVIDIA_VISIBLE_DEVICES"), "{container}");
     assert_eq!(container["resources"]["limits"]["ephemeral-storage"], json!("2048Mi"));
+}
+
+/// Even if the variables of the user reach this crate.
+#[test]
+fn a_user_cannot_make_gpus_visible_by_a_variable() {
+    let visible = |gpus: Value| {
+        let mut launch = launch(|job| job["gpus"] = gpus);
+        launch.env = vec![
+            ("NVIDIA_VISIBLE_DEVICES".to_owned(), "all".to_owned()),
+            ("CUDA_VISIBLE_DEVICES".to_owned(), "0,1,2,3".to_owned()),
+        ];
+        let (job, secrets) = built(&launch, &node(json!({}), "true")).unwrap();
+        assert!(secrets.iter().all(|secret| secret.data.as_ref().is_none_or(BTreeMap::is_empty)));
+        let env = job["spec"]["template"]["spec"]["containers"][0]["env"].clone();
+        let env = env.as_array().unwrap().iter();
+        let devices = env.filter(|one| one["name"].as_str().unwrap().ends_with("_VISIBLE_DEVICES"));
+        devices.map(|one| format!("{}={}", one["name"], one["value"])).collect::<Vec<_>>()
+    };
+    let gpu =
+        json!([{"index": 0, "uuid": "gpu-7/0", "milli": 1000, "memory": 81920, "shared": false}]);
+    assert_eq!(visible(json!([])), [r#""NVIDIA_VISIBLE_DEVICES"="void""#]);
+    // The device plugin sets the other variable.
+    assert_eq!(visible(gpu), [r#""CUDA_VISIBLE_DEVICES"="0""#]);
+}
+
+#[test]
+fn an_image_of_the_node_is_used_only_if_the_registry_permits_it_or_the_agent_trusts_it() {
+    let node = node(json!({}), "true");
+    let policy = |trust_local_images: bool| {
+        let target = JobTarget { trust_local_images, ..target(&node) };
+        let (job, _) = built_on(&launch(|_| {}), &target).unwrap();
+        job["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"].clone()
+    };
+    assert_eq!((policy(false), policy(true)), (json!("Always"), json!("IfNotPresent")));
 }
 
 #[test]

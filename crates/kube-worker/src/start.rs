@@ -50,6 +50,7 @@ impl Jobs {
             namespace: &self.settings.namespace,
             owner: &self.owner,
             lease: self.lease_left(),
+            trust_local_images: self.settings.trust_local_images,
         };
         let objects = object::build(launch, &target)?;
         let job = Box::pin(self.create(launch.assignment.key, objects)).await?;

@@ -3,7 +3,7 @@
 //!
 //! | module | system calls | reason |
 //! |---|---|---|
-//! | [`process`] | `clone3`, `fork`, `execve`, `close_range`, `keyctl` | a job enters its cgroups and gives up its rights before its program runs |
+//! | [`process`] | `clone3`, `fork`, `execve`, `close_range`, `keyctl`, `unshare`, `setfsuid` | a job enters its cgroups and gives up its rights before its program runs |
 //! | [`device_filter`] | `bpf` | cgroup v2 filters device files only by a program in the kernel |
 //! | [`memory`] | `madvise` | an idle agent keeps only the code in memory that it uses |
 //!

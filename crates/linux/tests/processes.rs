@@ -6,13 +6,14 @@ mod skip;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agentaflow_linux::device_filter::{DeniedDevice, DeviceFilter};
 use agentaflow_linux::process::{
-    Confinement, ProcessImage, REPORT_LENGTH, SpawnError, Spawned, Step, outcome, spawn,
+    Confinement, Mounts, ProcessImage, REPORT_LENGTH, SpawnError, Spawned, Step, outcome, spawn,
 };
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use skip::skip;
@@ -32,6 +33,7 @@ fn confinement() -> (Confinement, io::PipeReader) {
         open_files: 0,
         user_processes: 0,
         oom_score: None,
+        mounts: None,
     };
     (confinement, reader)
 }
@@ -249,4 +251,77 @@ fn a_process_cannot_open_denied_devices() {
         .attach(group.open())
         .unwrap();
     assert_eq!(run("(: < /dev/null) || echo closed", inside).0.lines().last(), Some("closed"));
+}
+
+/// Why this process cannot create mount namespaces.
+fn no_namespaces() -> Option<io::Error> {
+    Mounts::probe().err()
+}
+
+#[test]
+fn a_process_has_its_own_tmp_and_shared_memory() {
+    if let Some(error) = no_namespaces() {
+        skip!("needs the right to create mount namespaces: {error}");
+    }
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let name = format!("agentaflow-test-{}", std::process::id());
+    let script = format!("for dir in /tmp /dev/shm; do echo x > $dir/{name} && ls -A $dir; done");
+    let (output, code) = run(&script, |confinement| {
+        let mut mounts = Mounts::default();
+        mounts.add(folder.path(), Path::new("/tmp")).unwrap();
+        mounts.add_shared_memory(1).unwrap();
+        confinement.mounts = Some(mounts);
+    });
+    assert_eq!((&*output, code), (&*format!("{name}\n{name}\n"), Some(0)));
+    assert_eq!(fs::read_to_string(folder.path().join(&name)).unwrap(), "x\n");
+    assert!(!Path::new("/tmp").join(&name).exists() && !Path::new("/dev/shm").join(&name).exists());
+}
+
+#[test]
+fn shared_memory_of_a_process_has_a_limit() {
+    if let Some(error) = no_namespaces() {
+        skip!("needs the right to create mount namespaces: {error}");
+    }
+    let script = "head -c 2000000 /dev/zero > /dev/shm/file; wc -c < /dev/shm/file";
+    let (output, _) = run(script, |confinement| {
+        let mut mounts = Mounts::default();
+        mounts.add_shared_memory(1).unwrap();
+        confinement.mounts = Some(mounts);
+    });
+    assert!(output.ends_with("\n1048576\n"), "{output}");
+}
+
+#[test]
+fn a_covered_folder_stays_visible_only_if_the_user_of_the_process_can_reach_it() {
+    if let Some(error) = no_namespaces() {
+        skip!("needs the right to create mount namespaces: {error}");
+    }
+    let (own, host) =
+        (tempfile::tempdir_in("/tmp").unwrap(), tempfile::tempdir_in("/tmp").unwrap());
+    let kept = host.path().join("data");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("file"), "kept\n").unwrap();
+    // The mount point.
+    fs::create_dir_all(own.path().join(kept.strip_prefix("/tmp").unwrap())).unwrap();
+    let open = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let hidden = own.path().join(host.path().strip_prefix("/tmp").unwrap());
+    [own.path(), &hidden, &kept].into_iter().for_each(|path| open(path, 0o755));
+    let confine = |confinement: &mut Confinement| {
+        let mut mounts = Mounts::default();
+        mounts.add(own.path(), Path::new("/tmp")).unwrap();
+        mounts.keep(&kept).unwrap();
+        confinement.mounts = Some(mounts);
+        confinement.user = Some((54321, 54322));
+    };
+    open(host.path(), 0o755);
+    let script = format!("cat {}/file; id -u", kept.display());
+    assert_eq!(run(&script, confine).0, "kept\n54321\n");
+    open(host.path(), 0o700);
+    let error = failure(&["true"], Path::new("/"), confine);
+    assert_eq!(
+        (error.step, error.source.kind()),
+        (Step::WorkingDir, io::ErrorKind::PermissionDenied)
+    );
 }

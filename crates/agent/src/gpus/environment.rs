@@ -27,6 +27,11 @@ impl Mps {
         Self::at(&pipes, Path::new("/proc"))
     }
 
+    /// Pipe directory.
+    pub fn into_pipes(self) -> PathBuf {
+        self.pipes
+    }
+
     /// Ignores a directory of another unprivileged user, and a directory whose service has ended.
     fn at(pipes: &Path, proc: &Path) -> Option<Self> {
         let owner = fs::metadata(pipes.join("control")).ok()?.uid();

@@ -105,6 +105,11 @@ impl Guardian {
         self.cache.device_control()
     }
 
+    /// True if process jobs have their own temporary files.
+    pub(crate) fn has_private_tmp(&self) -> bool {
+        self.cache.has_private_tmp()
+    }
+
     pub(crate) fn stop(&self, key: TaskKey, cause: StopCause, grace: Duration) {
         self.send(Command::Stop { key, cause, grace_ms: grace.as_millis() as u64 });
     }
@@ -277,8 +282,8 @@ impl GuardianLink {
 
     async fn handshake(&mut self, connection: &mut Connection) -> io::Result<()> {
         match self.exchange(connection, Command::Hello { interval_ms: self.interval_ms }).await? {
-            Response::Hello { protocol: PROTOCOL, device_control, .. } => {
-                self.cache.set_device_control(device_control);
+            Response::Hello { protocol: PROTOCOL, device_control, private_tmp, .. } => {
+                self.cache.set_host_controls(device_control, private_tmp);
             }
             _ => {
                 return Err(io::Error::other(

@@ -114,6 +114,7 @@ fn execute(command: Command, supervisor: &mut Supervisor) -> Option<Response> {
                 protocol: PROTOCOL,
                 pid: std::process::id(),
                 device_control: Some(supervisor.device_control()),
+                private_tmp: supervisor.has_private_tmp(),
             });
         }
         Command::Start(spec) => return supervisor.start(&spec),

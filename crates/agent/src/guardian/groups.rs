@@ -90,6 +90,7 @@ impl TaskGroups {
             cgroups: self.v1.dirs().map(open).collect::<io::Result<_>>()?,
             pids_limited: self.limit_pids(),
             oom_score: None,
+            private_tmp: false,
         })
     }
 

@@ -21,6 +21,7 @@ mod socket;
 mod spawn;
 mod supervisor;
 mod task_cache;
+mod temporary_files;
 #[cfg(test)]
 mod tests;
 pub(crate) mod wire;
@@ -142,6 +143,7 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
         "guardian started"
     );
     let supervisor = Supervisor::new(tasks, groups).with_lease_file(LeaseFile::new(dir));
+    let supervisor = supervisor.with_private_tmp(temporary_files::are_supported());
     let supervisor = supervisor.with_sentinel(sentinel, oom_score);
     let listener = socket::bind(dir).map_err(folder)?;
     tokio::spawn(crate::memory::release_start_pages());

@@ -15,8 +15,8 @@ use agentaflow_linux::process::{
 };
 
 use super::output::Output;
-use super::procs;
 use super::wire::{ProcessSpec, StartFault};
+use super::{procs, temporary_files};
 
 const ENOEXEC: i32 = 8;
 
@@ -33,6 +33,8 @@ pub(super) struct SpawnOptions {
     /// A cgroup limits the number of processes.
     pub(super) pids_limited: bool,
     pub(super) oom_score: Option<i32>,
+    /// Separate the temporary files of the process.
+    pub(super) private_tmp: bool,
 }
 
 /// Process whose program may not run yet.
@@ -73,8 +75,13 @@ pub(super) fn spawn(
         .map_err(|error| exec_error(program, &error))?;
     let (output, writer) = Output::open(dir, spec.user, spec.log_limit)
         .map_err(|error| node_fault("open the log", &error))?;
+    let files = spec.temporary_files.as_ref().filter(|_| options.private_tmp);
+    let mounts = files.map(|files| temporary_files::mounts(spec, dir, files)).transpose();
+    let mounts =
+        mounts.map_err(|error| node_fault("separate the temporary files of a process", &error))?;
     // The confinement has the guardian's copy of the pipe, and closes it.
-    let spawned = process::spawn(&image, &confinement(spec, options, writer.into()))
+    let confinement = Confinement { mounts, ..confinement(spec, options, writer.into()) };
+    let spawned = process::spawn(&image, &confinement)
         .map_err(|error| node_fault(&error.step.to_string(), &error.source))?;
     let pid = spawned.pid;
     let report = Receiver::from_owned_fd(spawned.report.into()).map_err(|error| {
@@ -123,6 +130,7 @@ fn confinement(spec: &ProcessSpec, options: SpawnOptions, output: OwnedFd) -> Co
         open_files: spec.open_files,
         user_processes: if counted { spec.pids } else { 0 },
         oom_score: options.oom_score,
+        mounts: None,
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) struct Supervisor {
     /// Absent in tests.
     lease_file: Option<LeaseFile>,
     groups: GroupRoots,
+    /// Tasks have their own temporary files.
+    private_tmp: bool,
     /// Absent in tests.
     sentinel: Option<Sentinel>,
     /// Of the guardian before it protected itself.
@@ -86,6 +88,7 @@ impl Supervisor {
             interval_ms: DEFAULT_INTERVAL_MS,
             lease_file: None,
             groups,
+            private_tmp: false,
             sentinel: None,
             oom_score: None,
             boot: procs::boot_id(),
@@ -97,6 +100,10 @@ impl Supervisor {
     /// Protects the tasks against the death of this guardian.
     pub(super) fn with_sentinel(self, sentinel: Sentinel, oom_score: Option<i32>) -> Self {
         Self { sentinel: Some(sentinel), oom_score, ..self }
+    }
+
+    pub(super) fn with_private_tmp(self, private_tmp: bool) -> Self {
+        Self { private_tmp, ..self }
     }
 
     /// Stops a task; ignores an unknown one.
@@ -126,6 +133,10 @@ impl Supervisor {
 
     pub(super) fn device_control(&self) -> DeviceControl {
         self.groups.device_control()
+    }
+
+    pub(super) fn has_private_tmp(&self) -> bool {
+        self.private_tmp
     }
 
     pub(super) fn usage(&self, key: TaskKey) -> UsageRecord {

@@ -23,6 +23,7 @@ struct CacheState {
     waiters: BTreeMap<TaskKey, Vec<Waiter>>,
     containers: BTreeMap<TaskKey, PathBuf>,
     device_control: Option<DeviceControl>,
+    private_tmp: bool,
     /// The guardian has sent its task list; before that, an absent task may exist.
     complete: bool,
 }
@@ -96,8 +97,13 @@ impl TaskCache {
             .collect()
     }
 
-    pub(super) fn set_device_control(&self, control: Option<DeviceControl>) {
-        self.state().device_control = control;
+    pub(super) fn set_host_controls(&self, devices: Option<DeviceControl>, private_tmp: bool) {
+        let mut state = self.state();
+        (state.device_control, state.private_tmp) = (devices, private_tmp);
+    }
+
+    pub(super) fn has_private_tmp(&self) -> bool {
+        self.state().private_tmp
     }
 
     pub(super) fn device_control(&self) -> Option<DeviceControl> {

@@ -3,6 +3,7 @@
 mod cgroups;
 mod hostile;
 mod lease;
+mod temporary;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -110,6 +111,7 @@ impl TestDir {
             grace_ms: 200,
             leased: false,
             log_limit: 1 << 20,
+            temporary_files: None,
         }
     }
 

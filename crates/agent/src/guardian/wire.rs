@@ -97,6 +97,20 @@ pub(crate) struct ProcessSpec {
     pub(crate) leased: bool,
     /// Bytes of output to keep.
     pub(crate) log_limit: u64,
+    /// Ignored by a guardian that cannot separate them.
+    #[serde(default)]
+    pub(crate) temporary_files: Option<TemporaryFiles>,
+}
+
+/// Temporary files of one task.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TemporaryFiles {
+    /// Replaces `/tmp` and `/var/tmp`.
+    pub(crate) folder: PathBuf,
+    /// MiB of `/dev/shm`; 0 means the default of the kernel.
+    pub(crate) shared_memory: u64,
+    /// Pipe folder of the Multi-Process Service (MPS). Its clients also need `/dev/shm` of the host.
+    pub(crate) mps_pipes: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -122,6 +136,9 @@ pub(crate) enum Response {
         /// Absent from a guardian of an older version.
         #[serde(default)]
         device_control: Option<DeviceControl>,
+        /// Tasks have their own temporary files.
+        #[serde(default)]
+        private_tmp: bool,
     },
     Started {
         at: Stamp,

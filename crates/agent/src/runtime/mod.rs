@@ -52,6 +52,8 @@ pub struct Launch {
     pub devices: Vec<String>,
     /// User of a process; `None` means the user of the agent.
     pub user: Option<JobUser>,
+    /// Pipe directory of NVIDIA's Multi-Process Service, for a process that shares a GPU.
+    pub mps_pipes: Option<PathBuf>,
 }
 
 /// End of a task as its runtime observed it.

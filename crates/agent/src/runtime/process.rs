@@ -19,7 +19,9 @@ use agentaflow_api::units::{Secret, Stamp};
 use super::{Exit, FoundTask, Launch, Progress, Runtime, StartError, TaskUsage};
 use crate::gpus::device_files;
 use crate::guardian::client::{Guardian, GuardianUnreachable};
-use crate::guardian::wire::{ExitRecord, ProcessSpec, Response, StartFault, UsageRecord};
+use crate::guardian::wire::{
+    ExitRecord, ProcessSpec, Response, StartFault, TemporaryFiles, UsageRecord,
+};
 use crate::storage::{disk_usage, unlinked_usage};
 
 /// `PATH` of jobs that do not set it.
@@ -28,7 +30,8 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Default working directory of a process in its task folder. Owned by the job's user.
 pub(crate) const WORK: &str = "work";
 
-/// Folder of temporary files in the task folder, which `TMPDIR` names. Owned by the job's user.
+/// Folder of temporary files in the task folder, which `TMPDIR` names, and `/tmp` where the guardian separates it. Owned by
+/// the job's user.
 pub(crate) const TMP: &str = "tmp";
 
 /// Interval between checks for the end of a withdrawn task.
@@ -115,6 +118,11 @@ impl Process {
             grace_ms: *grace_ms,
             leased: *leased,
             log_limit: self.limits.log,
+            temporary_files: Some(TemporaryFiles {
+                folder: folder.join(TMP),
+                shared_memory: *memory,
+                mps_pipes: launch.mps_pipes.clone(),
+            }),
         })
     }
 

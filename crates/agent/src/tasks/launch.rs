@@ -40,9 +40,11 @@ pub(super) fn prepare(
         folder::write_notice(&dir, SIMULATED)?;
     }
     let devices = devices(assignment);
-    env.extend(device_env(&assignment.gpus, assignment.simulated, mps(assignment).as_ref()));
+    let mps = mps(assignment);
+    env.extend(device_env(&assignment.gpus, assignment.simulated, mps.as_ref()));
+    let mps_pipes = mps.map(Mps::into_pipes);
     let (assignment, env) = (assignment.clone(), env.into_iter().collect());
-    Ok(Launch { assignment, env, dir, devices, user })
+    Ok(Launch { assignment, env, dir, devices, user, mps_pipes })
 }
 
 /// UUIDs of the devices, without duplicates.

@@ -1,5 +1,6 @@
 //! Isolation of process jobs.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use agentaflow_api::ids::UserId;
@@ -94,6 +95,77 @@ async fn a_process_job_above_its_disk_limit_is_stopped() {
     assert_eq!(ended.stopped, Some(StopCause::StorageExceeded));
     let ended = bed.server.ended(under).await;
     assert_eq!((ended.stopped, ended.exit_code), (None, Some(0)));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn temporary_files_of_a_job_are_its_own_and_end_with_it() {
+    if !is_root() {
+        skip!("needs root: only an agent that runs as root separates temporary files");
+    }
+    let bed = TestBed::new().await;
+    let agent = bed.agent();
+    let node = bed.server.until("the node", |memory| memory.node.clone()).await;
+    assert_eq!(node.node_metadata.get("private_tmp"), Some(&serde_json::json!(true)));
+    let name = format!("agentaflow-test-{}", std::process::id());
+    let folders = ["/tmp", "/var/tmp", "/dev/shm"];
+    let files = folders.map(|folder| format!("{folder}/{name}"));
+    let script = format!(
+        "for file in {}; do echo x > $file || exit 1; done; echo ready; sleep 60",
+        files.join(" ")
+    );
+    let first = bed.assign(shell(1, &script));
+    bed.server.until("its files", |_| bed.server_log(first).contains("ready").then_some(())).await;
+    // The same user in another job.
+    let second = bed.assign(shell(
+        2,
+        &format!("ls {}; echo $?; touch $AGENTAFLOW_OUTPUT $TMPDIR/x; echo $?", files.join(" ")),
+    ));
+    bed.server.ended(second).await;
+    let log = bed.server.log(second);
+    assert!(log.ends_with("\n2\n0\n"), "{log}");
+    let own = bed.dir.path().join("agent/tasks").join(first.to_string()).join("tmp").join(&name);
+    assert!(own.exists(), "{}", own.display());
+    let stop = agentaflow_api::link::Stop { key: first, cause: StopCause::Cancelled, grace_ms: 0 };
+    bed.server.send(agentaflow_api::link::Message::Stop(stop));
+    bed.server.ended(first).await;
+    bed.server.until("a clean folder", |_| bed.folder_is_gone(first).then_some(())).await;
+    for file in &files {
+        assert!(!std::path::Path::new(file).exists(), "{file}");
+    }
+    assert!(!own.exists());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_in_tmp_count_into_the_disk_limit_of_a_job() {
+    if !is_root() {
+        skip!("needs root: only an agent that runs as root separates temporary files");
+    }
+    let bed = TestBed::new().await;
+    let agent = bed.agent();
+    let mut over = shell(1, "head -c 3000000 /dev/zero > /var/tmp/file; sleep 60");
+    over.storage = 1;
+    let over = bed.assign(over);
+    let ended = bed.server.ended(over).await;
+    assert_eq!(ended.stopped, Some(StopCause::StorageExceeded));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_working_directory_below_tmp_is_that_of_the_host() {
+    let bed = TestBed::new().await;
+    let agent = bed.agent();
+    let folder = tempfile::Builder::new().prefix("agentaflow-").tempdir_in("/tmp").unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::write(folder.path().join("input"), "data of the host\n").unwrap();
+    let mut job = shell(1, "cat input; pwd; echo result > output");
+    job.working_dir = Some(folder.path().display().to_string());
+    let key = bed.assign(job);
+    let ended = bed.server.ended(key).await;
+    let log = bed.server.log(key);
+    assert_eq!(log, format!("data of the host\n{}\n", folder.path().display()), "{ended:?}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("output")).unwrap(), "result\n");
     agent.stop().await;
 }
 

@@ -62,6 +62,20 @@ async fn job_data_too_large_for_a_variable_are_in_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_user_cannot_make_gpus_visible_by_a_variable() {
+    let bed = TestBed::new().await;
+    let agent = bed.agent();
+    let mut assignment = shell(1, "echo \"$NVIDIA_VISIBLE_DEVICES [$CUDA_VISIBLE_DEVICES]\"");
+    for (name, value) in [("NVIDIA_VISIBLE_DEVICES", "all"), ("CUDA_VISIBLE_DEVICES", "0")] {
+        assignment.env.insert(name.to_owned(), value.into());
+    }
+    let key = bed.assign(assignment);
+    bed.server.ended(key).await;
+    assert_eq!(bed.server.log(key), "void []\n");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_task_with_simulated_gpus_gets_no_device_and_a_notice() {
     let bed = TestBed::new().await;
     let agent = bed.agent();

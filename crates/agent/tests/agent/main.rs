@@ -5,6 +5,8 @@ mod fake_docker;
 #[path = "../docker/image.rs"]
 mod image;
 mod isolation;
+#[path = "../../../../tests/job_folder.rs"]
+mod job_folder;
 mod killed_guardian;
 mod lifecycle;
 mod server;
@@ -31,6 +33,7 @@ use agentaflow_api::link::{Assignment, Message, TaskKey};
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 
+use job_folder::job_folder;
 use server::FakeServer;
 
 const SWITCH: &str = "AGENTAFLOW_TEST_GUARDIAN";
@@ -121,7 +124,7 @@ impl Agent {
 
 impl TestBed {
     async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = job_folder();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let script = dir.path().join("agentaflow");
         let program = std::env::current_exe().unwrap();

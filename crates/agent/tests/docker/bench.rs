@@ -78,7 +78,7 @@ impl Bench {
         fs::create_dir_all(&dir).unwrap();
         let env = vec![("PATH".to_owned(), "/bin".to_owned())];
         let assignment = serde_json::from_value(assignment).unwrap();
-        Launch { assignment, env, dir, devices: Vec::new(), user: None }
+        Launch { assignment, env, dir, devices: Vec::new(), user: None, mps_pipes: None }
     }
 
     /// The same task with a new key.

@@ -47,18 +47,24 @@ impl Fleet {
     pub(crate) async fn with_heartbeat(plan: &NodePlan, heartbeat: &str) -> Self {
         let share = Share::new().await;
         let node = share.node("gpu", plan).await;
-        Self::start(share, node, heartbeat, false).await
+        Self::start(share, node, heartbeat, false, &[]).await
     }
 
     /// The agent uses a proxy to the API server that can be disconnected.
     pub(crate) async fn through_proxy(plan: &NodePlan) -> Self {
         let share = Share::new().await;
         let node = share.node("gpu", plan).await;
-        Self::start(share, node, "10s", true).await
+        Self::start(share, node, "10s", true, &[]).await
     }
 
-    /// With an existing node.
-    pub(crate) async fn start(share: Share, node: String, heartbeat: &str, proxied: bool) -> Self {
+    /// With an existing node and more options of the agent.
+    pub(crate) async fn start(
+        share: Share,
+        node: String,
+        heartbeat: &str,
+        proxied: bool,
+        options: &[&str],
+    ) -> Self {
         let account = format!("worker-{}", share.id);
         let rights = fs::read_to_string(repository().join("deploy/worker/10-rbac.yaml")).unwrap();
         let rights = rights.replace("imagepod-gpu-worker", &account);
@@ -98,6 +104,7 @@ impl Fleet {
         let mut command = Command::new(PROGRAM);
         command.args(["agent", "--runtime", "kubernetes", "--health-listen", "none"]);
         command.args(["--server", &format!("http://127.0.0.1:{port}"), "--node", &node]);
+        command.args(options);
         command.args(["--namespace", &share.namespace, "--heartbeat", heartbeat, "--kubeconfig"]);
         let mut command = with_path(command, &kubeconfig);
         command.arg("--token-file").arg(data.join("registration-token"));

@@ -102,8 +102,18 @@ fn docker_result_files_and_folders_reach_the_container() {
     assert_ne!(job["status"], "completed", "a forbidden folder was mounted");
 }
 
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_a_user_cannot_make_gpus_visible_by_a_variable() {
+    let cluster = cluster();
+    let all = json!({"env": {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0"}});
+    let id = submit(&cluster, "echo \"$NVIDIA_VISIBLE_DEVICES [$CUDA_VISIBLE_DEVICES]\"", &all);
+    cluster.wait_for_status(id, "completed");
+    assert_eq!(cluster.logs(id), "void []\n");
+}
+
 /// Task 0 waits for a line from every other task; the other tasks repeat until it answers.
-const RENDEZVOUS: &str = r#"
+pub(crate) const RENDEZVOUS: &str = r#"
     if [ "$RANK" = 0 ]; then busybox nc -l -p $MASTER_PORT -e echo "welcome to $WORLD_SIZE"; exit $?; fi
     for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         busybox nc -w 5 $MASTER_ADDR $MASTER_PORT < /dev/null | busybox grep welcome && exit 0

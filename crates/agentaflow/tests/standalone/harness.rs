@@ -16,6 +16,7 @@ use tempfile::TempDir;
 mod ports;
 
 use crate::http::{Answer, Connection};
+use crate::job_folder::job_folder;
 use crate::procs::{kill_all, processes};
 pub(crate) use ports::free_port;
 
@@ -81,6 +82,8 @@ pub(crate) struct Cluster {
     pub(crate) agents: BTreeMap<String, Process>,
     agent_arguments: BTreeMap<String, Vec<String>>,
     agent_environments: BTreeMap<String, Vec<(String, String)>>,
+    /// Network namespaces of agents on other hosts.
+    agent_networks: BTreeMap<String, PathBuf>,
 }
 
 impl Cluster {
@@ -119,7 +122,7 @@ impl Cluster {
         extra: &[&str],
         environment: Vec<(String, String)>,
     ) -> Self {
-        let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
+        let home = job_folder();
         // Jobs run as another user if the tests run as root, and write to `shared`.
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(home.path().join("shared")).unwrap();
@@ -134,7 +137,7 @@ impl Cluster {
             arguments.extend(["--lease", "1ms"].map(String::from));
         }
         arguments.extend(extra.iter().map(ToString::to_string));
-        let server = begin(home.path(), &arguments, &environment, "server");
+        let server = begin(home.path(), &arguments, &environment, "server", None);
         let mut cluster = Self {
             home,
             port,
@@ -145,6 +148,7 @@ impl Cluster {
             agents: BTreeMap::new(),
             agent_arguments: BTreeMap::new(),
             agent_environments: BTreeMap::new(),
+            agent_networks: BTreeMap::new(),
         };
         cluster.wait_until_ready();
         cluster
@@ -158,7 +162,7 @@ impl Cluster {
 
     /// Restarts the server with the same port and directory.
     pub(crate) fn restart_server(&mut self) {
-        self.server = begin(self.home.path(), &self.arguments, &self.environment, "server");
+        self.server = begin(self.home.path(), &self.arguments, &self.environment, "server", None);
         self.wait_until_ready();
     }
 
@@ -191,6 +195,24 @@ impl Cluster {
 
     /// [`Self::agent`] with another server address.
     pub(crate) fn agent_at(&mut self, name: &str, server: &str, extra: &[&str]) {
+        let arguments = self.agent_options(name, server, extra);
+        self.agent_arguments.insert(name.to_owned(), arguments);
+        self.restart_agent(name);
+    }
+
+    /// [`Self::agent`] with the GPUs of a played `nvidia-smi` in this folder.
+    pub(crate) fn agent_with_driver(&mut self, name: &str, folder: &Path) {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", folder.display());
+        self.set_agent_environment(name, vec![("PATH".to_owned(), path)]);
+        let mut arguments = self.agent_options(name, &self.url(), &[]);
+        let at = arguments.iter().position(|word| word == "--sim-gpus").unwrap();
+        arguments.drain(at..at + 2);
+        self.agent_arguments.insert(name.to_owned(), arguments);
+        self.restart_agent(name);
+    }
+
+    fn agent_options(&self, name: &str, server: &str, extra: &[&str]) -> Vec<String> {
         let state = self.state_dir(name).display().to_string();
         let token = self.path("data/registration-token").display().to_string();
         let interval = format!("{}ms", HEARTBEAT.as_millis());
@@ -225,8 +247,7 @@ impl Cluster {
             arguments.extend(["--runtime", "process", "--allow-process"].map(String::from));
         }
         arguments.extend(extra.iter().map(ToString::to_string));
-        self.agent_arguments.insert(name.to_owned(), arguments);
-        self.restart_agent(name);
+        arguments
     }
 
     /// Sets environment variables of an agent that starts later.
@@ -234,10 +255,17 @@ impl Cluster {
         self.agent_environments.insert(name.to_owned(), environment);
     }
 
+    /// Sets the network namespace of an agent that starts later.
+    pub(crate) fn set_agent_network(&mut self, name: &str, network: PathBuf) {
+        self.agent_networks.insert(name.to_owned(), network);
+    }
+
     /// Restarts a killed agent.
     pub(crate) fn restart_agent(&mut self, name: &str) {
         let environment = self.agent_environments.get(name).map_or(&[][..], Vec::as_slice);
-        let agent = begin(self.home.path(), &self.agent_arguments[name], environment, name);
+        let network = self.agent_networks.get(name).map(PathBuf::as_path);
+        let arguments = &self.agent_arguments[name];
+        let agent = begin(self.home.path(), arguments, environment, name, network);
         self.agents.insert(name.to_owned(), agent);
     }
 
@@ -446,7 +474,10 @@ impl From<Output> for Ran {
 
 /// The program with its own configuration directory.
 pub(crate) fn program(home: &Path) -> Command {
-    let mut command = Command::new(PROGRAM);
+    with_home(Command::new(PROGRAM), home)
+}
+
+fn with_home(mut command: Command, home: &Path) -> Command {
     command.env("HOME", home).env("XDG_CONFIG_HOME", home.join("config"));
     for name in [
         "AGENTAFLOW_SERVER",
@@ -467,8 +498,16 @@ fn begin(
     arguments: &[String],
     environment: &[(String, String)],
     name: &str,
+    network: Option<&Path>,
 ) -> Process {
-    let mut command = program(home);
+    let mut command = match network {
+        None => program(home),
+        Some(network) => {
+            let mut enter = Command::new("nsenter");
+            enter.arg(format!("--net={}", network.display())).arg(PROGRAM);
+            with_home(enter, home)
+        }
+    };
     command.args(arguments).env("LOG_LEVEL", "info").envs(environment.iter().cloned());
     Process::start(command, &home.join(format!("{name}.log")))
 }

@@ -117,6 +117,8 @@ fn without_root_jobs_run_as_the_user() {
         sleep(Duration::from_millis(50));
         ran = run(&["run", "--", "id", "-u"]);
     }
+    // Only an agent that runs as root separates the temporary files of jobs.
+    let shared = run(&["run", "--", "cat", &home.path().join("log").display().to_string()]);
     let refused = run(&["up", "--process-user", "daemon", "--data-dir", &format!("{data}-2")]);
     // The process may have exited, which is checked below.
     let _ = kill_process(Pid::from_child(&up), Signal::TERM);
@@ -125,6 +127,7 @@ fn without_root_jobs_run_as_the_user() {
     let user = rustix::process::geteuid();
     let user = if user.is_root() { 65534 } else { user.as_raw() };
     assert_eq!(ran.out, format!("{user}\n"), "{}\n{message}", ran.err);
+    assert_eq!(shared.code, Some(0), "{}", shared.err);
     assert!(status.success(), "{status}: {message}");
     assert!(message.contains("processes as your user"), "{message}");
     assert_eq!(refused.code, Some(2), "{}", refused.err);

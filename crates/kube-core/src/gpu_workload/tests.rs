@@ -563,6 +563,20 @@ fn a_single_pod_and_names_of_the_template_stay_as_they_are() {
     assert!(!self::variables(&made).contains_key("MASTER_ADDR"), "no name leads to one pod");
 }
 
+/// The author of a template may rely on any value.
+#[test]
+fn visible_devices_of_a_template_stay_as_they_are() {
+    let all = json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }]);
+    for count in [0, 1] {
+        for env in [all.clone(), Value::Null] {
+            let template = json!({ "spec": { "containers": [{ "name": "main", "env": env }] } });
+            let gpus = json!({ "gpuCount": count });
+            let made = make(json!({ "podTemplate": template, "gpuRequirements": gpus }));
+            assert_eq!(made.expect("a pod")["spec"]["containers"][0]["env"], env, "{count}");
+        }
+    }
+}
+
 #[test]
 fn overrides_change_single_tasks_and_nothing_else() {
     let overrides = json!([

@@ -59,6 +59,8 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     if plan.confinement.user.is_some() {
         keyring::leave().map_err(failed(Step::Keyring))?;
     }
+    leave_groups(plan).map_err(failed(Step::User))?;
+    enter_mounts(plan)?;
     take_rights_of_user(plan).map_err(failed(Step::User))?;
     // A change of the effective user clears the death signal.
     die_with_parent(plan).map_err(failed(Step::Parent))?;
@@ -94,13 +96,27 @@ fn set_oom_score(plan: &Plan<'_>) {
     }
 }
 
-/// Changes the groups and the effective user of the only thread. The kernel checks signals against the real and the saved
-/// user.
-fn take_rights_of_user(plan: &Plan<'_>) -> Result<(), Errno> {
-    let Some((uid, gid)) = plan.confinement.user else { return Ok(()) };
+/// Changes the groups of the only thread.
+fn leave_groups(plan: &Plan<'_>) -> Result<(), Errno> {
+    let Some((_, gid)) = plan.confinement.user else { return Ok(()) };
     let gid = Gid::from_raw(gid);
     set_thread_groups(&[])?;
-    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_gid(gid, gid, gid)
+}
+
+/// Resolves paths with the rights of the user, and mounts with the rights of the parent.
+fn enter_mounts(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
+    let Some(mounts) = &plan.confinement.mounts else { return Ok(()) };
+    if let Some((uid, _)) = plan.confinement.user {
+        // SAFETY: changes a number of the only thread, which `take_rights_of_user` sets too.
+        unsafe { libc::setfsuid(uid) };
+    }
+    mounts.enter()
+}
+
+/// Changes the effective user of the only thread. The kernel checks signals against the real and the saved user.
+fn take_rights_of_user(plan: &Plan<'_>) -> Result<(), Errno> {
+    let Some((uid, _)) = plan.confinement.user else { return Ok(()) };
     set_thread_res_uid(getuid(), Uid::from_raw(uid), getuid())
 }
 

@@ -67,6 +67,7 @@ mod tests {
             open_files: 0,
             user_processes: 0,
             oom_score: None,
+            mounts: None,
         };
         let spawned = spawn(&image, &confinement).unwrap();
         drop(confinement);

@@ -16,6 +16,7 @@ mod descriptors;
 mod fork;
 mod image;
 mod keyring;
+mod mounts;
 mod report;
 mod signals;
 
@@ -28,6 +29,7 @@ use thiserror::Error;
 use child::Plan;
 use fork::Side;
 pub use image::ProcessImage;
+pub use mounts::Mounts;
 use report::Reporter;
 pub use report::{REPORT_LENGTH, Step, outcome};
 
@@ -47,6 +49,8 @@ pub struct Confinement {
     /// Processes and threads of the user; 0 means the limit of the parent.
     pub user_processes: u64,
     pub oom_score: Option<i32>,
+    /// Mounts in a namespace of its own; `None` keeps the namespace of the parent.
+    pub mounts: Option<Mounts>,
 }
 
 /// The program does not run.

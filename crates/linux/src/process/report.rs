@@ -15,6 +15,7 @@ pub enum Step {
     Fork,
     Input,
     Cgroup,
+    Mounts,
     Limits,
     User,
     Privileges,
@@ -28,9 +29,10 @@ pub enum Step {
 
 impl Step {
     /// Steps of the child, in their order; the report has the index.
-    const OF_CHILD: [Self; 10] = [
+    const OF_CHILD: [Self; 11] = [
         Self::Input,
         Self::Cgroup,
+        Self::Mounts,
         Self::Limits,
         Self::User,
         Self::Privileges,
@@ -48,6 +50,7 @@ impl fmt::Display for Step {
             Self::Fork => "create a process",
             Self::Input => "connect the output of a process",
             Self::Cgroup => "enter the cgroup of a process",
+            Self::Mounts => "separate the temporary files of a process",
             Self::Limits => "limit a process",
             Self::User => "change the user of a process",
             Self::Privileges => "take privileges from a process",

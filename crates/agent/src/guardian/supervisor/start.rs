@@ -52,8 +52,9 @@ impl Supervisor {
         let groups = self.groups.create(spec)?;
         let options =
             groups.open().map_err(|error| node_fault("open the cgroups of a process", &error))?;
-        let Started { pid, output, outcome } =
-            spawn(spec, &dir, SpawnOptions { oom_score: self.oom_score, ..options })?;
+        let (oom_score, private_tmp) = (self.oom_score, self.private_tmp);
+        let options = SpawnOptions { oom_score, private_tmp, ..options };
+        let Started { pid, output, outcome } = spawn(spec, &dir, options)?;
         tokio::spawn(output.clone().pump());
         let key = spec.key;
         self.starts.spawn(async move { (key, outcome.wait().await) });

@@ -31,6 +31,7 @@ pub(super) fn launch() -> Launch {
         dir: PathBuf::from("/nowhere"),
         devices: Vec::new(),
         user: None,
+        mps_pipes: None,
     }
 }
 

@@ -69,6 +69,7 @@ async fn worker(args: &Args, settings: &AgentSettings) -> Result<Worker> {
         state_dir: settings.state_dir.clone(),
         log_limit: settings.log_limit,
         lease: settings.heartbeat_interval * 2,
+        trust_local_images: args.trust_local_images,
     });
     Ok(worker.await?)
 }

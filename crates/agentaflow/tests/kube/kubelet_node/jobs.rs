@@ -21,10 +21,15 @@ fn script(script: &str) -> Value {
     })
 }
 
+/// The images of the node are in no registry.
 async fn fleet(gpus: usize) -> (Fleet, RealNode) {
+    fleet_with(gpus, &["--trust-local-images"]).await
+}
+
+async fn fleet_with(gpus: usize, options: &[&str]) -> (Fleet, RealNode) {
     let share = Share::new().await;
     let node = RealNode::join(&share, gpus).await;
-    (Fleet::start(share, NAME.to_owned(), "5s", false).await, node)
+    (Fleet::start(share, NAME.to_owned(), "5s", false, options).await, node)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,6 +98,17 @@ async fn a_job_that_fails_on_a_kubelet_has_its_end_reason() {
     let id = fleet.post(&slow);
     let failed = fleet.is(id, "failed").await;
     assert_eq!(failed["end_reason"], json!("TimedOut"), "{failed}");
+}
+
+/// The registry of the image does not answer, as one that rejects the credentials of the job.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn an_image_of_the_node_does_not_run_without_its_registry_unless_the_agent_trusts_it() {
+    let _lent = lent().await;
+    let (fleet, _node) = fleet_with(1, &[]).await;
+    let id = fleet.post(&script("true"));
+    let failed = fleet.is(id, "failed").await;
+    assert_eq!(failed["end_reason"], json!("ImagePull"), "{failed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,6 @@
 //! `CHAOS_SEED` sets the random seed, `CHAOS_SECONDS` the duration.
 
 mod checks;
-mod docker_host;
 mod postgres_server;
 mod strikes;
 mod wall_clock;
@@ -17,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::docker_host::DockerHost;
 use crate::harness::{Cluster, HEARTBEAT, SOON, eventually, shell_job};
 use crate::http::Connection;
 use crate::image::IMAGE;
 use crate::original_worker::OriginalWorker;
 use crate::skip::skip;
-use docker_host::DockerHost;
 use postgres_server::PostgresServer;
 use wall_clock::WallClock;
 

@@ -1,7 +1,10 @@
-//! A Docker engine of the campaign, which kills it. Other tests use the shared one.
+//! A Docker engine of one test, in a network namespace of its own, as on another host. Other tests use the shared engine.
 
 use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,7 +16,7 @@ use crate::harness::{SOON, eventually};
 use crate::image::make_image;
 use crate::procs::{kill_all, processes};
 
-pub(super) struct DockerHost {
+pub(crate) struct DockerHost {
     network: OwnNetwork,
     folder: TempDir,
     engine: Child,
@@ -21,7 +24,7 @@ pub(super) struct DockerHost {
 
 impl DockerHost {
     /// Reason for which no engine can be started.
-    pub(super) fn missing() -> Option<&'static str> {
+    pub(crate) fn missing() -> Option<&'static str> {
         if !rustix::process::geteuid().is_root() {
             return Some("needs root to start a Docker engine of its own");
         }
@@ -33,7 +36,7 @@ impl DockerHost {
         )
     }
 
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let folder = tempfile::Builder::new().prefix("agentaflow-docker-").tempdir().unwrap();
         let network = OwnNetwork::new();
         let engine = spawn(&folder, &network);
@@ -43,12 +46,45 @@ impl DockerHost {
         this
     }
 
-    pub(super) fn socket(&self) -> String {
+    /// Joins the networks of two engines by a cable: each reaches the address of the other host.
+    pub(crate) fn connect(&self, other: &Self) {
+        let cable = next_cable();
+        let [left, right] = addresses(cable);
+        let [here, there] = [self.address(), other.address()];
+        let (mine, theirs, link) =
+            (&self.network.name, &other.network.name, format!("aftest{cable}"));
+        run(&format!(
+            "ip -n {mine} link add {link} type veth peer name {link} netns {theirs}
+             ip -n {mine} address add {left}/30 dev {link}
+             ip -n {mine} link set {link} up
+             ip -n {theirs} address add {right}/30 dev {link}
+             ip -n {theirs} link set {link} up
+             ip -n {mine} route add {there} via {right}
+             ip -n {theirs} route add {here} via {left}"
+        ));
+    }
+
+    /// Network namespace of the engine.
+    pub(crate) fn network(&self) -> PathBuf {
+        self.network.path()
+    }
+
+    /// Address of the host of the engine, as its agent reports it.
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        addresses(self.network.cable)[1]
+    }
+
+    /// Address at which the network of the engine reaches the tests.
+    pub(crate) fn gateway(&self) -> Ipv4Addr {
+        addresses(self.network.cable)[0]
+    }
+
+    pub(crate) fn socket(&self) -> String {
         self.folder.path().join("docker.sock").display().to_string()
     }
 
     /// Kills the engine and its containerd, which the kernel kills with it. Containers run on; the next engine stops them.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.engine.kill().unwrap();
         self.engine.wait().unwrap();
         let folder = self.folder.path().display().to_string();
@@ -58,7 +94,7 @@ impl DockerHost {
     }
 
     /// Kills the engine, its helpers and all containers, like a power failure.
-    pub(super) fn lose_power(&mut self) {
+    pub(crate) fn lose_power(&mut self) {
         let containers = self.container_processes();
         self.kill();
         let folder = self.folder.path().display().to_string();
@@ -72,13 +108,13 @@ impl DockerHost {
         let _ = fs::remove_dir_all(self.folder.path().join("exec"));
     }
 
-    pub(super) fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         self.engine = spawn(&self.folder, &self.network);
         self.wait_until_ready();
     }
 
     /// Names of containers and of networks of jobs.
-    pub(super) fn leftovers(&self) -> Vec<String> {
+    pub(crate) fn leftovers(&self) -> Vec<String> {
         let containers = self.get("/containers/json?all=1");
         let networks = self.get("/networks");
         let containers =
@@ -156,28 +192,65 @@ fn unmount_below(folder: &str) {
     }
 }
 
-/// Network namespace of the engine: two engines in one network delete the bridges and firewall rules of each other.
-struct OwnNetwork(String);
+/// Network namespace of the engine: two engines in one network delete the bridges and firewall rules of each other. A cable
+/// joins it to the network of the tests.
+struct OwnNetwork {
+    name: String,
+    /// Number of the cable, for names and addresses.
+    cable: u32,
+}
 
 impl OwnNetwork {
     fn new() -> Self {
-        let this = Self(format!("agentaflow-{}", std::process::id()));
-        let done = Command::new("ip").args(["netns", "add", &this.0]).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let cable = next_cable();
+        let this = Self { name: format!("agentaflow-{}-{cable}", std::process::id()), cable };
+        let [outside, inside] = addresses(cable);
+        let (name, link) = (&this.name, format!("aftest{cable}"));
+        run(&format!(
+            "ip netns add {name}
+             ip -n {name} link set lo up
+             ip link add {link} type veth peer name {link} netns {name}
+             ip address add {outside}/30 dev {link}
+             ip link set {link} up
+             ip -n {name} address add {inside}/30 dev {link}
+             ip -n {name} link set {link} up"
+        ));
         this
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.name)
     }
 }
 
 impl Drop for OwnNetwork {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
+        // The cables end with it.
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).status();
     }
+}
+
+/// A number that no other cable of this machine has, most likely.
+fn next_cable() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    (std::process::id() * 16 + NEXT.fetch_add(1, Ordering::Relaxed)) % (1 << 14)
+}
+
+/// Addresses of both ends of a cable.
+fn addresses(cable: u32) -> [Ipv4Addr; 2] {
+    let first = u32::from(Ipv4Addr::new(10, 214, 0, 0)) + cable * 4;
+    [first + 1, first + 2].map(Ipv4Addr::from)
+}
+
+fn run(script: &str) {
+    let done = Command::new("sh").args(["-ec", script]).output().unwrap();
+    assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 fn spawn(folder: &TempDir, network: &OwnNetwork) -> Child {
     let path = |name: &str| folder.path().join(name);
     let mut command = Command::new("nsenter");
-    command.arg(format!("--net=/run/netns/{}", network.0)).arg("dockerd");
+    command.arg(format!("--net={}", network.path().display())).arg("dockerd");
     command.arg("--host").arg(format!("unix://{}", path("docker.sock").display()));
     command.arg("--data-root").arg(path("data")).arg("--exec-root").arg(path("exec"));
     // A killed engine leaves the file, and its number may belong to another process by then.
