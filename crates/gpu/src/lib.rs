@@ -12,6 +12,7 @@ mod models;
 mod nvlink;
 mod nvml;
 mod simulated;
+mod simulated_faults;
 mod smi;
 mod smi_text;
 mod tensor;

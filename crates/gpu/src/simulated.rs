@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::models::{self, Model};
+use crate::simulated_faults::Faults;
 use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 
 pub const DEFAULT_MODEL: &str = "NVIDIA H200";
@@ -79,6 +80,7 @@ pub struct Simulated {
     seed: u64,
     begun: Instant,
     state: Mutex<Vec<State>>,
+    faults: Faults,
 }
 
 /// Load of a GPU since the last change.
@@ -96,11 +98,15 @@ struct State {
 
 impl Simulated {
     pub fn new(spec: &SimulatedSpec) -> Result<Self, GpuError> {
+        Self::with_faults(spec, Faults::from_environment())
+    }
+
+    pub(crate) fn with_faults(spec: &SimulatedSpec, faults: Faults) -> Result<Self, GpuError> {
         let model = check(spec)?;
         let devices: Vec<Device> =
             (0..spec.count).map(|index| device(spec, &model, index)).collect();
         let state = Mutex::new(vec![State::default(); devices.len()]);
-        Ok(Self { devices, model, seed: spec.seed, begun: Instant::now(), state })
+        Ok(Self { devices, model, seed: spec.seed, begun: Instant::now(), state, faults })
     }
 
     /// `seconds` count from the start of the simulation.
@@ -206,7 +212,8 @@ impl GpuSource for Simulated {
     }
 
     fn sample(&self) -> Result<Vec<Sample>, GpuError> {
-        Ok(self.sample_at(self.begun.elapsed().as_secs_f64()))
+        let samples = self.sample_at(self.begun.elapsed().as_secs_f64());
+        self.faults.apply(&self.devices, samples)
     }
 
     /// Empty: no process uses a simulated GPU.
