@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use crate::models::{self, Model};
 use crate::simulated_faults::Faults;
-use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
+use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, RemappedRows, Sample};
 
 pub const DEFAULT_MODEL: &str = "NVIDIA H200";
 
@@ -144,6 +144,7 @@ impl Simulated {
             uuid: gpu.uuid.clone(),
             utilization: Some(utilization.round() as u32),
             memory_utilization: Some((utilization * 0.6).round() as u32),
+            engine_activity: Some(utilization.round()),
             tensor_activity: Some((utilization * 0.4 * 10.0).round() / 10.0),
             memory_used: Some(state.memory),
             memory_free: Some(gpu.memory - state.memory),
@@ -162,9 +163,11 @@ impl Simulated {
                 self.model.memory_clock.0
             }),
             ecc_errors: Some(0),
+            corrected_ecc_errors: Some(0),
+            remapped_rows: Some(RemappedRows::default()),
             throttled: if capped { vec!["power cap".into()] } else { Vec::new() },
             fault: None,
-            xid: None,
+            xids: Vec::new(),
         }
     }
 

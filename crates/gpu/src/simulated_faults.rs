@@ -27,6 +27,7 @@ struct GpuFault {
     lost: bool,
     /// Uncorrected memory errors.
     ecc_errors: Option<u64>,
+    corrected_ecc_errors: Option<u64>,
     /// Degrees Celsius.
     temperature: Option<u32>,
     /// Percent.
@@ -77,8 +78,8 @@ impl Faults {
                 Some(xid) => reported.insert(gpu.index, xid),
                 None => reported.remove(&gpu.index),
             };
-            let xid = fault.xid.filter(|xid| before != Some(*xid));
-            faulty(gpu, Sample { xid, ..sample }, fault)
+            let xids = fault.xid.filter(|xid| before != Some(*xid)).into_iter().collect();
+            faulty(gpu, Sample { xids, ..sample }, fault)
         });
         Ok(each.collect())
     }
@@ -99,13 +100,14 @@ fn read(path: &Path) -> Result<FaultFile, GpuError> {
 fn faulty(gpu: &Device, sample: Sample, fault: GpuFault) -> Sample {
     if fault.lost {
         let message = fault.fault.unwrap_or_else(|| "the GPU does not respond".to_owned());
-        let (uuid, xid) = (sample.uuid, sample.xid);
-        return Sample { uuid, xid, fault: Some(message), ..Sample::default() };
+        let Sample { uuid, xids, .. } = sample;
+        return Sample { uuid, xids, fault: Some(message), ..Sample::default() };
     }
     let used = fault.memory_used.map(|used| used.min(gpu.memory));
     Sample {
         fault: fault.fault,
         ecc_errors: fault.ecc_errors.or(sample.ecc_errors),
+        corrected_ecc_errors: fault.corrected_ecc_errors.or(sample.corrected_ecc_errors),
         temperature: fault.temperature.or(sample.temperature),
         utilization: fault.utilization.or(sample.utilization),
         memory_used: used.or(sample.memory_used),
@@ -141,7 +143,7 @@ mod tests {
         }
 
         fn xids(&self) -> Vec<Option<u64>> {
-            self.gpus.sample().unwrap().iter().map(|sample| sample.xid).collect()
+            self.gpus.sample().unwrap().iter().map(Sample::worst_xid).collect()
         }
     }
 
@@ -186,7 +188,7 @@ mod tests {
         let lab = Lab::new();
         lab.write(r#"{"0": {"lost": true, "xid": 79}}"#);
         let lost = &lab.gpus.sample().unwrap()[0];
-        assert_eq!((lost.xid, lost.memory_used, lost.temperature), (Some(79), None, None));
+        assert_eq!((&*lost.xids, lost.memory_used, lost.temperature), (&[79][..], None, None));
         assert!(lost.fault.is_some());
         lab.write(r#"{"driver": "version mismatch"}"#);
         assert!(

@@ -88,6 +88,7 @@ impl Process {
             storage: _,
             // Read by `crate::tasks`.
             runtime: _,
+            restart_on_gpu_error: _,
             timeout_ms: _,
             running: _,
         } = &launch.assignment;

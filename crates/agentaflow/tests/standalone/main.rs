@@ -5,6 +5,7 @@ mod chaos;
 mod cluster;
 mod docker;
 mod documents;
+mod faults;
 mod harness;
 mod http;
 mod image;
