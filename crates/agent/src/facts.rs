@@ -107,7 +107,6 @@ pub(crate) fn heartbeat(
     gpus: &GpuWatch,
 ) -> Heartbeat {
     let instances = gpus.instances();
-    let faulty = !gpus.faults().is_empty();
     let mut heartbeat = Heartbeat {
         node_id: Some(Value::from(node_id)),
         gpu_memory_available: Some(
@@ -117,7 +116,7 @@ pub(crate) fn heartbeat(
         memory_available: Some(memory_mib().1),
         storage_available: Some(storage_gib(&settings.state_dir).1),
         current_jobs: Some(tasks.live().len() as u32),
-        health_status: Some(if faulty { Health::Unhealthy } else { Health::Healthy }),
+        health_status: Some(if gpus.is_unusable() { Health::Unhealthy } else { Health::Healthy }),
         gpu_instances: Some(instances),
         tasks: tasks.uses(),
     };

@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 use agentaflow_api::job::GpuUsage;
 use agentaflow_api::link::{GpuGrant, TaskKey};
 use agentaflow_api::node::{GpuInstance, GpuStatus, MigSlice};
-use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, ProcessLoad, Sample};
+use agentaflow_gpu::{
+    Device, DeviceProcess, GpuError, GpuSource, Host, ProcessLoad, Sample, XidCounts,
+};
 
 pub use environment::{Mps, device_env};
 pub use shares::OverShare;
@@ -72,6 +74,7 @@ struct GpuState {
     over: OverCounter,
     usage: UsageTable,
     health: HealthTable,
+    xids: XidCounts,
     application_faults: Vec<ApplicationFault>,
     /// Set when no GPU can be read.
     fault: Option<String>,
@@ -139,11 +142,12 @@ impl GpuWatch {
         std::mem::take(&mut self.state().application_faults)
     }
 
-    /// UUIDs and fault texts of faulty GPUs; all GPUs when the driver fails.
-    pub fn faults(&self) -> Vec<(String, String)> {
+    /// True if no GPU of the machine works, although it has some: the driver fails, the machine must restart, or each GPU
+    /// has a fault.
+    pub fn is_unusable(&self) -> bool {
         let state = self.state();
-        let each = state.devices.iter();
-        each.filter_map(|gpu| Some((gpu.uuid.clone(), state.fault(gpu)?))).collect()
+        let mut gpus = state.devices.iter().filter(|gpu| gpu.memory > 0).peekable();
+        gpus.peek().is_some() && gpus.all(|gpu| state.fault(gpu).is_some())
     }
 
     /// Peak GPU memory of a task over all its GPUs, in MiB.
@@ -253,6 +257,7 @@ impl GpuState {
             self.read_at = Some(now);
         }
         self.samples = reading.samples.into_iter().map(|s| (s.uuid.clone(), s)).collect();
+        self.xids.observe(self.samples.values());
         self.application_faults.extend(self.health.observe(&self.samples, now));
         let owned: Vec<(DeviceProcess, Owner)> = reading
             .processes
@@ -300,10 +305,11 @@ impl GpuState {
         self.over = OverCounter::default();
     }
 
+    /// Reason for which a GPU does not work.
     fn fault(&self, gpu: &Device) -> Option<String> {
         let broken = self.health.status(&gpu.uuid) == Some(GpuStatus::Error);
         let own = self.health.message(&gpu.uuid).filter(|_| broken);
-        self.silence(gpu).or(own)
+        self.silence(gpu).or(own).or_else(|| self.health.machine_problem())
     }
 
     /// Reason for which a GPU has no readings.
@@ -313,7 +319,7 @@ impl GpuState {
     }
 
     fn status(&self, gpu: &Device) -> GpuStatus {
-        if self.silence(gpu).is_some() {
+        if self.fault(gpu).is_some() {
             return GpuStatus::Error;
         }
         let busy = self.busy.contains(&gpu.uuid);
@@ -346,7 +352,7 @@ impl GpuState {
             sm_clock: sample.sm_clock,
             ecc_errors: sample.ecc_errors,
             throttled: sample.throttled,
-            problem: self.silence(gpu).or_else(|| self.health.message(&gpu.uuid)),
+            problem: self.fault(gpu).or_else(|| self.health.message(&gpu.uuid)),
             xid: self.health.xid(&gpu.uuid),
         }
     }

@@ -1,7 +1,7 @@
 //! Heartbeats, which renew the lease, and the loops that stop tasks on a lost lease or excessive GPU memory.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 use tracing::{debug, warn};
@@ -15,7 +15,7 @@ use crate::gpus::{GpuWatch, TaskLoad};
 use crate::lease::Lease;
 use crate::session::{Session, Sessions};
 use crate::settings::AgentSettings;
-use crate::tasks::Tasks;
+use crate::tasks::{Restarts, Tasks};
 
 const GPU_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -91,8 +91,10 @@ pub(crate) async fn watch_lease(lease: Lease, tasks: Tasks) {
     }
 }
 
-/// Samples the GPUs once a second and stops tasks that hold far more GPU memory than their share.
+/// Samples the GPUs once a second; stops tasks that hold far more GPU memory than their share, and tasks that a driver
+/// error of their own asks to restart.
 pub(crate) async fn watch_gpus(gpus: Arc<GpuWatch>, tasks: Tasks) {
+    let mut restarts = Restarts::default();
     loop {
         sleep(if gpus.instances().is_empty() { DETECTION_INTERVAL } else { GPU_INTERVAL }).await;
         let any = !gpus.instances().is_empty();
@@ -103,8 +105,9 @@ pub(crate) async fn watch_gpus(gpus: Arc<GpuWatch>, tasks: Tasks) {
         }
         for fault in gpus.take_application_faults() {
             warn!(gpu = fault.uuid, "{}", fault.message);
-            tasks.report_application_fault(&fault);
+            restarts.record(&fault, &tasks, Instant::now());
         }
+        restarts.stop_due(&tasks, Instant::now());
     }
 }
 

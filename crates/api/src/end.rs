@@ -21,6 +21,8 @@ wire_enum! {
         GpuOutOfMemory = "GpuOutOfMemory",
         /// The agent stopped the job because the job exceeded its share of GPU memory.
         GpuMemoryExceeded = "GpuMemoryExceeded",
+        /// The driver reported an error of the application on its GPU, and the agent stopped the job to start it again.
+        GpuApplicationError = "GpuApplicationError",
         /// The agent stopped the job because its files exceeded its disk limit.
         StorageExceeded = "StorageExceeded",
         /// The image could not be pulled.
@@ -51,6 +53,7 @@ impl EndReason {
                 | Self::Signalled
                 | Self::OutOfMemory
                 | Self::GpuOutOfMemory
+                | Self::GpuApplicationError
                 | Self::StartFailed
                 | Self::ImagePull
         )
@@ -69,6 +72,7 @@ impl StopCause {
             Self::Cancelled => Some(EndReason::Cancelled),
             Self::TimedOut => Some(EndReason::TimedOut),
             Self::GpuMemoryExceeded => Some(EndReason::GpuMemoryExceeded),
+            Self::GpuApplicationError => Some(EndReason::GpuApplicationError),
             Self::StorageExceeded => Some(EndReason::StorageExceeded),
             Self::BudgetExceeded => Some(EndReason::BudgetExceeded),
             _ => None,

@@ -111,6 +111,8 @@ pub enum StopCause {
     Preempted,
     /// The job exceeded its share of GPU memory.
     GpuMemoryExceeded,
+    /// The driver reported an error of the application that asks for its restart.
+    GpuApplicationError,
     /// The job exceeded its disk limit.
     StorageExceeded,
     /// The budget of the owner is exhausted.
@@ -170,6 +172,9 @@ pub struct Assignment {
     pub timeout_ms: Option<u64>,
     /// Milliseconds between SIGTERM and SIGKILL.
     pub grace_ms: u64,
+    /// The agent stops the task after a driver error that asks for a restart of the application: the job has a retry left.
+    #[serde(default)]
+    pub restart_on_gpu_error: bool,
     /// The task must not outlive the lease: the server starts it elsewhere.
     pub leased: bool,
     /// The GPUs are simulated: the task gets no device, and a notice.

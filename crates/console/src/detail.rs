@@ -200,6 +200,9 @@ fn gpu_facts(model: &Model, node: &Node, gpu: usize, columns: usize) -> Vec<Styl
         instance.pci_bus_id.clone(),
     ];
     add(Tone::Plain, facts.into_iter().flatten().collect::<Vec<_>>().join(" · "));
+    if let Some(problem) = &instance.problem {
+        add(Tone::Bad, problem.clone());
+    }
     if !instance.throttled.is_empty() {
         add(Tone::Bad, format!("throttled: {}", instance.throttled.join(", ")));
     }

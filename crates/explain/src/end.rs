@@ -136,6 +136,9 @@ fn summary(reason: Option<EndReason>, end: &End<'_>) -> String {
             with_code("Out of memory: host memory or the job's memory limit exhausted", code)
         }
         (Some(EndReason::GpuMemoryExceeded), _) => "Exceeded its share of GPU memory".to_owned(),
+        (Some(EndReason::GpuApplicationError), _) => {
+            "Stopped after a driver error (XID) of its application".to_owned()
+        }
         (Some(EndReason::StorageExceeded), _) => "Exceeded its disk limit".to_owned(),
         (Some(EndReason::TimedOut), _) => "Exceeded its timeout".to_owned(),
         // The message of the runtime names the image or the program.
@@ -164,6 +167,7 @@ fn short(reason: Option<EndReason>, end: &End<'_>) -> String {
         (Some(EndReason::GpuOutOfMemory), _) => "CUDA out of memory".to_owned(),
         (Some(EndReason::OutOfMemory), _) => "Out of memory".to_owned(),
         (Some(EndReason::GpuMemoryExceeded), _) => "GPU memory exceeded".to_owned(),
+        (Some(EndReason::GpuApplicationError), _) => "GPU application error".to_owned(),
         (Some(EndReason::StorageExceeded), _) => "Disk limit exceeded".to_owned(),
         (Some(EndReason::TimedOut), _) => "Timed out".to_owned(),
         (Some(EndReason::Signalled), Some(code @ 129..=192)) => {
@@ -206,6 +210,9 @@ fn remedy(reason: Option<EndReason>, end: &End<'_>) -> &'static str {
         (Some(EndReason::OutOfMemory), _) => {
             "Request more with --memory, or use less: fewer data loader workers, a smaller batch, streaming instead \
              of loading everything"
+        }
+        (Some(EndReason::GpuApplicationError), _) => {
+            "See the events of the job for the XID. Run the program under compute-sanitizer if the error returns"
         }
         (Some(EndReason::StorageExceeded), _) => {
             "Raise `storage_required`, or write large files to a volume"

@@ -4,6 +4,7 @@
 //! * From 95 °C, lost, broken, with uncorrected memory errors or after a driver error (XID) that asks for a reset, a
 //!   restart of the machine or the vendor's support, a GPU is unavailable. An overheated GPU must first fall below 85 °C.
 //! * After an XID that asks for a restart of the application, a GPU has a warning and stays available.
+//! * An XID that asks for a restart of the machine makes all its GPUs unavailable ([`machine_problem`]).
 //! * An unavailable GPU becomes available after [`HEALTHY_SAMPLES`] consecutive healthy samples.
 //! * Memory errors count since the driver was loaded: a reset clears them. The driver reports an XID once and never
 //!   clears it: an XID that takes the GPU out is kept until the machine restarts, or maintenance or a cordon ends.
@@ -119,7 +120,7 @@ impl Health {
     pub fn after(&self, look: DeviceObservation<'_>, fresh: bool) -> Self {
         let before = if fresh { &Self::default() } else { self };
         let reported = match look {
-            DeviceObservation::Sample(sample) => sample.xid,
+            DeviceObservation::Sample(sample) => sample.worst_xid(),
             _ => None,
         };
         let severe = reported.filter(|xid| XidAction::of(*xid).takes_gpu_out());
@@ -163,7 +164,7 @@ fn diagnose(
     }
     if let Some(count) = sample.ecc_errors.filter(|count| *count > 0) {
         let message = format!(
-            "{count} uncorrected memory errors since the driver was loaded; drain the node and reset the GPU"
+            "{count} uncorrected memory errors since the driver was loaded; drain the GPU and reset it"
         );
         return problem(Cause::Ecc, message);
     }
@@ -185,8 +186,21 @@ fn diagnose(
     if !slow.is_empty() {
         return problem(Cause::Throttled, format!("throttled: {}", slow.join(", ")));
     }
-    let failed = sample.xid.filter(|xid| XidAction::of(*xid) == XidAction::RestartApplication)?;
+    let failed = sample.worst_xid()?;
+    if XidAction::of(failed) != XidAction::RestartApplication {
+        return None;
+    }
     problem(Cause::Application, xid_message(failed))
+}
+
+/// Reason for which no GPU of a machine takes work: a driver error of one of them asks for a restart of the machine.
+pub fn machine_problem<'a>(
+    gpus: impl IntoIterator<Item = (&'a str, &'a Health)>,
+) -> Option<String> {
+    gpus.into_iter().find_map(|(uuid, health)| {
+        let number = health.xid.filter(|xid| XidAction::of(*xid).takes_machine_out())?;
+        Some(format!("GPU {uuid}: {}", xid_message(number)))
+    })
 }
 
 fn xid_message(number: u64) -> String {
@@ -265,7 +279,7 @@ mod tests {
     #[test]
     fn an_xid_that_takes_a_gpu_out_is_kept_until_maintenance_ends() {
         for (number, remedy) in [(109, "reset"), (79, "restart the machine"), (54, "support")] {
-            let (well, unhealthy) = (cool(), Sample { xid: Some(number), ..cool() });
+            let (well, unhealthy) = (cool(), Sample { xids: vec![number], ..cool() });
             let mut health = Health::default().after(DeviceObservation::Sample(&unhealthy), false);
             for _ in 0..10 {
                 health = health.after(DeviceObservation::Sample(&well), false);
@@ -281,8 +295,20 @@ mod tests {
     }
 
     #[test]
+    fn only_an_xid_that_asks_for_a_restart_of_the_machine_takes_all_gpus_out() {
+        for (number, expected) in [(94, false), (109, false), (54, false), (79, true)] {
+            let sick = Sample { xids: vec![number], ..cool() };
+            let sick = Health::default().after(DeviceObservation::Sample(&sick), false);
+            let well = Health::default();
+            let problem = machine_problem([("GPU-a", &well), ("GPU-b", &sick)]);
+            assert_eq!(problem.is_some(), expected, "XID {number}");
+            assert!(problem.is_none_or(|problem| problem.starts_with("GPU GPU-b: ")));
+        }
+    }
+
+    #[test]
     fn an_xid_of_an_application_is_a_warning_that_ends_by_itself() {
-        let (well, failed) = (cool(), Sample { xid: Some(94), ..cool() });
+        let (well, failed) = (cool(), Sample { xids: vec![94], ..cool() });
         let warned = Some(Cause::Application);
         check(&[
             (DeviceObservation::Sample(&failed), true, warned),
@@ -294,14 +320,14 @@ mod tests {
 
     #[test]
     fn an_informational_xid_changes_nothing() {
-        let noted = Sample { xid: Some(63), ..cool() };
+        let noted = Sample { xids: vec![63], ..cool() };
         check(&[(DeviceObservation::Sample(&noted), true, None)]);
     }
 
     #[test]
     fn the_most_severe_xid_is_kept() {
         let (lost, reset) =
-            (Sample { xid: Some(79), ..cool() }, Sample { xid: Some(109), ..cool() });
+            (Sample { xids: vec![79], ..cool() }, Sample { xids: vec![109], ..cool() });
         let health = Health::default().after(DeviceObservation::Sample(&lost), false);
         let health = health.after(DeviceObservation::Sample(&reset), false);
         assert_eq!(health.xid, Some(79));

@@ -11,9 +11,10 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 
-use crate::tensor::TensorWatch;
+use crate::activity::{Activity, ActivityWatch};
 use crate::types::{
-    Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample, UNREADABLE,
+    Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, RemappedRows, Sample,
+    UNREADABLE,
 };
 use crate::xid::XidWatch;
 use crate::{command, mig, nvlink, throttle};
@@ -31,8 +32,8 @@ pub(crate) const LIBRARIES: [&str; 6] = [
 /// Upper bound of `NVLinks` on any GPU.
 const MOST_LINKS: u32 = 36;
 
-/// NVML field: row remapping failed. Such a GPU needs to be replaced.
-const REMAPPING_FAILED: FieldId = FieldId(145);
+/// NVML fields: rows remapped after corrected and after uncorrected errors, and failure to remap a row.
+const REMAPPED_ROWS: [FieldId; 3] = [FieldId(142), FieldId(143), FieldId(145)];
 
 pub struct NvmlSource {
     nvml: Nvml,
@@ -42,7 +43,7 @@ pub struct NvmlSource {
     /// Set by `start_watches`.
     errors: OnceLock<XidWatch>,
     /// Set by `start_watches`.
-    tensors: OnceLock<TensorWatch>,
+    activity: OnceLock<ActivityWatch>,
     /// Driver time (microseconds) of the last process sample read, by GPU index.
     loads_until: Mutex<BTreeMap<u32, u64>>,
 }
@@ -74,7 +75,7 @@ impl NvmlSource {
             host,
             known: Mutex::default(),
             errors: OnceLock::new(),
-            tensors: OnceLock::new(),
+            activity: OnceLock::new(),
             loads_until: Mutex::default(),
         };
         source.probe()?;
@@ -148,17 +149,22 @@ impl GpuSource for NvmlSource {
         self.uuids()?
             .into_iter()
             .map(|(index, uuid)| {
-                let xid = self.errors.get().and_then(|watch| watch.take(&uuid));
+                let xids = self.errors.get().map(|watch| watch.take(&uuid)).unwrap_or_default();
                 let read = self.nvml.device_by_index(index).and_then(|gpu| sample(&gpu, &uuid));
-                let tensor_activity = self.tensors.get().and_then(|watch| watch.percent(&uuid));
-                let complete = |sample| Sample { tensor_activity, xid, ..sample };
-                read.map(complete).or_else(|error| {
-                    let message = driver_message(&error);
-                    if is_driver(&error) {
-                        return Err(GpuError::Broken(message));
+                let Activity { engine, tensor } =
+                    self.activity.get().map(|watch| watch.activity(&uuid)).unwrap_or_default();
+                let sample = match read {
+                    Ok(sample) => {
+                        Sample { engine_activity: engine, tensor_activity: tensor, ..sample }
                     }
-                    Ok(Sample { fault: Some(message), uuid, xid, ..Sample::default() })
-                })
+                    Err(error) if is_driver(&error) => {
+                        return Err(GpuError::Broken(driver_message(&error)));
+                    }
+                    Err(error) => {
+                        Sample { fault: Some(driver_message(&error)), uuid, ..Sample::default() }
+                    }
+                };
+                Ok(Sample { xids, ..sample })
             })
             .collect()
     }
@@ -205,7 +211,7 @@ impl GpuSource for NvmlSource {
 
     fn start_watches(&self) {
         self.errors.get_or_init(|| XidWatch::start(load_library));
-        self.tensors.get_or_init(|| TensorWatch::start(load_library));
+        self.activity.get_or_init(|| ActivityWatch::start(load_library));
     }
 }
 
@@ -312,10 +318,12 @@ fn sample(gpu: &Handle<'_>, uuid: &str) -> Result<Sample, NvmlError> {
         Err(error) => return Err(error),
     };
     let rates = gpu.utilization_rates().ok();
+    let rows = remapped_rows(gpu);
     Ok(Sample {
         uuid: uuid.to_owned(),
         utilization: rates.as_ref().map(|rates| rates.gpu),
         memory_utilization: rates.as_ref().map(|rates| rates.memory),
+        engine_activity: None,
         tensor_activity: None,
         memory_used: memory.as_ref().map(|memory| memory.used >> 20),
         memory_free: memory.as_ref().map(|memory| memory.free >> 20),
@@ -325,24 +333,35 @@ fn sample(gpu: &Handle<'_>, uuid: &str) -> Result<Sample, NvmlError> {
         sm_clock: gpu.clock_info(Clock::SM).ok(),
         memory_clock: gpu.clock_info(Clock::Memory).ok(),
         ecc_errors: gpu.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
+        corrected_ecc_errors: gpu
+            .total_ecc_errors(MemoryError::Corrected, EccCounter::Volatile)
+            .ok(),
+        remapped_rows: rows,
         throttled: gpu
             .current_throttle_reasons()
             .map(|reasons| throttle::reasons(reasons.bits()))
             .unwrap_or_default(),
-        fault: fault(gpu),
-        xid: None,
+        fault: rows.and_then(fault),
+        xids: Vec::new(),
     })
 }
 
+fn remapped_rows(gpu: &Handle<'_>) -> Option<RemappedRows> {
+    let values = gpu.field_values_for(&REMAPPED_ROWS).ok()?.into_iter();
+    let numbers = values.map(|value| match value.ok()?.value.ok()? {
+        SampleValue::U32(value) => Some(u64::from(value)),
+        SampleValue::U64(value) => Some(value),
+        _ => None,
+    });
+    let [corrected, uncorrected, failed] =
+        numbers.collect::<Option<Vec<u64>>>()?.try_into().ok()?;
+    Some(RemappedRows { corrected, uncorrected, failed: failed != 0 })
+}
+
 /// Permanent fault that the GPU reports.
-fn fault(gpu: &Handle<'_>) -> Option<String> {
-    let value = gpu.field_values_for(&[REMAPPING_FAILED]).ok()?.pop()?.ok()?.value.ok()?;
-    let failed = match value {
-        SampleValue::U32(value) => value != 0,
-        SampleValue::U64(value) => value != 0,
-        _ => false,
-    };
-    failed.then(|| "memory rows failed and could not be remapped; replace the GPU".into())
+fn fault(rows: RemappedRows) -> Option<String> {
+    let message = "memory rows failed and could not be remapped; replace the GPU";
+    rows.failed.then(|| message.to_owned())
 }
 
 /// Processes with the identifier of their GPU or MIG slice.

@@ -10,7 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::models::{self, Model};
-use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
+use crate::simulated_faults::Faults;
+use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, RemappedRows, Sample};
 
 pub const DEFAULT_MODEL: &str = "NVIDIA H200";
 
@@ -79,6 +80,7 @@ pub struct Simulated {
     seed: u64,
     begun: Instant,
     state: Mutex<Vec<State>>,
+    faults: Faults,
 }
 
 /// Load of a GPU since the last change.
@@ -96,11 +98,15 @@ struct State {
 
 impl Simulated {
     pub fn new(spec: &SimulatedSpec) -> Result<Self, GpuError> {
+        Self::with_faults(spec, Faults::from_environment())
+    }
+
+    pub(crate) fn with_faults(spec: &SimulatedSpec, faults: Faults) -> Result<Self, GpuError> {
         let model = check(spec)?;
         let devices: Vec<Device> =
             (0..spec.count).map(|index| device(spec, &model, index)).collect();
         let state = Mutex::new(vec![State::default(); devices.len()]);
-        Ok(Self { devices, model, seed: spec.seed, begun: Instant::now(), state })
+        Ok(Self { devices, model, seed: spec.seed, begun: Instant::now(), state, faults })
     }
 
     /// `seconds` count from the start of the simulation.
@@ -138,6 +144,7 @@ impl Simulated {
             uuid: gpu.uuid.clone(),
             utilization: Some(utilization.round() as u32),
             memory_utilization: Some((utilization * 0.6).round() as u32),
+            engine_activity: Some(utilization.round()),
             tensor_activity: Some((utilization * 0.4 * 10.0).round() / 10.0),
             memory_used: Some(state.memory),
             memory_free: Some(gpu.memory - state.memory),
@@ -156,9 +163,11 @@ impl Simulated {
                 self.model.memory_clock.0
             }),
             ecc_errors: Some(0),
+            corrected_ecc_errors: Some(0),
+            remapped_rows: Some(RemappedRows::default()),
             throttled: if capped { vec!["power cap".into()] } else { Vec::new() },
             fault: None,
-            xid: None,
+            xids: Vec::new(),
         }
     }
 
@@ -206,7 +215,8 @@ impl GpuSource for Simulated {
     }
 
     fn sample(&self) -> Result<Vec<Sample>, GpuError> {
-        Ok(self.sample_at(self.begun.elapsed().as_secs_f64()))
+        let samples = self.sample_at(self.begun.elapsed().as_secs_f64());
+        self.faults.apply(&self.devices, samples)
     }
 
     /// Empty: no process uses a simulated GPU.

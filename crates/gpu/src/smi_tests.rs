@@ -49,12 +49,13 @@ fn extra_readings_go_to_the_gpu_that_they_name() {
     let mut rows = rows(T4_AND_GEFORCE).unwrap();
     add_extra(
         &mut rows,
-        "GPU-66666666-7777-8888-9999-000000000000, [N/A], [Not Supported], [N/A]\n\
+        "GPU-66666666-7777-8888-9999-000000000000, [N/A], [Not Supported], [N/A], [N/A]\n\
          GPU-other, 9, 0x4, Enabled\n\
          \n\
-         GPU-11111111-2222-3333-4444-555555555555, 2, 0x0000000000000024, Disabled\n",
+         GPU-11111111-2222-3333-4444-555555555555, 2, 0x0000000000000024, Disabled, 17\n",
     );
     assert_eq!(rows[0].sample.ecc_errors, Some(2));
+    assert_eq!(rows[0].sample.corrected_ecc_errors, Some(17));
     assert_eq!(rows[0].sample.throttled, ["power cap", "thermal"]);
     assert_eq!(rows[0].device.mig, None);
     assert_eq!((rows[1].sample.ecc_errors, rows[1].sample.throttled.len()), (None, 0));

@@ -10,8 +10,8 @@ pub(crate) const BASIC: &str = "index,uuid,name,memory.total,memory.used,memory.
      driver_version,utilization.gpu,temperature.gpu,power.draw,clocks.sm,clocks.mem,utilization.memory";
 
 /// Fields of newer versions, queried separately because an unknown field fails the whole query.
-pub(crate) const EXTRA: &str =
-    "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active,mig.mode.current";
+pub(crate) const EXTRA: &str = "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active,\
+     mig.mode.current,ecc.errors.corrected.volatile.total";
 
 /// Fields of the process query.
 pub(crate) const APPS: &str = "gpu_uuid,pid,used_gpu_memory";
@@ -39,6 +39,7 @@ pub(crate) fn add_extra(rows: &mut [Row], text: &str) {
             continue;
         };
         row.sample.ecc_errors = number(&fields, 1);
+        row.sample.corrected_ecc_errors = number(&fields, 4);
         row.sample.throttled =
             value(&fields, 2).map(bits).map(throttle::reasons).unwrap_or_default();
         row.device.mig = (value(&fields, 3) == Some("Enabled")).then(Vec::new);

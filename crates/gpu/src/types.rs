@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::xid_action::XidAction;
+
 /// Properties of a GPU that stay constant while the driver is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Device {
@@ -54,7 +56,11 @@ pub struct Sample {
     /// Percent of time in which memory was read or written.
     #[serde(default)]
     pub memory_utilization: Option<u32>,
-    /// Percent of time with active tensor cores. Only after [`GpuSource::start_watches`], on Hopper and later.
+    /// Percent of time with an active compute or graphics engine. Only after [`GpuSource::start_watches`], on Hopper and
+    /// later.
+    #[serde(default)]
+    pub engine_activity: Option<f64>,
+    /// Percent of time with active tensor cores. As `engine_activity`.
     #[serde(default)]
     pub tensor_activity: Option<f64>,
     /// MiB used by all processes and the driver.
@@ -75,14 +81,38 @@ pub struct Sample {
     pub memory_clock: Option<u32>,
     /// Uncorrected memory errors since the driver was loaded.
     pub ecc_errors: Option<u64>,
+    /// Corrected memory errors since the driver was loaded.
+    #[serde(default)]
+    pub corrected_ecc_errors: Option<u64>,
+    /// None before Ampere, which does not remap rows.
+    #[serde(default)]
+    pub remapped_rows: Option<RemappedRows>,
     /// Active throttle reasons: `power cap`, `thermal`, …
     pub throttled: Vec<String>,
     /// Message for the user if the GPU does not respond or reports a permanent fault.
     pub fault: Option<String>,
-    /// Driver error (XID) with the most severe action since the previous sample. Reported once, and only after
+    /// Driver errors (XID) since the previous sample, in their order. Reported once, and only after
     /// [`GpuSource::start_watches`].
     #[serde(default)]
-    pub xid: Option<u64>,
+    pub xids: Vec<u64>,
+}
+
+impl Sample {
+    /// XID that asks for the most severe action; of two such XIDs the later one.
+    pub fn worst_xid(&self) -> Option<u64> {
+        self.xids.iter().copied().max_by_key(|xid| XidAction::of(*xid))
+    }
+}
+
+/// Rows of memory that the GPU replaced by spare rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemappedRows {
+    /// After corrected errors.
+    pub corrected: u64,
+    /// After uncorrected errors.
+    pub uncorrected: u64,
+    /// A row could not be remapped.
+    pub failed: bool,
 }
 
 /// Memory held by a process on a GPU.
@@ -143,8 +173,8 @@ pub trait GpuSource: Send + Sync {
     fn process_loads(&self) -> Vec<ProcessLoad> {
         Vec::new()
     }
-    /// Starts threads for readings that need one: driver errors, each of which is reported only once ([`Sample::xid`]),
-    /// and the activity of tensor cores. No effect if the source has no such readings.
+    /// Starts threads for readings that need one: driver errors, each of which is reported only once ([`Sample::xids`]),
+    /// and the activity of engines and tensor cores. No effect if the source has no such readings.
     fn start_watches(&self) {}
     /// Sets the load of simulated GPUs: (uuid, thousandths of the device, MiB) for each task. Real GPUs ignore it.
     fn set_simulated_load(&self, _load: &[(String, u32, u64)]) {}

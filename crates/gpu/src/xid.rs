@@ -14,20 +14,23 @@ use crate::xid_action::XidAction;
 /// Timeout of one wait; bounds the time the thread outlives its owner.
 const WAIT_MILLISECONDS: u32 = 2_000;
 
+/// Errors of a GPU between two samples.
+const MOST: usize = 1_000;
+
 /// Listener thread; stops when dropped.
 #[derive(Debug)]
 pub(crate) struct XidWatch {
-    last: Arc<Mutex<BTreeMap<String, u64>>>,
+    reported: Arc<Mutex<BTreeMap<String, Vec<u64>>>>,
     stop: Arc<AtomicBool>,
 }
 
 impl XidWatch {
     /// The thread opens its own handle of the library, because events borrow the handle.
     pub(crate) fn start(load: impl FnOnce() -> Result<Nvml, NvmlError> + Send + 'static) -> Self {
-        let watch = Self { last: Arc::default(), stop: Arc::default() };
-        let (last, stop) = (Arc::clone(&watch.last), Arc::clone(&watch.stop));
+        let watch = Self { reported: Arc::default(), stop: Arc::default() };
+        let (reported, stop) = (Arc::clone(&watch.reported), Arc::clone(&watch.stop));
         let thread = std::thread::Builder::new().name("xid-watch".into()).spawn(move || {
-            if let Err(error) = load().and_then(|nvml| listen(&nvml, &last, &stop)) {
+            if let Err(error) = load().and_then(|nvml| listen(&nvml, &reported, &stop)) {
                 tracing::warn!(%error, "cannot watch driver errors (XID)");
             }
         });
@@ -37,9 +40,10 @@ impl XidWatch {
         watch
     }
 
-    /// Error of this GPU with the most severe action since the previous call.
-    pub(crate) fn take(&self, uuid: &str) -> Option<u64> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(uuid)
+    /// Errors of this GPU since the previous call.
+    pub(crate) fn take(&self, uuid: &str) -> Vec<u64> {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.remove(uuid).unwrap_or_default()
     }
 }
 
@@ -51,7 +55,7 @@ impl Drop for XidWatch {
 
 fn listen(
     nvml: &Nvml,
-    last: &Mutex<BTreeMap<String, u64>>,
+    reported: &Mutex<BTreeMap<String, Vec<u64>>>,
     stop: &AtomicBool,
 ) -> Result<(), NvmlError> {
     let mut set = nvml.create_event_set()?;
@@ -75,14 +79,10 @@ fn listen(
                     Some(XidError::Unknown) => 999,
                     None => continue,
                 };
-                if XidAction::of(number) == XidAction::Ignore {
-                    continue;
-                }
                 match event.device.uuid() {
                     Ok(uuid) => {
-                        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-                        let kept = last.entry(uuid).or_insert(number);
-                        *kept = worse(*kept, number);
+                        let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
+                        keep(reported.entry(uuid).or_default(), number);
                     }
                     // The GPU is lost; `sample` reports it.
                     Err(error) => {
@@ -99,6 +99,14 @@ fn listen(
         }
     }
     Ok(())
+}
+
+/// Adds an error. A full list keeps its first errors and the most severe one.
+fn keep(list: &mut Vec<u64>, number: u64) {
+    match list.get_mut(MOST - 1) {
+        Some(last) => *last = worse(*last, number),
+        None => list.push(number),
+    }
 }
 
 /// The error with the more severe action; the later one of two equal actions.
@@ -118,8 +126,19 @@ mod tests {
     }
 
     #[test]
+    fn a_storm_of_errors_is_bounded_and_keeps_the_most_severe_one() {
+        let mut list = Vec::new();
+        for number in
+            std::iter::repeat_n(13, 5_000).chain([79]).chain(std::iter::repeat_n(94, 5_000))
+        {
+            keep(&mut list, number);
+        }
+        assert_eq!((list.len(), list.last()), (MOST, Some(&79)));
+    }
+
+    #[test]
     fn without_a_driver_no_errors_are_reported() {
         let watch = XidWatch::start(|| Err(NvmlError::LibraryNotFound));
-        assert_eq!(watch.take("GPU-a"), None);
+        assert!(watch.take("GPU-a").is_empty());
     }
 }

@@ -12,13 +12,16 @@ pub enum XidAction {
     RestartApplication,
     /// The GPU is unusable until its reset.
     ResetGpu,
-    /// The GPU is unusable until the machine restarts.
+    /// The machine is unusable until it restarts.
     RestartMachine,
     /// The GPU is unusable, and neither reset nor restart is expected to repair it.
     ContactSupport,
 }
 
 impl XidAction {
+    /// Highest number of the catalogue.
+    pub const LAST: u64 = 172;
+
     /// Numbers that are not in the catalogue, or are there as unused, ask for support.
     pub fn of(number: u64) -> Self {
         match number {
@@ -74,6 +77,11 @@ impl XidAction {
         self >= Self::ResetGpu
     }
 
+    /// True if no workload may start on the whole machine until the action is done.
+    pub fn takes_machine_out(self) -> bool {
+        self == Self::RestartMachine
+    }
+
     /// Remedy for an administrator.
     pub fn remedy(self) -> &'static str {
         match self {
@@ -83,7 +91,7 @@ impl XidAction {
                 "drain the GPU and reset it with `nvidia-smi --gpu-reset`, then uncordon it"
             }
             Self::RestartMachine => "drain the node and restart the machine",
-            Self::ContactSupport => "drain the node and contact the support of the vendor",
+            Self::ContactSupport => "drain the GPU and contact the support of the vendor",
         }
     }
 }

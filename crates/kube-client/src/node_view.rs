@@ -378,6 +378,7 @@ fn instance(
         utilization: reading.map(|gpu| gpu.utilization),
         temperature: reading.map(|gpu| gpu.temperature),
         power_usage: reading.map(|gpu| gpu.power_usage),
+        problem: reading.and_then(|gpu| gpu.reason.clone()),
         ..GpuInstance::default()
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use agentaflow_gpu::{EnergyMeter, GpuUse, Sample};
+use agentaflow_gpu::{EnergyMeter, GpuUse, Sample, XidCounts};
 use agentaflow_kube_core::crd::{GpuDevice, GpuStatus};
 use agentaflow_metrics::MetricType::{self, Counter, Gauge};
 use agentaflow_metrics::{
@@ -38,6 +38,7 @@ struct Snapshot {
     line: StatusLine,
     holders: PodDevices,
     energy: EnergyMeter<PodName>,
+    xids: XidCounts,
     failed_samples: u64,
     failed_writes: u64,
 }
@@ -62,7 +63,8 @@ impl Metrics {
         let samples = samples(interval.readings);
         let uses = uses(interval);
         last.energy.observe(now, &samples, &uses);
-        last.devices = devices(&last.node, interval, &samples);
+        last.xids.observe(samples.values());
+        last.devices = devices(&last.node, interval, &samples, &last.xids);
         last.pods = pods(&last.node, interval.used, &uses, &last.energy);
         last.line = interval.report.line.clone();
         last.holders = interval.holders.clone();
@@ -122,6 +124,7 @@ fn devices(
     node: &str,
     interval: &Interval<'_>,
     samples: &BTreeMap<String, Sample>,
+    xids: &XidCounts,
 ) -> Vec<DeviceReading> {
     let Interval { readings, report, holders, .. } = interval;
     let gpus = readings.map(|readings| readings.gpus.devices.as_slice()).unwrap_or_default();
@@ -143,6 +146,7 @@ fn devices(
             pci_bus_id: Some(device.pci_bus_id.clone()).filter(|address| !address.is_empty()),
             utilization: gpu.map(|_| status.utilization),
             memory_utilization: sample.memory_utilization.map(f64::from),
+            engine_activity: sample.engine_activity,
             tensor_activity: sample.tensor_activity,
             memory_used: gpu.map(|_| status.memory_used),
             memory_total: device.memory_total,
@@ -153,6 +157,10 @@ fn devices(
             sm_clock: sample.sm_clock,
             memory_clock: sample.memory_clock,
             ecc_errors: sample.ecc_errors,
+            corrected_ecc_errors: sample.corrected_ecc_errors,
+            remapped_rows: sample.remapped_rows.map(|rows| (rows.corrected, rows.uncorrected)),
+            last_xid: xids.last(&device.id),
+            xid_errors: xids.counts(&device.id),
             xid: report
                 .line
                 .devices

@@ -6,7 +6,9 @@ use agentaflow_kube_core::crd::{
 use agentaflow_kube_core::names;
 use std::collections::BTreeMap;
 
-use agentaflow_gpu::{Cause, Device, DeviceObservation, Health, HealthProblem, Sample};
+use agentaflow_gpu::{
+    Cause, Device, DeviceObservation, Health, HealthProblem, Sample, machine_problem,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -66,10 +68,11 @@ pub fn observe(memory: &MonitorState, seen: &Observation, now: Timestamp) -> Rep
     let rebooted = !memory.boot.is_empty() && memory.boot != seen.boot;
     let fresh = rebooted || (memory.closed && closed.is_none());
     let mut events = Vec::new();
-    let devices = match &seen.gpus {
+    let mut devices = match &seen.gpus {
         Ok(gpus) => update_devices(memory, seen, gpus, fresh, &mut events),
         Err(message) => driver_failed_devices(memory, message),
     };
+    close_machine(&mut devices);
     driver_events(memory, seen, &mut events);
     let line = line(&devices, seen);
     let conditions = conditions::of(&devices, seen, &memory.conditions, now);
@@ -175,6 +178,16 @@ fn update_devices(
         devices.push(step(&DeviceRecord::default(), Some(found), seen, gpus, fresh, events));
     }
     devices
+}
+
+/// Makes all devices unavailable while a driver error of one asks for a restart of the machine.
+fn close_machine(devices: &mut [DeviceRecord]) {
+    let all = devices.iter().map(|known| (known.device.id.as_str(), &known.health));
+    let Some(problem) = machine_problem(all) else { return };
+    for known in devices.iter_mut().filter(|known| known.health.is_available()) {
+        known.reading.available = false;
+        known.reading.reason = Some(shortened(&problem));
+    }
 }
 
 fn step(

@@ -154,6 +154,44 @@ fn an_unhealthy_gpu_is_taken_out_and_comes_back_when_healthy() {
 }
 
 #[test]
+fn each_class_of_xid_takes_out_nothing_a_gpu_or_the_machine() {
+    for (xid, available, event) in [
+        (63, [true, true], None),
+        (94, [true, true], Some("GPUApplicationError")),
+        (109, [false, true], Some("GPUXidError")),
+        (54, [false, true], Some("GPUXidError")),
+        (79, [false, false], Some("GPUXidError")),
+    ] {
+        let sick = || seen(vec![with(gpu(0), |sample| sample.xids = vec![xid]), gpu(1)]);
+        let report = after(&[seen(vec![gpu(0), gpu(1)]), sick()]);
+        assert_eq!(reasons(&report), event.into_iter().collect::<Vec<_>>(), "XID {xid}");
+        let report = after(&[sick(), seen(vec![gpu(0), gpu(1)])]);
+        let found: Vec<bool> =
+            report.status.gpu_status.iter().map(|status| status.available).collect();
+        assert_eq!(found, available, "XID {xid}");
+        let schedulable = report.labels[names::NODE_SCHEDULABLE] == "true";
+        assert_eq!(schedulable, available.contains(&true), "XID {xid}");
+        let named = report.status.gpu_status[1].reason.as_ref();
+        assert_eq!(
+            named.is_some_and(|reason| reason.contains("GPU-0")),
+            !available[1],
+            "{named:?}"
+        );
+    }
+}
+
+#[test]
+fn after_a_restart_of_the_machine_all_its_gpus_are_available() {
+    let sick = seen(vec![with(gpu(0), |sample| sample.xids = vec![79]), gpu(1)]);
+    let lost = after(&[sick]);
+    assert_eq!(lost.status.phase, Some(GpuNodePhase::Unavailable));
+    let restarted = Observation { boot: "boot-2".into(), ..seen(vec![gpu(0), gpu(1)]) };
+    let report = observe(&lost.memory, &restarted, at(MINUTE));
+    assert!(report.status.gpu_status.iter().all(|status| status.available));
+    assert_eq!(report.status.phase, Some(GpuNodePhase::Active));
+}
+
+#[test]
 fn a_node_with_only_unhealthy_gpus_takes_no_work() {
     let report = after(&[seen(vec![with(gpu(0), |sample| sample.ecc_errors = Some(1))])]);
     assert_eq!(reasons(&report), ["GPUEccError"]);
@@ -226,7 +264,7 @@ fn maintenance_closes_the_node_and_its_end_forgives_old_errors() {
         let node = NodeFacts { name: "n1".into(), replicas: 1, closed, ..NodeFacts::default() };
         Observation { node, ..seen(vec![gpu(0)]) }
     };
-    let unhealthy = || seen(vec![with(gpu(0), |sample| sample.xid = Some(79))]);
+    let unhealthy = || seen(vec![with(gpu(0), |sample| sample.xids = vec![79])]);
     for (why, reason) in
         [(Unschedulable::Maintenance, "Maintenance"), (Unschedulable::Cordoned, "Cordoned")]
     {
@@ -263,7 +301,7 @@ fn the_pods_of_a_device_are_named() {
 
 #[test]
 fn a_restarted_monitor_remembers_unhealthy_and_lost_gpus() {
-    let unhealthy = seen(vec![with(gpu(0), |sample| sample.xid = Some(79)), gpu(1), gpu(2)]);
+    let unhealthy = seen(vec![with(gpu(0), |sample| sample.xids = vec![79]), gpu(1), gpu(2)]);
     let before = after(&[unhealthy, seen(vec![gpu(0), gpu(1)])]);
     let mut published = GpuNode::new("n1", before.spec.clone());
     published.status = Some(before.status.clone());

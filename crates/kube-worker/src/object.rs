@@ -111,6 +111,7 @@ pub(crate) fn build(launch: &Launch, target: &JobTarget<'_>) -> Result<TaskObjec
         user_id: _,
         // Read by the agent.
         runtime: _,
+        restart_on_gpu_error: _,
         timeout_ms: _,
         running: _,
         trace_id: _,

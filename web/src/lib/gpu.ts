@@ -18,6 +18,8 @@ export interface Gpu {
   temperature: number | undefined
   power: number | undefined
   throttled: string[]
+  /** Problem with its remedy. */
+  problem: string | undefined
   state: GpuState
 }
 
@@ -66,6 +68,7 @@ function gpuOf(node: Node, instance: GpuInstance, index: number): Gpu {
     temperature: instance.temperature ?? undefined,
     power: instance.power_usage ?? undefined,
     throttled: instance.throttled ?? [],
+    problem: instance.problem ?? undefined,
     state: stateOf(node, instance, index, free, memory),
   }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use agentaflow_api::node::GpuStatus;
-use agentaflow_gpu::{Cause, DeviceObservation, Health, Sample};
+use agentaflow_gpu::{Cause, DeviceObservation, Health, Sample, machine_problem};
 
 use crate::guardian::procs::boot_id;
 use crate::identity::write_private;
@@ -49,7 +49,7 @@ impl HealthTable {
         let record = record.and_then(|bytes| serde_json::from_slice::<XidRecord>(&bytes).ok());
         let xids = record.filter(|record| record.boot == boot_id()).map(|record| record.xids);
         let restored = |(uuid, xid)| {
-            let sample = Sample { xid: Some(xid), ..Sample::default() };
+            let sample = Sample { xids: vec![xid], ..Sample::default() };
             (uuid, Health::default().after(DeviceObservation::Sample(&sample), false))
         };
         let gpus = xids.unwrap_or_default().into_iter().map(restored).collect();
@@ -72,7 +72,7 @@ impl HealthTable {
             let before = self.gpus.entry(uuid.clone()).or_default();
             let after = before.after(DeviceObservation::Sample(sample), false);
             let found = after.problem.as_ref().filter(|problem| problem.better == 0);
-            if sample.xid.is_some()
+            if !sample.xids.is_empty()
                 && let Some(problem) = found.filter(|problem| problem.cause == Cause::Application)
             {
                 let message = problem.message.clone();
@@ -113,6 +113,11 @@ impl HealthTable {
         }
     }
 
+    /// Reason for which the machine must restart before any of its GPUs takes work.
+    pub(super) fn machine_problem(&self) -> Option<String> {
+        machine_problem(self.gpus.iter().map(|(uuid, health)| (uuid.as_str(), health)))
+    }
+
     pub(super) fn message(&self, uuid: &str) -> Option<String> {
         self.gpus.get(uuid)?.message()
     }
@@ -147,7 +152,7 @@ mod tests {
             uuid: GPU.into(),
             memory_used: Some(0),
             temperature: Some(40),
-            xid,
+            xids: xid.into_iter().collect(),
             ..Sample::default()
         };
         [(GPU.to_owned(), sample)].into()

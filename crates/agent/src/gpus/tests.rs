@@ -11,6 +11,7 @@ struct FakeSource {
     processes: Mutex<Vec<DeviceProcess>>,
     used: Mutex<u64>,
     fault: Mutex<Option<String>>,
+    xids: Mutex<Vec<u64>>,
     broken: AtomicBool,
 }
 
@@ -49,6 +50,7 @@ impl GpuSource for FakeSource {
             memory_used: Some(used),
             memory_free: Some(81_000 - used),
             fault: self.fault.lock().unwrap().clone(),
+            xids: std::mem::take(&mut *self.xids.lock().unwrap()),
             ..Sample::default()
         }])
     }
@@ -132,7 +134,30 @@ async fn a_lost_gpu_has_status_error_and_no_memory() {
     watch.tick(&[]).await;
     let gpu = &watch.instances()[0];
     assert_eq!((gpu.status, gpu.gpu_memory_available), (Some(GpuStatus::Error), Some(0)));
-    assert_eq!(watch.faults(), [(GPU.to_owned(), "fell off the bus".to_owned())]);
+    assert_eq!(gpu.problem.as_deref(), Some("fell off the bus"));
+    assert!(!watch.is_unusable(), "the other GPU works");
+}
+
+#[tokio::test]
+async fn each_class_of_xid_takes_out_nothing_a_gpu_or_the_machine() {
+    for (xid, expected, unusable) in [
+        (63, ["available", "available"], false),
+        (94, ["available", "available"], false),
+        (109, ["error", "available"], false),
+        (54, ["error", "available"], false),
+        (79, ["error", "error"], true),
+    ] {
+        let (fake, watch) = watch().await;
+        fake.xids.lock().unwrap().push(xid);
+        watch.tick(&[]).await;
+        watch.tick(&[]).await;
+        assert_eq!(status(&watch), expected, "XID {xid}");
+        assert_eq!(watch.is_unusable(), unusable, "XID {xid}");
+        let readings = watch.device_readings("n1");
+        assert_eq!(readings[0].last_xid, Some(xid));
+        assert_eq!(readings[0].xid_errors, [(xid.to_string(), 1)]);
+        assert!(readings[1].xid_errors.is_empty());
+    }
 }
 
 #[tokio::test]
@@ -141,7 +166,8 @@ async fn every_gpu_has_status_error_while_the_driver_fails() {
     fake.broken.store(true, Ordering::Relaxed);
     assert!(watch.tick(&[task(1, GPU, 1, &[])]).await.is_empty());
     assert_eq!(status(&watch), ["error", "error"]);
-    assert!(watch.faults()[0].1.contains("version mismatch"));
+    assert!(watch.instances()[0].problem.as_ref().unwrap().contains("version mismatch"));
+    assert!(watch.is_unusable());
     fake.broken.store(false, Ordering::Relaxed);
     watch.tick(&[]).await;
     assert_eq!(status(&watch), ["available", "available"]);

@@ -91,6 +91,7 @@ impl Process {
             storage: _,
             // Read by `crate::tasks`.
             runtime: _,
+            restart_on_gpu_error: _,
             timeout_ms: _,
             running: _,
             trace_id: _,

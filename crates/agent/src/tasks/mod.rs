@@ -3,6 +3,7 @@
 mod adopt;
 mod folder;
 mod folder_remover;
+mod gpu_errors;
 mod launch;
 mod lifecycle;
 mod root;
@@ -22,7 +23,7 @@ use agentaflow_api::link::{Assignment, Ended, Message, Stop, StopCause, TaskKey,
 use agentaflow_api::units::Stamp;
 
 use crate::clock;
-use crate::gpus::{ApplicationFault, GpuWatch, OverShare};
+use crate::gpus::{GpuWatch, OverShare};
 use crate::guardian::client::Guardian;
 use crate::guardian::record;
 use crate::lease::Lease;
@@ -34,6 +35,7 @@ use crate::usage::UsageTable;
 
 pub(crate) use adopt::left_containers;
 pub(crate) use folder_remover::FolderRemover;
+pub(crate) use gpu_errors::Restarts;
 pub(crate) use root::{prepare_root, remove_orphans, tidy_root};
 
 /// Number of ended tasks whose keys the agent remembers, so that a repeated assignment does not run again.
@@ -173,31 +175,26 @@ impl Tasks {
 
     /// Stops a task that holds far more GPU memory than its share, and reports the numbers as a warning.
     pub(crate) fn stop_over_share(&self, over: &OverShare) {
-        let task = self.table().live.get(&over.key).cloned();
-        if let Some(task) = task.filter(|task| task.stop_order.borrow().is_none()) {
+        if self.stop_own(over.key, StopCause::GpuMemoryExceeded) {
             self.host.outbox.warn(over.key, over.to_string());
-            let grace = Duration::from_millis(task.assignment.grace_ms);
-            task.stop(StopCause::GpuMemoryExceeded, grace);
         }
     }
 
     /// Stops a task above its disk limit, and reports the numbers as a warning.
     pub(crate) fn stop_over_storage(&self, over: &OverStorage) {
-        let task = self.table().live.get(&over.key).cloned();
-        if let Some(task) = task.filter(|task| task.stop_order.borrow().is_none()) {
+        if self.stop_own(over.key, StopCause::StorageExceeded) {
             self.host.outbox.warn(over.key, over.to_string());
-            let grace = Duration::from_millis(task.assignment.grace_ms);
-            task.stop(StopCause::StorageExceeded, grace);
         }
     }
 
-    /// Reports a driver error of an application as a warning of each task on the GPU.
-    pub(crate) fn report_application_fault(&self, fault: &ApplicationFault) {
-        for task in self.live() {
-            if task.assignment.gpus.iter().any(|grant| grant.uuid == fault.uuid) {
-                self.host.outbox.warn(task.key, format!("GPU {}: {}", fault.uuid, fault.message));
-            }
+    /// Stops a live task by a decision of the agent; false if the task is being stopped already.
+    fn stop_own(&self, key: TaskKey, cause: StopCause) -> bool {
+        let task = self.table().live.get(&key).cloned();
+        let task = task.filter(|task| task.stop_order.borrow().is_none());
+        if let Some(task) = &task {
+            task.stop(cause, Duration::from_millis(task.assignment.grace_ms));
         }
+        task.is_some()
     }
 
     /// Kills tasks that the server assigned to another node or no longer knows.

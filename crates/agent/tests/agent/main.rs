@@ -270,6 +270,7 @@ fn shell(job: i64, script: &str) -> Assignment {
         gang: None,
         timeout_ms: None,
         grace_ms: 500,
+        restart_on_gpu_error: false,
         leased: false,
         simulated: false,
         user: "someone".to_owned(),

@@ -352,6 +352,7 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
         });
         let gpus: Vec<GpuRow> = gpus.collect();
         text.push_str(&output::table(&GPU_COLUMNS, &gpus, Some(output::width())));
+        text.push_str(&gpu_problems(node));
     }
     if !jobs.is_empty() {
         text.push('\n');
@@ -363,6 +364,16 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
 struct GpuRow {
     gpu: GpuInstance,
     cordoned: bool,
+}
+
+/// One line for each GPU with a problem.
+fn gpu_problems(node: &Node) -> String {
+    let gpus = node.spec.gpu_instances.iter().enumerate();
+    let problems = gpus.filter_map(|(position, gpu)| {
+        let problem = gpu.problem.as_ref()?;
+        Some(format!("GPU {}: {problem}\n", gpu_number(position, gpu)))
+    });
+    problems.collect()
 }
 
 fn gpu_status(row: &GpuRow) -> String {

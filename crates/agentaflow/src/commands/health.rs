@@ -135,8 +135,13 @@ fn node_findings(node: &Node) -> Vec<Finding> {
 
 fn gpu_findings(gpu: &GpuInstance) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
-    if gpu.status == Some(GpuStatus::Error) {
-        found.push(("critical", "failed".to_owned()));
+    match (gpu.status, &gpu.problem) {
+        (Some(GpuStatus::Error), None) => found.push(("critical", "failed".to_owned())),
+        (Some(GpuStatus::Error), Some(problem)) => {
+            found.push(("critical", format!("failed: {problem}")));
+        }
+        (_, Some(problem)) => found.push(("warning", problem.clone())),
+        (_, None) => {}
     }
     match gpu.temperature {
         Some(celsius) if celsius >= CRITICAL_CELSIUS => {
@@ -202,6 +207,22 @@ mod tests {
                 gpu(40.0, GpuStatus::Error),
                 false,
                 "critical  n GPU 0: failed\n1 GPU on 1 node: unhealthy\n",
+            ),
+            (
+                GpuInstance {
+                    problem: Some("XID 109; reset".into()),
+                    ..gpu(40.0, GpuStatus::Error)
+                },
+                false,
+                "critical  n GPU 0: failed: XID 109; reset\n1 GPU on 1 node: unhealthy\n",
+            ),
+            (
+                GpuInstance {
+                    problem: Some("XID 94; restart".into()),
+                    ..gpu(40.0, GpuStatus::Busy)
+                },
+                true,
+                "warning   n GPU 0: XID 94; restart\n1 GPU on 1 node: healthy, findings: 1\n",
             ),
         ];
         for (gpu, healthy, expected) in cases {

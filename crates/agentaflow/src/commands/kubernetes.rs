@@ -25,14 +25,18 @@ pub(crate) fn namespace(given: Option<&str>) -> String {
 
 /// The given address, else the port on the default address.
 pub(crate) fn listen_at(given: Option<Listen>, port: u16) -> Option<SocketAddr> {
-    let default = || default_host(variable("KUBERNETES_SERVICE_HOST").is_some(), pod_ip());
+    let default = || default_host(in_pod(), pod_ip());
     given.map_or_else(|| Some((default(), port).into()), |given| given.0)
 }
 
 /// As [`listen_at`], but no address by default outside of a pod.
 pub(crate) fn listen_in_pod(given: Option<Listen>, port: u16) -> Option<SocketAddr> {
-    let in_pod = variable("KUBERNETES_SERVICE_HOST").is_some();
-    if given.is_some() || in_pod { listen_at(given, port) } else { None }
+    if given.is_some() || in_pod() { listen_at(given, port) } else { None }
+}
+
+/// True in a pod.
+pub(crate) fn in_pod() -> bool {
+    variable("KUBERNETES_SERVICE_HOST").is_some()
 }
 
 /// In a pod its address, which kubelets and services use, or all addresses if the pod does not know its own; elsewhere the

@@ -74,9 +74,13 @@ impl MetricsAccess {
         Ok(Access::of(address, self.token()?))
     }
 
-    /// Rule inside of a cluster, where network policies limit the readers: open without a token.
-    pub(crate) fn in_cluster(&self) -> Result<Access> {
-        Ok(self.token()?.map_or(Access::Open, Access::Token))
+    /// Rule of a Kubernetes daemon. In a pod network policies limit the readers: open without a token.
+    pub(crate) fn of_daemon(&self, address: Option<SocketAddr>) -> Result<Access> {
+        match (self.token()?, address) {
+            (Some(token), _) => Ok(Access::Token(token)),
+            (None, Some(address)) if !kubernetes::in_pod() => Ok(Access::of(address, None)),
+            (None, _) => Ok(Access::Open),
+        }
     }
 
     fn token(&self) -> Result<Option<String>> {
@@ -88,5 +92,24 @@ impl MetricsAccess {
             return Err(usage(format!("--metrics-token-file: {} is empty", path.display())));
         }
         Ok(Some(token.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_of_a_pod_a_daemon_is_open_on_loopback_only() {
+        let access = MetricsAccess { metrics_token_file: None };
+        let of = |address: &str| access.of_daemon(Some(address.parse().unwrap())).unwrap();
+        assert!(matches!(of("127.0.0.1:9090"), Access::Open));
+        assert!(matches!(of("0.0.0.0:9090"), Access::Closed));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "secret\n").unwrap();
+        let access = MetricsAccess { metrics_token_file: Some(file) };
+        let public = access.of_daemon(Some("0.0.0.0:9090".parse().unwrap())).unwrap();
+        assert!(matches!(public, Access::Token(token) if token == "secret"));
     }
 }

@@ -104,6 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn settings(args: &Args) -> Result<Settings> {
     let node = args.node.clone().or_else(|| variable("NODE_NAME")).unwrap_or_else(host_name);
     let namespace = args.namespace.clone().or_else(|| variable("KUBERNETES_NAMESPACE"));
+    let metrics = kubernetes::listen_at(args.metrics, 9090).filter(|_| !args.once);
     Ok(Settings {
         namespace: namespace.unwrap_or_else(|| names::NAMESPACE.to_owned()),
         interval: interval(args.interval, variable("MONITOR_INTERVAL").as_deref())?,
@@ -113,8 +114,8 @@ fn settings(args: &Args) -> Result<Settings> {
         pod_resources: args.pod_resources.clone(),
         proc: args.proc.clone(),
         health: kubernetes::listen_at(args.health, 8080).filter(|_| !args.once),
-        metrics: kubernetes::listen_at(args.metrics, 9090).filter(|_| !args.once),
-        metrics_access: args.metrics_access.in_cluster()?,
+        metrics,
+        metrics_access: args.metrics_access.of_daemon(metrics)?,
         exporter: args.otlp.exporter("agentaflow-monitor")?,
         dcgm_names: args.dcgm.dcgm_names,
         once: args.once,

@@ -216,6 +216,7 @@ fn options(args: &Args) -> Result<Options> {
         .map_err(|error| {
             usage(format!("--lease-duration, --renew-deadline, --retry-period: {error}"))
         })?;
+    let metrics = kubernetes::listen_at(args.metrics, 9090);
     let identity = args.identity.clone().or_else(|| variable("POD_NAME"));
     Ok(Options {
         namespace: kubernetes::namespace(args.namespace.as_deref()),
@@ -225,8 +226,8 @@ fn options(args: &Args) -> Result<Options> {
         config: args.config_map.clone(),
         identity: identity.map_or_else(own_name, Ok)?,
         health: kubernetes::listen_at(args.http, 8080),
-        metrics: kubernetes::listen_at(args.metrics, 9090),
-        metrics_access: args.metrics_access.in_cluster()?,
+        metrics,
+        metrics_access: args.metrics_access.of_daemon(metrics)?,
         traces: args.otlp.collector()?,
         own_address: kubernetes::own_address(),
         interval,

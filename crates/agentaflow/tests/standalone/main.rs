@@ -7,6 +7,7 @@ mod cluster;
 mod docker;
 mod docker_host;
 mod documents;
+mod faults;
 mod gpu_memory;
 mod harness;
 mod history;

@@ -85,6 +85,7 @@ impl State {
             memory_required,
             storage_required,
             shm_size,
+            max_retries,
             volumes,
             read_only,
             timeout_seconds,
@@ -110,7 +111,6 @@ impl State {
             replicas: _,
             priority: _,
             queue: _,
-            max_retries: _,
             estimated_duration_seconds: _,
             preemptible: _,
         } = spec;
@@ -172,6 +172,7 @@ impl State {
             gang,
             timeout_ms: timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
             grace_ms: grace_ms(spec),
+            restart_on_gpu_error: job.state.retries_used < max_retries.unwrap_or(0),
             leased: on_node_lost.unwrap_or_default() == OnNodeLost::Requeue,
             simulated: node.row().spec.simulated,
             user: user.unwrap_or_default(),

@@ -108,6 +108,7 @@ pub(super) fn body(
         simulated: _,
         // Read by `crate::tasks`.
         runtime: _,
+        restart_on_gpu_error: _,
         timeout_ms: _,
         running: _,
         trace_id: _,
