@@ -21,7 +21,7 @@ const ABOUT: &str = "GPU servers register, users submit jobs, the scheduler plac
     In requests `null` means absent, `24576.0` is an integer, and unknown fields of worker \
     calls are ignored. Unknown or empty query parameters and repeated keys of a JSON object are rejected.";
 
-const TAGS: [(&str, &str); 12] = [
+const TAGS: [(&str, &str); 13] = [
     ("jobs", "Submit, inspect and stop jobs."),
     ("nodes", "GPU servers."),
     ("agents", "Programs that run jobs on GPU servers."),
