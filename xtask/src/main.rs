@@ -27,7 +27,6 @@ mod repo;
 mod report;
 mod run;
 mod services;
-mod suggest;
 mod test;
 mod test_programs;
 mod tools;
@@ -35,6 +34,7 @@ mod web;
 
 use std::process::ExitCode;
 
+use agentaflow_units::{did_you_mean, nearest};
 use output::out;
 
 const HELP_HEADER: &str = "\
@@ -178,7 +178,7 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, CommandError> {
         let names = SUBCOMMANDS.iter().map(|subcommand| subcommand.name).chain(["help"]);
         return Err(CommandError::Usage(format!(
             "unknown command `{name}`{}; `cargo xtask help` lists the commands",
-            suggest::did_you_mean(name, names)
+            did_you_mean(nearest(name, names))
         )));
     };
     // Arguments after `--` belong to the started program.

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use crate::CommandError;
 use crate::output::out;
 use crate::phases::{PHASES, Phase};
 use crate::report::Report;
 use crate::test_programs::Tier;
-use crate::{CommandError, suggest};
+use agentaflow_units::{did_you_mean, nearest};
 
 pub(crate) const HELP: &str = "\
 Run every check that CI runs, install missing tools, and count the results.
@@ -94,7 +95,7 @@ fn phase(name: &str) -> Result<&'static Phase, CommandError> {
     let known = PHASES.iter().find(|phase| phase.name == name);
     known.ok_or_else(|| {
         let names = PHASES.iter().map(|phase| phase.name);
-        let nearest = suggest::did_you_mean(name, names);
+        let nearest = did_you_mean(nearest(name, names));
         CommandError::Usage(format!(
             "unknown phase `{name}`{nearest}; `cargo xtask test --list` lists the phases"
         ))

@@ -13,11 +13,11 @@ use std::sync::Once;
 
 use agentaflow_api::Secret;
 use agentaflow_api::client::{Client, Fingerprint};
+use agentaflow_units::{did_you_mean, nearest};
 use anyhow::{Context as _, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{NoServer, not_found};
-use crate::nearest::nearest;
 use crate::trust::ServerTrust;
 
 /// Name of the context that `up` writes.
@@ -157,9 +157,8 @@ impl Contexts {
         self.known.get(name).ok_or_else(|| {
             let names: Vec<_> = self.known.keys().map(|name| format!("`{name}`")).collect();
             let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let near = nearest(name, self.known.keys().map(String::as_str));
-            let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-            not_found(format!("context `{name}` not found; {near}known contexts: {known}"))
+            let near = did_you_mean(nearest(name, self.known.keys().map(String::as_str)));
+            not_found(format!("context `{name}` not found{near}; known contexts: {known}"))
         })
     }
 }
@@ -366,7 +365,7 @@ mod tests {
         let mut contexts = Contexts::default();
         contexts.known.insert("lab".to_owned(), Target::default());
         let error = contexts.named("lob").unwrap_err().to_string();
-        assert_eq!(error, "context `lob` not found; did you mean `lab`? known contexts: `lab`");
+        assert_eq!(error, "context `lob` not found (did you mean `lab`?); known contexts: `lab`");
     }
 
     #[test]

@@ -209,7 +209,9 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
             format!("{cause}, which is not a response of an agentaflow server; {ANOTHER}")
         }
         Some(ClientError::Garbled { .. }) => format!("{cause}; {ANOTHER}"),
-        Some(ClientError::Refused { body, .. }) => refused(body),
+        Some(ClientError::Refused { body, .. }) => {
+            agentaflow_explain::uncapitalised(&refused(body))
+        }
         _ => cause.to_string(),
     }
 }
@@ -245,7 +247,8 @@ fn kubernetes_advice(failure: &Failure) -> String {
     format!("{}; {advice}", without_os_code(&failure.to_string()))
 }
 
-/// An error of the server, with the command that helps in place of the HTTP call that the server suggests.
+/// An error of the server, with the command that helps in place of the HTTP call that the server suggests. It continues
+/// the line after `error:`, so it starts in lower case like the errors of this program.
 fn refused(body: &ErrorBody) -> String {
     let details = &body.details;
     match (body.code, details.needs) {

@@ -1,6 +1,6 @@
-//! Suggestions for misspelled names.
+//! Errors for unknown names.
 
-pub(crate) use agentaflow_manifest::yaml::nearest;
+use agentaflow_units::{did_you_mean, nearest};
 use anyhow::Result;
 
 use crate::failure::NotFound;
@@ -13,8 +13,7 @@ pub(crate) fn must_exist(kind: &str, asked: &[String], known: &[String]) -> Resu
 
 /// The error for an unknown name, with the nearest known one.
 pub(crate) fn not_found(kind: &str, name: &str, known: &[String]) -> NotFound {
-    let near = nearest(name, known.iter().map(String::as_str));
-    let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    let near = did_you_mean(nearest(name, known.iter().map(String::as_str)));
     NotFound(format!("{kind} `{name}` not found{near}"))
 }
 
@@ -23,21 +22,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typo_has_a_suggestion_and_another_word_has_none() {
-        let known = ["train", "serve", "best_fit"];
-        assert_eq!(nearest("trian", known), Some("train"));
-        assert_eq!(nearest("bestfit", known), Some("best_fit"));
-        assert_eq!(nearest("SERVE", known), Some("serve"));
-        assert_eq!(nearest("zebra", known), None);
-        assert_eq!(nearest("x", []), None);
-    }
-
-    #[test]
     fn an_unknown_name_is_reported_with_a_suggestion() {
         let known = ["gpu-7".to_owned()];
         assert_eq!(
             not_found("node", "gpu7", &known).0,
-            "node `gpu7` not found; did you mean `gpu-7`?"
+            "node `gpu7` not found (did you mean `gpu-7`?)"
         );
         assert_eq!(not_found("node", "other", &known).0, "node `other` not found");
         assert!(must_exist("node", &known, &known).is_ok());

@@ -12,10 +12,11 @@ mod options;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use agentaflow_units::{did_you_mean, nearest};
 use anyhow::{Context as _, Result};
 
+use crate::CommandError;
 use crate::output::out;
-use crate::{CommandError, suggest};
 use control_plane::{Component, ControlPlane};
 use options::Options;
 
@@ -76,7 +77,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, CommandError> {
         "down" => Ok(down(&options()?.dir)?),
         unknown => Err(CommandError::Usage(format!(
             "unknown command `kube {unknown}`{}; see `cargo xtask kube --help`",
-            suggest::did_you_mean(unknown, COMMANDS)
+            did_you_mean(nearest(unknown, COMMANDS))
         ))),
     }
 }

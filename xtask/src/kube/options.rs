@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::{repo, suggest};
+use crate::repo;
+use agentaflow_units::{did_you_mean, nearest};
 
 /// Options of `up`.
 #[derive(Debug, PartialEq, Eq)]
@@ -96,7 +97,7 @@ pub(super) fn parse(command: &str, arguments: &[String]) -> Result<Options, Stri
             "--no-scheduler" => options.scheduler = false,
             "--real-node" => options.real_node = true,
             _ => {
-                let nearest = suggest::did_you_mean(name, NAMES);
+                let nearest = did_you_mean(nearest(name, NAMES));
                 return Err(format!(
                     "unknown argument `{argument}`{nearest}; see `cargo xtask kube --help`"
                 ));

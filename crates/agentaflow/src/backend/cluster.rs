@@ -7,7 +7,7 @@ use anyhow::Result;
 use futures_util::StreamExt as _;
 
 use super::{EventStream, LogStream};
-use crate::nearest::nearest;
+use agentaflow_units::{did_you_mean, nearest};
 
 /// Applies offset and limit on the client; the API server lists all jobs.
 pub(super) async fn jobs(cluster: &Cluster, query: &JobQuery) -> Result<Vec<Job>> {
@@ -52,8 +52,7 @@ async fn suggest<T>(
     let known = Box::pin(known()).await;
     // If the name exists, the error is about another object.
     let near = nearest(name, known.iter().map(String::as_str)).filter(|near| *near != name);
-    let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    Err(Failure::NotFound(format!("{why}{near}")).into())
+    Err(Failure::NotFound(format!("{why}{}", did_you_mean(near))).into())
 }
 
 pub(super) async fn logs(cluster: &Cluster, name: &str, query: &LogQuery) -> Result<LogStream> {

@@ -30,7 +30,7 @@ a job when it ends."
 pub(crate) struct Args {
     /// Group by
     #[arg(long, value_enum, default_value = "day")]
-    by: By,
+    by: GroupBy,
     /// Start of the period: an age (24h, 7d), a day (2026-11-01), or a timestamp (2026-11-01T00:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = amount::since)]
     since: Option<Stamp>,
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum By {
+enum GroupBy {
     /// Days (UTC)
     Day,
     /// Users; namespaces on Kubernetes
@@ -54,7 +54,7 @@ enum By {
     Job,
 }
 
-impl By {
+impl GroupBy {
     fn as_str(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
         let listing = match (&backend, args.by) {
-            (Backend::Server(_), By::Job) => &JOBS,
+            (Backend::Server(_), GroupBy::Job) => &JOBS,
             _ => &USAGE,
         };
         args.list.show(listing, async || usage(&backend, args).await).await?;
@@ -98,7 +98,7 @@ async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
     if let Backend::Server(client) = backend {
         let call = client.get("/billing/usage").query("by", args.by.as_str());
         let mut rows: Vec<UsageRow> = call.maybe("from", args.since).json().await?;
-        if matches!(args.by, By::Node) {
+        if matches!(args.by, GroupBy::Node) {
             // The ledger has node ids; show names.
             let nodes = backend.nodes().await?;
             for row in &mut rows {
@@ -107,7 +107,7 @@ async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
                 }
             }
         }
-        if matches!(args.by, By::Job) && rows.iter().any(|row| row.name.is_none()) {
+        if matches!(args.by, GroupBy::Job) && rows.iter().any(|row| row.name.is_none()) {
             name_jobs(backend, &mut rows).await?;
         }
         return Ok(rows);
@@ -133,7 +133,7 @@ async fn name_jobs(backend: &Backend, rows: &mut [UsageRow]) -> Result<()> {
     Ok(())
 }
 
-fn summed<'a>(jobs: impl Iterator<Item = &'a Job>, by: By) -> Vec<UsageRow> {
+fn summed<'a>(jobs: impl Iterator<Item = &'a Job>, by: GroupBy) -> Vec<UsageRow> {
     let mut rows: BTreeMap<String, UsageRow> = BTreeMap::new();
     for job in jobs {
         let key = key(job, by);
@@ -152,16 +152,16 @@ fn summed<'a>(jobs: impl Iterator<Item = &'a Job>, by: By) -> Vec<UsageRow> {
     rows.into_values().collect()
 }
 
-fn key(job: &Job, by: By) -> String {
+fn key(job: &Job, by: GroupBy) -> String {
     match by {
-        By::Day => job.created_at.to_string().chars().take(10).collect(),
-        By::User => job.k8s_namespace.clone().unwrap_or_else(|| job.user_id.to_string()),
-        By::Queue => job.spec.queue.clone().unwrap_or_else(|| "-".to_owned()),
-        By::Node => {
+        GroupBy::Day => job.created_at.to_string().chars().take(10).collect(),
+        GroupBy::User => job.k8s_namespace.clone().unwrap_or_else(|| job.user_id.to_string()),
+        GroupBy::Queue => job.spec.queue.clone().unwrap_or_else(|| "-".to_owned()),
+        GroupBy::Node => {
             let node = job.tasks.first().map(|task| task.node_name.clone());
             node.unwrap_or_else(|| "-".to_owned())
         }
-        By::Job => job.handle(),
+        GroupBy::Job => job.handle(),
     }
 }
 

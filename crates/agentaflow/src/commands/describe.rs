@@ -11,6 +11,7 @@ use agentaflow_api::node::{GpuInstance, GpuStatus, Node, PriceSource};
 use agentaflow_api::queue::{Queue, QuotaSpec};
 use agentaflow_console::format::{self, counted, one_line};
 use agentaflow_console::labels::{self, cordoned_gpus, gpu_number};
+use agentaflow_units::{did_you_mean, nearest};
 use anyhow::{Context as _, Result};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Serialize;
@@ -21,7 +22,7 @@ use crate::connect::{Connect, block_on};
 use crate::failure::usage;
 use crate::list::OneFormat;
 use crate::listing::{self, JOBS, left, right};
-use crate::nearest::{nearest, not_found};
+use crate::nearest::not_found;
 use crate::output::{self, Column};
 
 /// Latest events shown for a job.
@@ -74,11 +75,10 @@ impl Args {
             (Err(_), Some(_)) => {
                 let kinds = ["workload", "job", "node", "queue", "user"];
                 let near = nearest(&self.kind_or_job, kinds);
-                let near = near.map(|near| format!("; did you mean `{near}`?"));
                 Err(usage(format!(
-                    "unknown kind `{}`: use workload, node, queue or user{}",
+                    "unknown kind `{}`{}: use workload, node, queue or user",
                     self.kind_or_job,
-                    near.unwrap_or_default()
+                    did_you_mean(near)
                 )))
             }
         }

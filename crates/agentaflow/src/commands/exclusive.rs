@@ -40,7 +40,7 @@ enum ExclusiveCommand {
     Status(StatusArgs),
 }
 
-/// Assign all GPU pods to agentaflow, and refuse those of other schedulers
+/// Assign all GPU pods to agentaflow, and refuse GPU pods of other schedulers
 #[derive(Debug, clap::Args)]
 struct OnArgs {
     /// Only in namespaces with this label [default: all except kube-system]

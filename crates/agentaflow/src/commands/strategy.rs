@@ -1,12 +1,12 @@
 //! `agentaflow strategy`: shows or sets the placement strategy.
 
 use agentaflow_engine::Strategy;
+use agentaflow_units::{did_you_mean, nearest};
 use anyhow::Result;
 
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::failure::usage;
-use crate::nearest::nearest;
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -42,7 +42,6 @@ fn check(name: &str) -> Result<()> {
     if known.contains(&name) {
         return Ok(());
     }
-    let near = nearest(name, known.iter().copied());
-    let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-    Err(usage(format!("unknown strategy `{name}`; {near}known strategies: {}", known.join(", "))))
+    let near = did_you_mean(nearest(name, known.iter().copied()));
+    Err(usage(format!("unknown strategy `{name}`{near}; known strategies: {}", known.join(", "))))
 }

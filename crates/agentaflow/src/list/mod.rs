@@ -368,7 +368,7 @@ mod tests {
         );
         check(
             &named(Some("stauts=running"), None),
-            "no column, label or field `stauts`; did you mean `status`? columns: job, name, status, node, gpus, time, \
+            "no column, label or field `stauts` (did you mean `status`?); columns: job, name, status, node, gpus, time, \
              cost, user, queue, priority, age, reason; fields: see `-o json`",
         );
         check(

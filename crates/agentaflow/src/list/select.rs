@@ -1,11 +1,11 @@
 //! `--selector` and `--sort-by` of lists.
 
+use agentaflow_units::{did_you_mean, nearest};
 use anyhow::Result;
 use serde_json::Value;
 
 use super::Listing;
 use crate::failure::usage;
-use crate::nearest::nearest;
 use crate::output::Column;
 
 /// Conditions on labels and fields, all of which must hold.
@@ -44,7 +44,7 @@ impl Selector {
         let unknown = self.0.iter().find(|(key, condition)| !absent(condition) && !known(key));
         match unknown {
             Some((key, _)) if !rows.is_empty() => Err(usage(format!(
-                "no column, label or field `{key}`; {}columns: {}; fields: see `-o json`",
+                "no column, label or field `{key}`{}; columns: {}; fields: see `-o json`",
                 suggestion(listing, key),
                 titles(listing)
             ))),
@@ -122,8 +122,7 @@ fn titles<T>(listing: &Listing<T>) -> String {
 
 fn suggestion<T>(listing: &Listing<T>, name: &str) -> String {
     let titles: Vec<_> = listing.columns.iter().map(|column| slug(column.title)).collect();
-    let near = nearest(name, titles.iter().map(String::as_str));
-    near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default()
+    did_you_mean(nearest(name, titles.iter().map(String::as_str)))
 }
 
 pub(super) fn sort<T>(listing: &Listing<T>, rows: &mut [(Value, T)], field: &str) -> Result<()> {
@@ -139,7 +138,7 @@ pub(super) fn sort<T>(listing: &Listing<T>, rows: &mut [(Value, T)], field: &str
         None if rows.is_empty() => {}
         None => {
             return Err(usage(format!(
-                "no column or field `{name}`; {}columns: {}; fields: see `-o json`",
+                "no column or field `{name}`{}; columns: {}; fields: see `-o json`",
                 suggestion(listing, name),
                 titles(listing)
             )));

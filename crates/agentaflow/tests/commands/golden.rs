@@ -17,6 +17,7 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use similar::TextDiff;
 
 use crate::normal::Normal;
 
@@ -51,8 +52,10 @@ pub(crate) fn check(path: &Path, program: &str, stage: &mut impl Stage) {
     if std::env::var_os("UPDATE").is_some_and(|value| !value.is_empty()) {
         fs::write(path, output).unwrap();
     } else if output != written {
-        let name = path.display();
-        panic!("{name} is not what comes out:\n{}", difference(&written, &output));
+        let name = path.display().to_string();
+        let diff = TextDiff::from_lines(&*written, &*output);
+        let diff = diff.unified_diff().header(&name, "actual output").to_string();
+        panic!("{name} differs; UPDATE=1 writes it anew\n{diff}");
     }
 }
 
@@ -169,20 +172,4 @@ fn shown(ran: &Came) -> String {
         add(&format!("[{code}]"));
     }
     text
-}
-
-/// The first difference with context.
-fn difference(written: &str, output: &str) -> String {
-    let (written, output): (Vec<_>, Vec<_>) = (written.lines().collect(), output.lines().collect());
-    let same = written.iter().zip(&output).take_while(|(a, b)| a == b).count();
-    let from = same.saturating_sub(6);
-    let part = |lines: &[&str], mark: &str| {
-        let upto = (same + 12).min(lines.len());
-        lines[from.min(upto)..upto].iter().fold(String::new(), |mut text, line| {
-            let _ = writeln!(text, "{mark} {line}");
-            text
-        })
-    };
-    let (written, output) = (part(&written, "-"), part(&output, "+"));
-    format!("from line {}\n{written}\n{output}\nUPDATE=1 writes it anew", from + 1)
 }

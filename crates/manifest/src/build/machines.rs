@@ -5,7 +5,7 @@ use super::placement::{NodeRequest, Placement};
 use super::{BuildError, refuse};
 use crate::catalogue::{Catalogue, InstanceType, MachineRequirements};
 use crate::cloud::{Cloud, Gpu};
-use crate::yaml::nearest;
+use agentaflow_units::{did_you_mean, nearest};
 
 impl Placement {
     /// Requested machine, or the best match.
@@ -100,9 +100,12 @@ pub(super) fn known<'a>(
 /// Note about a machine that is not in the catalogue.
 pub(super) fn unknown_machine_note(name: &str, catalogue: &Catalogue) -> String {
     let names = catalogue.instances().iter().map(|instance| instance.name.as_str());
-    let meant = nearest(name, names).map(|near| format!("; did you mean {near}?"));
-    let rest = meant.unwrap_or_else(|| " and is not checked; add it with --catalogue".into());
-    format!("{name} is not in the catalogue{rest}")
+    match nearest(name, names) {
+        None => {
+            format!("{name} is not in the catalogue and is not checked; add it with --catalogue")
+        }
+        near => format!("{name} is not in the catalogue{}", did_you_mean(near)),
+    }
 }
 
 /// Note with the machine count for `pods` if some of their GPUs stay unused: machines are rented whole.

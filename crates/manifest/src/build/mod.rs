@@ -80,11 +80,11 @@ pub struct BuildOutput {
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// Invalid value of a flag, or of the field with the same name.
-    #[error("--{flag}: {why}")]
+    #[error("--{flag}: {reason}")]
     Refused {
         flag: &'static str,
         /// Problem with a suggestion.
-        why: String,
+        reason: String,
     },
     #[error("cannot serialize the object")]
     Write(#[from] serde_json::Error),
@@ -103,6 +103,6 @@ impl BuildOutput {
     }
 }
 
-fn refuse<T>(flag: &'static str, why: impl Into<String>) -> Result<T, BuildError> {
-    Err(BuildError::Refused { flag, why: why.into() })
+fn refuse<T>(flag: &'static str, reason: impl Into<String>) -> Result<T, BuildError> {
+    Err(BuildError::Refused { flag, reason: reason.into() })
 }

@@ -189,7 +189,7 @@ impl PodShape {
     ) -> Result<ShapedPod, BuildError> {
         let metadata = self.metadata(name, role)?;
         let gpus = self.gpus()?;
-        let placed = placement.resolve(self.ask(gpus)?, catalogue)?;
+        let placed = placement.resolve(self.node_request(gpus)?, catalogue)?;
         let notes = self.notes(&placed, placement.spot, catalogue);
         let resources = self.resources(gpus, &placed)?;
         let (volumes, volume_mounts) = self.volumes(gpus, &placed, &resources)?;

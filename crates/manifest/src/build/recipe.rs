@@ -1,5 +1,6 @@
 //! All recipes: the commands of `agentaflow generate`.
 
+use agentaflow_units::{did_you_mean, nearest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -9,7 +10,7 @@ use super::{
     Pod, Scaler, TimeSlicing, Workload,
 };
 use crate::catalogue::Catalogue;
-use crate::yaml::{DecodeError, Document, Limits, YamlError, nearest, read_one};
+use crate::yaml::{DecodeError, Document, Limits, YamlError, read_one};
 
 /// Recipe of `generate`.
 #[derive(Clone, Debug, PartialEq, clap::Subcommand)]
@@ -121,8 +122,10 @@ fn invalid_field<T: Default + Serialize + DeserializeOwned>(
         let steps = vec![name.clone()];
         if !known.contains_key(name) {
             let near = nearest(name, known.keys().map(String::as_str));
-            let near = near.map(|near| format!(" (did you mean `{near}`?)"));
-            let rest = near.unwrap_or_else(|| "; fields are named like the flags".to_owned());
+            let rest = match near {
+                None => "; fields are named like the flags".to_owned(),
+                near => did_you_mean(near),
+            };
             let problem = format!("unknown field `{name}`{rest}");
             return DecodeError { problem, ..document.error_at(steps, "") };
         }

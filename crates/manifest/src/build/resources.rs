@@ -19,7 +19,7 @@ type Read = fn(&'static str, &str) -> Result<Amount, BuildError>;
 
 impl PodShape {
     /// Explicit resource requests of the pod. Kubernetes uses the limit as the request if the request is absent.
-    pub(super) fn ask(&self, gpus: u32) -> Result<NodeRequest, BuildError> {
+    pub(super) fn node_request(&self, gpus: u32) -> Result<NodeRequest, BuildError> {
         let half = |amount: Amount| if self.bare { amount } else { amount.half() };
         let request = |[limit, request]: [(&'static str, &Option<String>); 2], read: Read| {
             let read = |(flag, text): (&'static str, &Option<String>)| {

@@ -187,8 +187,8 @@ impl ModelServer {
             access_mode: Some(self.mode()?),
         };
         claim.object().map_err(|error| match error {
-            BuildError::Refused { flag: "size", why } => {
-                BuildError::Refused { flag: "cache-size", why }
+            BuildError::Refused { flag: "size", reason } => {
+                BuildError::Refused { flag: "cache-size", reason }
             }
             other => other,
         })

@@ -8,7 +8,7 @@ use super::{BuildError, Recipe, refuse};
 use crate::catalogue::Catalogue;
 use crate::detect::Sizing;
 
-/// Most GPUs per pod from a sizing: those of one machine.
+/// Most GPUs per pod from a sizing: the GPUs of one machine.
 const PER_POD: u32 = 8;
 
 /// Sizing as fields of recipes: printed by `detect -o recipe`, read by `generate --from`.
@@ -111,10 +111,10 @@ impl Recipe {
             (None, Err(BuildError::Refused { flag, .. })) if is_set(flag, pod) => {
                 Ok(sizing.clone())
             }
-            (None, Err(BuildError::Refused { why, .. })) => refuse(
+            (None, Err(BuildError::Refused { reason, .. })) => refuse(
                 "detect",
                 format!(
-                    "needs {} × {}, but no machine of {} is large enough: {why}",
+                    "needs {} × {}, but no machine of {} is large enough: {reason}",
                     sizing.gpu_count,
                     sizing.gpu_type.name(),
                     cloud.name()
@@ -136,8 +136,8 @@ fn price(
     let sized = SizingFields::of(sizing);
     let (mut pod, mut placement) = (pod.clone(), placement.clone());
     sized.fill(&mut pod, &mut placement, &mut Vec::new());
-    let ask = pod.ask(pod.gpus.unwrap_or(sized.gpus))?;
-    let machine = placement.instance(ask, catalogue)?;
+    let request = pod.node_request(pod.gpus.unwrap_or(sized.gpus))?;
+    let machine = placement.instance(request, catalogue)?;
     let hour = machine.and_then(|machine| {
         let taken_back = machine.spot.filter(|_| placement.spot);
         taken_back.or(machine.on_demand)

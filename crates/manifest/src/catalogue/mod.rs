@@ -64,11 +64,11 @@ pub enum CatalogueError {
     /// Missing or unknown field, or value of another type.
     #[error(transparent)]
     Shape(#[from] DecodeError),
-    #[error("instance type `{name}`: {why}")]
+    #[error("instance type `{name}`: {reason}")]
     Entry {
         name: String,
         /// Problem with a suggestion.
-        why: String,
+        reason: String,
     },
 }
 
@@ -229,9 +229,9 @@ impl InstanceType {
     }
 
     fn check(&self) -> Result<(), CatalogueError> {
-        let refuse = |why: String| {
+        let refuse = |reason: String| {
             let name = self.name.chars().take(64).collect();
-            Err(CatalogueError::Entry { name, why })
+            Err(CatalogueError::Entry { name, reason })
         };
         if self.model().is_none() {
             let known: Vec<_> = crate::cloud::GPUS.iter().map(|gpu| gpu.name).collect();

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::{ACCELERATOR, GKE_ACCELERATOR, GKE_ACCELERATORS, GPUS, canonical_accelerator};
-use crate::yaml::nearest_within;
+use agentaflow_units::nearest_within;
 
 /// GKE's label with the MIG profile of all GPUs of a node.
 pub const GKE_PARTITION: &str = "cloud.google.com/gke-gpu-partition-size";

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Detection;
 use super::evidence::{Evidence, EvidenceKind, EvidenceLocation};
 use super::kind::{self, WorkloadType};
-use super::negation::Sense;
+use super::negation::Polarity;
 use super::numbers::Facts;
 use super::scan::{CpuOnly, Hit, Scanned, SizeWords};
 use super::size::{self, Sizing, SizingRule};
@@ -27,7 +27,7 @@ const MOST_EVIDENCE: usize = 200;
 pub(super) struct Findings {
     hits: Vec<Hit>,
     cpu_only: Vec<CpuOnly>,
-    /// Numbers by folder: those of one project belong together.
+    /// Numbers by folder: numbers of one project belong together.
     facts: BTreeMap<Option<String>, Facts>,
     size_words: SizeWords,
     pub(super) notes: Vec<String>,
@@ -57,7 +57,7 @@ impl Findings {
             },
             weight,
             hint: None,
-            sense: Sense::Said,
+            polarity: Polarity::Affirmed,
             denial: None,
             aside: false,
             times: 1,
@@ -68,7 +68,7 @@ impl Findings {
         let weights = self.weights();
         let score =
             (1.0 - weights.values().map(|weight| 1.0 - weight).product::<f64>()).min(SUREST);
-        let has_base = self.said().any(|hit| hit.kind == EvidenceKind::Keyword);
+        let has_base = self.affirmed().any(|hit| hit.kind == EvidenceKind::Keyword);
         let cleared_by = self.cleared_by();
         let is_ml_workload = cleared_by.is_none() && (has_base || score >= ENOUGH);
         let confidence = match (is_ml_workload, &cleared_by) {
@@ -84,7 +84,7 @@ impl Findings {
             score: rounded(score),
             workload_type,
             detected_keywords: keywords(&weights),
-            cleared_by: cleared_by.map(|(words, location)| told(&words, &location)),
+            cleared_by: cleared_by.map(|(words, location)| cited(&words, &location)),
             evidence: self.evidence(),
             sizing,
             reasoning: Vec::new(),
@@ -94,14 +94,14 @@ impl Findings {
     }
 
     /// Affirmed evidence.
-    fn said(&self) -> impl Iterator<Item = &Hit> {
-        self.hits.iter().filter(|hit| hit.sense == Sense::Said && hit.weight > 0.0)
+    fn affirmed(&self) -> impl Iterator<Item = &Hit> {
+        self.hits.iter().filter(|hit| hit.polarity == Polarity::Affirmed && hit.weight > 0.0)
     }
 
     /// Each phrase counts once, with its largest weight.
     fn weights(&self) -> BTreeMap<String, f64> {
         let mut weights = BTreeMap::new();
-        for hit in self.said() {
+        for hit in self.affirmed() {
             let weight = weights.entry(hit.word.clone()).or_insert(hit.weight);
             *weight = hit.weight.max(*weight);
         }
@@ -127,7 +127,7 @@ impl Findings {
     }
 
     fn kind(&self) -> WorkloadType {
-        let said = self.hits.iter().filter(|hit| hit.sense == Sense::Said);
+        let said = self.hits.iter().filter(|hit| hit.polarity == Polarity::Affirmed);
         kind::choose(&said.filter_map(|hit| Some((hit.hint?, hit.times))).collect::<Vec<_>>())
     }
 
@@ -137,18 +137,20 @@ impl Findings {
             (hit.denial.clone().unwrap_or_else(|| hit.found.clone()), hit.location.clone())
         };
         let statement = |cpu: &CpuOnly| (cpu.words.clone(), cpu.location.clone());
-        if self.said().next().is_none() {
-            let denied = self.hits.iter().find(|hit| hit.sense != Sense::Said && hit.weight > 0.0);
+        if self.affirmed().next().is_none() {
+            let denied =
+                self.hits.iter().find(|hit| hit.polarity != Polarity::Affirmed && hit.weight > 0.0);
             return denied.map(denial).or_else(|| self.cpu_only.first().map(statement));
         }
-        if self.said().any(|hit| names_gpu(&hit.word)) {
+        if self.affirmed().any(|hit| names_gpu(&hit.word)) {
             return None;
         }
-        let denies = |hit: &&Hit| hit.sense == Sense::Denied && !hit.aside && names_gpu(&hit.word);
+        let denies =
+            |hit: &&Hit| hit.polarity == Polarity::Denied && !hit.aside && names_gpu(&hit.word);
         // A README about machines without a GPU does not clear the code beside it.
         let clears = |cpu: &&CpuOnly| {
             !cpu.aside
-                && (cpu.whole || self.said().all(|hit| hit.location.file == cpu.location.file))
+                && (cpu.whole || self.affirmed().all(|hit| hit.location.file == cpu.location.file))
         };
         let gpu = self.hits.iter().find(denies).map(denial);
         gpu.or_else(|| self.cpu_only.iter().find(clears).map(statement))
@@ -158,7 +160,7 @@ impl Findings {
         let mut kept: Vec<Evidence> = Vec::new();
         let mut index: BTreeMap<_, usize> = BTreeMap::new();
         for hit in self.hits.iter().filter(|hit| hit.weight > 0.0) {
-            let negated = hit.sense != Sense::Said;
+            let negated = hit.polarity != Polarity::Affirmed;
             let key = (hit.word.as_str(), hit.kind, hit.location.file.as_deref(), negated);
             if let Some(at) = index.get(&key) {
                 kept[*at].times += hit.times;
@@ -251,7 +253,7 @@ fn quoted(words: &[String]) -> String {
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }
 
-fn told(words: &str, location: &EvidenceLocation) -> String {
+fn cited(words: &str, location: &EvidenceLocation) -> String {
     format!("\"{words}\" ({location})")
 }
 

@@ -251,7 +251,7 @@ impl Editor<'_> {
         Some(self.replaced(begin, begin, &line))
     }
 
-    /// Inserts lines after the line that contains `end`, and after its comments: those indented by at least `indent`.
+    /// Inserts lines after the line that contains `end`, and after its comments that are indented by at least `indent`.
     fn with_line_after(&self, end: usize, indent: usize, line: &str) -> String {
         let newline = layout::newline(self.text);
         let at = layout::below_comments(self.text, layout::next_line(self.text, end), indent);

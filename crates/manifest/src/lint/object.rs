@@ -181,7 +181,7 @@ impl<'a> Pod<'a> {
         all
     }
 
-    /// Init containers: sidecars that keep running, and those that complete.
+    /// Init containers: sidecars that keep running, and containers that complete.
     pub(super) fn initial_containers(&self) -> (Vec<Container<'a>>, Vec<Container<'a>>) {
         let stays = |one: &Container<'a>| text(one.value, &["restartPolicy"]) == Some("Always");
         self.containers_in("initContainers").into_iter().partition(stays)

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use agentaflow_units::{did_you_mean, nearest};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
@@ -10,7 +11,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::object::{Path, join};
-use crate::yaml::{Document, Limits, SourcePosition, at, nearest, path_text, read_text};
+use crate::yaml::{Document, Limits, SourcePosition, at, path_text, read_text};
 
 const WORKLOAD: &str = include_str!("../../../../deploy/crds/gpuworkloads.yaml");
 
@@ -59,7 +60,7 @@ pub fn first_violation(document: &Document) -> Option<(SourcePosition, String)> 
     let field = path_text(&found.path);
     let reported = match found.kind {
         MismatchKind::Unknown { near } => {
-            let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+            let near = did_you_mean(near);
             let name = found.path.last().map_or("", String::as_str);
             format!("unknown field `{name}`{near}")
         }
@@ -232,7 +233,7 @@ fn wrong_value(schema: &Value, value: &Value) -> Option<MismatchKind> {
     {
         let names: Vec<_> = known.iter().filter_map(Value::as_str).collect();
         let near = value.as_str().and_then(|text| nearest(text, names.iter().copied()));
-        let meant = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+        let meant = did_you_mean(near);
         format!("{value} is not one of {}{meant}", names.join(", "))
     } else {
         return None;

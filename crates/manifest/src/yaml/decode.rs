@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use agentaflow_units::{did_you_mean, nearest};
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
@@ -89,29 +90,6 @@ pub(crate) fn path_text<S: AsRef<str>>(steps: &[S]) -> String {
     text
 }
 
-/// Known name within a typing error of `name`: one edit, and one more for every four characters.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    nearest_within(name, known, 1 + name.chars().count() / 4)
-}
-
-/// Known name with the fewest edits (insert, delete, change or swap a character), at most `edits`. Case is ignored.
-pub fn nearest_within<'a>(
-    name: &str,
-    known: impl IntoIterator<Item = &'a str>,
-    edits: usize,
-) -> Option<&'a str> {
-    /// Longer texts are no names; comparing them costs the square of the length.
-    const LONGEST: usize = 128;
-    if name.len() > LONGEST {
-        return None;
-    }
-    let lower = name.to_lowercase();
-    let known = known.into_iter().filter(|other| other.len() <= LONGEST);
-    let scored = known.map(|other| (strsim::osa_distance(&lower, &other.to_lowercase()), other));
-    let (score, best) = scored.min_by_key(|(score, _)| *score)?;
-    (score <= edits && score < name.chars().count()).then_some(best)
-}
-
 fn step(segment: &Segment) -> Option<String> {
     match segment {
         Segment::Seq { index } => Some(index.to_string()),
@@ -128,11 +106,9 @@ fn quoted_after(message: &str, opening: &str) -> Option<(String, Vec<String>)> {
 }
 
 fn advice(name: &str, expected: &[String]) -> String {
-    if let Some(near) = nearest(name, expected.iter().map(String::as_str)) {
-        return format!(" (did you mean `{near}`?)");
-    }
-    if expected.is_empty() {
-        return String::new();
+    let near = nearest(name, expected.iter().map(String::as_str));
+    if near.is_some() || expected.is_empty() {
+        return did_you_mean(near);
     }
     let names: Vec<_> = expected.iter().map(|name| format!("`{name}`")).collect();
     format!("; use one of {}", names.join(", "))

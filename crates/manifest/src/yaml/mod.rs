@@ -12,8 +12,8 @@ mod node;
 mod reader;
 mod scalar;
 
+pub use decode::DecodeError;
 pub(crate) use decode::path_text;
-pub use decode::{DecodeError, nearest, nearest_within};
 pub use error::{Problem, YamlError};
 pub use node::{Content, Entry, Node, Scalar};
 pub use scalar::Ambiguity;

@@ -60,7 +60,7 @@ pub struct Entry {
 }
 
 impl Node {
-    /// Child node with its position and byte range; those of the key if it has one.
+    /// Child node with its position and byte range; the position and range of the key if it has one.
     pub fn child<S: AsPathStep + ?Sized>(&self, step: &S) -> Option<(SourcePosition, &Self)> {
         match (step.step(&self.content)?, &*self.content) {
             (PathStep::Key(key), Content::Mapping { entries, .. }) => {

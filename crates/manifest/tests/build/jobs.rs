@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{check, make, refusal};
 
-fn ask() -> GpuJobRequest {
+fn job_request() -> GpuJobRequest {
     GpuJobRequest {
         task_id: "ml_task_123".to_owned(),
         image: "agent_bus:latest".to_owned(),
@@ -23,7 +23,7 @@ fn ask() -> GpuJobRequest {
 
 #[test]
 fn the_documented_call_makes_the_documented_job() {
-    let made = create_gpu_job(&ask(), &Catalogue::built_in().unwrap()).unwrap();
+    let made = create_gpu_job(&job_request(), &Catalogue::built_in().unwrap()).unwrap();
     assert_eq!(made.job_name, "gpu-job-ml-task-123");
     let job = serde_json::to_value(&made.job).unwrap();
     assert_eq!(check::problems(&job), Vec::<String>::new());
@@ -66,12 +66,15 @@ fn the_documented_call_makes_the_documented_job() {
 fn a_call_that_cannot_be_meant_says_which_part() {
     let catalogue = Catalogue::built_in().unwrap();
     let cases: [(&str, GpuJobRequest); 6] = [
-        ("--task-id: ", GpuJobRequest { task_id: String::new(), ..ask() }),
-        ("--image: ", GpuJobRequest { image: "a b".to_owned(), ..ask() }),
-        ("--gpus: ", GpuJobRequest { gpu_count: 0, ..ask() }),
-        ("--gpu: ", GpuJobRequest { gpu_type: "zx81".to_owned(), ..ask() }),
-        ("--memory: ", GpuJobRequest { memory: Some("16".to_owned()), ..ask() }),
-        ("--env: ", GpuJobRequest { env: vec![("A B".to_owned(), String::new())], ..ask() }),
+        ("--task-id: ", GpuJobRequest { task_id: String::new(), ..job_request() }),
+        ("--image: ", GpuJobRequest { image: "a b".to_owned(), ..job_request() }),
+        ("--gpus: ", GpuJobRequest { gpu_count: 0, ..job_request() }),
+        ("--gpu: ", GpuJobRequest { gpu_type: "zx81".to_owned(), ..job_request() }),
+        ("--memory: ", GpuJobRequest { memory: Some("16".to_owned()), ..job_request() }),
+        (
+            "--env: ",
+            GpuJobRequest { env: vec![("A B".to_owned(), String::new())], ..job_request() },
+        ),
     ];
     for (flag, ask) in cases {
         let output = create_gpu_job(&ask, &catalogue).unwrap_err().to_string();

@@ -47,7 +47,7 @@ fn unknown_machines_are_noted() {
     for (line, words) in [
         (
             "pod --name p --image i:1 --cloud eks --instance-type p4d.24xlrage",
-            "p4d.24xlrage is not in the catalogue; did you mean p4d.24xlarge?",
+            "p4d.24xlrage is not in the catalogue (did you mean `p4d.24xlarge`?)",
         ),
         (
             "nodepool --instance-type own.type",

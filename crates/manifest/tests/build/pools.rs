@@ -75,11 +75,11 @@ fn schedules_are_in_a_time_zone_that_there_is() {
         ("Moon/Crater", hint),
         ("Local", hint),
         ("", hint),
-        ("Europe/Berlim", "did you mean Europe/Berlin?"),
-        ("europe/berlin", "did you mean Europe/Berlin?"),
-        ("berlin", "did you mean Europe/Berlin?"),
-        ("new york", "did you mean America/New_York?"),
-        ("utc", "did you mean UTC?"),
+        ("Europe/Berlim", "(did you mean `Europe/Berlin`?)"),
+        ("europe/berlin", "(did you mean `Europe/Berlin`?)"),
+        ("berlin", "(did you mean `Europe/Berlin`?)"),
+        ("new york", "(did you mean `America/New_York`?)"),
+        ("utc", "(did you mean `UTC`?)"),
     ] {
         let output = format!("--time-zone: `{zone}` is not a time zone: {hint}");
         assert_eq!(refusal(&format!("{scaler} --time-zone '{zone}'")), output);

@@ -24,7 +24,7 @@ fn found(objects: &[Value]) -> Vec<Finding> {
 const ASKED: &[(&str, &[&str])] = &[
     // Slices that are also time-sliced.
     ("AF005", &["--mig="]),
-    // Other GPUs than those of the pod.
+    // Other GPUs than the pod's.
     ("AF007", &["--env=CUDA_VISIBLE_DEVICES="]),
     ("AF101", &["--taint=none"]),
     // The taint has one value.

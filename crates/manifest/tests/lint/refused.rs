@@ -51,7 +51,7 @@ fn values_that_the_api_server_refuses_are_errors() {
                 "  volumes: [{name: models, emptyDir: {}}]\n",
                 "    volumeMounts: [{name: model, mountPath: /m}]\n",
             ),
-            "no volume is named `model`; did you mean `models`?",
+            "no volume is named `model` (did you mean `models`?)",
         ),
         (pod("  initContainers: [{name: c, image: \"b:1\"}]\n", ""), "duplicate container `c`"),
         (

@@ -31,5 +31,5 @@ fn a_schedule_or_a_time_zone_that_there_is_not_is_an_error() {
         output[0].starts_with("AF703 spec.schedule: `@dayly` is not a schedule: "),
         "{output:?}"
     );
-    assert!(output[1].ends_with("did you mean Europe/Berlin?"), "{output:?}");
+    assert!(output[1].ends_with("(did you mean `Europe/Berlin`?)"), "{output:?}");
 }

@@ -82,7 +82,7 @@ pub(crate) struct Args {
     pub(super) process_open_files: u64,
     #[command(flatten)]
     pub(super) containers: ContainerArgs,
-    /// Run images of this machine without asking their registry, except those pulled for a job with credentials
+    /// Run images of this machine without asking their registry, except images pulled for a job with credentials
     #[arg(long, help_heading = "Jobs")]
     pub(super) trust_local_images: bool,
     /// Docker socket

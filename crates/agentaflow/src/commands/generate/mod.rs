@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: GenerateCommand,
     #[command(flatten)]
-    out: Out,
+    out: OutputArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -55,7 +55,7 @@ enum GenerateCommand {
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Input and output")]
-struct Out {
+struct OutputArgs {
     /// YAML file with defaults for the options; `-` for stdin
     #[arg(long, value_name = "FILE", global = true)]
     from: Option<PathBuf>,
@@ -140,7 +140,7 @@ fn built_in(format: Format) -> Result<String> {
 }
 
 /// Objects of the options and the file; options take precedence.
-fn make(recipe: Recipe, out: &Out) -> Result<BuildOutput> {
+fn make(recipe: Recipe, out: &OutputArgs) -> Result<BuildOutput> {
     let recipe = match &out.from {
         None => recipe,
         Some(file) => {
@@ -171,7 +171,7 @@ fn file_error(file: &Path, error: &dyn std::error::Error) -> anyhow::Error {
     usage(format!("{}: {error}", write::name(file)))
 }
 
-fn send(made: &BuildOutput, out: &Out) -> Result<()> {
+fn send(made: &BuildOutput, out: &OutputArgs) -> Result<()> {
     let options = ApplyOptions { dry_run: out.dry_run, force: out.force };
     let applied = block_on(async {
         let client = kubernetes::client(out.kubeconfig.as_deref()).await?;
@@ -182,7 +182,7 @@ fn send(made: &BuildOutput, out: &Out) -> Result<()> {
     output::print(&lines.concat())
 }
 
-impl Out {
+impl OutputArgs {
     fn target(&self) -> Option<&Path> {
         self.output_file.as_deref()
     }

@@ -14,6 +14,7 @@ use agentaflow_manifest::lint::{
     self, Finding, Input, LintReport, Machines as _, Options, Rule, Unreadable, fix,
 };
 use agentaflow_manifest::yaml::{Limits, read_text};
+use agentaflow_units::{did_you_mean, nearest};
 use anyhow::Result;
 
 use super::generate;
@@ -231,8 +232,7 @@ fn exit_code(args: &Args, findings: &[Finding], unreadable: &[Unreadable]) -> Ex
 fn rule(name: &str) -> Result<&'static Rule, String> {
     lint::rule(name).ok_or_else(|| {
         let known = lint::RULES.iter().flat_map(|rule| [rule.id, rule.name]);
-        let near = crate::nearest::nearest(name, known);
-        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        format!("unknown rule{near} run `agentaflow lint --list` to list rules")
+        let near = did_you_mean(nearest(name, known));
+        format!("unknown rule{near}; run `agentaflow lint --list` to list rules")
     })
 }

@@ -62,15 +62,15 @@ pub(in crate::commands) async fn warn_if_unschedulable(backend: &Backend, submis
 
 /// Prints every change; never returns.
 pub(super) async fn print_progress(backend: &Backend, name: &str, line: &StatusLine) {
-    let mut outlook = Outlook::default();
+    let mut latest = LatestExplanation::default();
     let mut backoff = POLLS.start();
     loop {
         backoff.sleep().await;
         // The log follower reports an unreachable server.
         let Ok(job) = backend.job(name).await else { continue };
         let changed = if job.status == JobStatus::Pending {
-            outlook.refresh(backend, name).await;
-            let explanation = outlook.explanation.as_ref();
+            latest.refresh(backend, name).await;
+            let explanation = latest.explanation.as_ref();
             let Some([text, short]) = pending_text(&job, explanation) else { continue };
             let topic = code(&job, explanation).map_or("pending", PendingCode::as_str);
             let [text, short] = [text, short].map(|text| format!("Job {name} {text}"));
@@ -87,12 +87,12 @@ pub(super) async fn print_progress(backend: &Backend, name: &str, line: &StatusL
 
 /// Latest explanation of a pending job. The scheduler computes it by simulation, so requests are rate-limited.
 #[derive(Default)]
-struct Outlook {
+struct LatestExplanation {
     requested_at: Option<Instant>,
     explanation: Option<Explanation>,
 }
 
-impl Outlook {
+impl LatestExplanation {
     async fn refresh(&mut self, backend: &Backend, name: &str) {
         if self.requested_at.is_some_and(|at| at.elapsed() < FORECAST_INTERVAL) {
             return;

@@ -28,7 +28,7 @@ pub(super) fn is_answered_no(text: &Text<'_>, end: usize) -> bool {
 }
 
 /// "no", "none", "not needed" and similar answers; not "no preference", "not sure", or the question "no?".
-pub(super) fn says_no(text: &Text<'_>, at: usize) -> bool {
+pub(super) fn is_negative_answer(text: &Text<'_>, at: usize) -> bool {
     let next = text.word(at + 1);
     match text.word(at) {
         "false" | "off" | "disabled" | "nope" | "n" => true,
@@ -48,7 +48,7 @@ pub(super) fn says_no(text: &Text<'_>, at: usize) -> bool {
 fn is_no_alone(text: &Text<'_>, at: usize) -> bool {
     let next = text.word(at + 1);
     let whole = text.word(at) == "not" || is_need(next) || matches!(next, "thanks" | "at");
-    says_no(text, at) && (whole || closes(text, at + 1))
+    is_negative_answer(text, at) && (whole || closes(text, at + 1))
 }
 
 /// "GPU - no", "| GPU | no |": a mark with space on both sides, and nothing but the answer after it; "needs a GPU - no

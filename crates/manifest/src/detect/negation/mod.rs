@@ -10,11 +10,10 @@ use self::words::{
 };
 use super::text::{Text, TokenKind};
 
-/// Sense of a word in its sentence.
+/// Polarity of a word in its sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Sense {
-    /// Affirmed.
-    Said,
+pub(super) enum Polarity {
+    Affirmed,
     /// Not needed or not used.
     Denied,
     /// Not available, which does not mean not needed: "my laptop has no GPU".
@@ -27,25 +26,25 @@ const REACH: usize = 12;
 /// Most tokens of a sentence considered around a word.
 const SENTENCE: usize = 60;
 
-/// Sense of a word at these tokens, with the first token of its negation. `listed` marks tokens of the same category:
+/// Polarity of a word at these tokens, with the first token of its negation. `listed` marks tokens of the same category:
 /// in "no GPU, CUDA or driver" the "no" covers them all.
-pub(super) fn sense(
+pub(super) fn polarity(
     text: &Text<'_>,
     tokens: &Range<usize>,
     listed: &[bool],
-) -> (Sense, Option<usize>) {
+) -> (Polarity, Option<usize>) {
     if let Some(disabled) = disabled(text, tokens) {
-        return (Sense::Denied, Some(disabled));
+        return (Polarity::Denied, Some(disabled));
     }
     if denied_after(text, tokens.end) || answer::question_denies(text, tokens.start, tokens.end) {
-        return (Sense::Denied, Some(tokens.start));
+        return (Polarity::Denied, Some(tokens.start));
     }
     let none = is_none_of(text, tokens.start).then(|| tokens.start - 1);
     let Some(negation) = none.or_else(|| negation_before(text, tokens.start, listed)) else {
-        return (Sense::Said, None);
+        return (Polarity::Affirmed, None);
     };
     if is_about_something_else(text, tokens.end) || is_condition(text, negation) {
-        return (Sense::Said, None);
+        return (Polarity::Affirmed, None);
     }
     let before = if negation == 0 { "" } else { text.word(negation - 1) };
     // "with or without a GPU"
@@ -55,14 +54,14 @@ pub(super) fn sense(
             || answer::is_answered_no(text, tokens.end)
             || is_needed_after_all(text, negation, tokens.end))
     {
-        return (Sense::Said, None);
+        return (Polarity::Affirmed, None);
     }
     let mut between = (negation + 1..tokens.start).map(|at| text.word(at));
     let had = matches!(before, "have" | "has" | "had" | "having" | "got" | "is" | "there's");
     let lacking = (had && text.word(negation) == "no"
         || between.clone().any(|word| word == "have"))
         && !between.any(is_need);
-    (if lacking { Sense::Lacking } else { Sense::Denied }, Some(negation))
+    (if lacking { Polarity::Lacking } else { Polarity::Denied }, Some(negation))
 }
 
 /// Statements that a CPU is sufficient, as token ranges.
@@ -207,7 +206,7 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
             end >= 3 && text.mark(end - 2) == Some('/') && !text.word(end - 3).is_empty();
         let zero = text.word(value) == "0" && (counted || resource || is_amount(text, end, value));
         let hidden = visible && is_no_device(text, at + 1);
-        return zero || hidden || answer::says_no(text, value);
+        return zero || hidden || answer::is_negative_answer(text, value);
     }
     if answer::dash_denies(text, at) {
         return true;

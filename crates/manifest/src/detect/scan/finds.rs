@@ -134,7 +134,7 @@ pub(super) fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
             (Some((entry, tokens)), model)
                 if model.as_ref().is_none_or(|model| tokens >= model.tokens) =>
             {
-                finds.extend(said(text, index, entry, tokens));
+                finds.extend(phrase_find(text, index, entry, tokens));
                 tokens
             }
             (_, Some(model)) => {
@@ -191,7 +191,7 @@ fn phrase(text: &Text<'_>, index: usize, entry: &Entry) -> Option<usize> {
     Some(last + 1 - index)
 }
 
-fn said(text: &Text<'_>, index: usize, entry: Entry, tokens: usize) -> Option<Find> {
+fn phrase_find(text: &Text<'_>, index: usize, entry: Entry, tokens: usize) -> Option<Find> {
     let next = text.after(index).map_or("", |next| text.word(next));
     let used = matches!(next, "model" | "models" | "network" | "weights" | "checkpoint");
     // A resource name adds nothing to the word GPU in it: "nvidia.com/gpu: 0".

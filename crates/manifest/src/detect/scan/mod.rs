@@ -1,4 +1,4 @@
-//! Scans one text for evidence and its sense.
+//! Scans one text for evidence and its polarity.
 
 mod finds;
 
@@ -8,7 +8,7 @@ use std::ops::Range;
 use self::finds::Find;
 use super::evidence::{EvidenceKind, EvidenceLocation};
 use super::kind::Hint;
-use super::negation::{self, Sense};
+use super::negation::{self, Polarity};
 use super::numbers;
 use super::packages;
 use super::sources::{Format, Passage};
@@ -24,12 +24,12 @@ pub(super) struct Hit {
     pub(super) location: EvidenceLocation,
     pub(super) weight: f64,
     pub(super) hint: Option<Hint>,
-    pub(super) sense: Sense,
+    pub(super) polarity: Polarity,
     /// Negating phrase.
     pub(super) denial: Option<String>,
     /// The negation concerns only a part of the work.
     pub(super) aside: bool,
-    /// Occurrences in this sense.
+    /// Occurrences in this polarity.
     pub(super) times: usize,
 }
 
@@ -107,18 +107,18 @@ fn size_words(lower: &str) -> SizeWords {
     SizeWords { large, training: lower.contains("training") }
 }
 
-/// Evidence with its senses. Equal evidence in the same sense is kept once and counted.
+/// Evidence with its polarities. Equal evidence in the same polarity is kept once and counted.
 fn hits(text: &Text<'_>, finds: Vec<Find>, listed: &[bool]) -> Vec<Hit> {
     let mut hits: Vec<Hit> = Vec::new();
     let mut known = HashMap::new();
     for find in finds {
         let tokens = text.tokens_of(&find.bytes);
-        let (sense, negation) = match find.kind {
-            EvidenceKind::Package => (Sense::Said, None),
-            _ => negation::sense(text, &tokens, listed),
+        let (polarity, negation) = match find.kind {
+            EvidenceKind::Package => (Polarity::Affirmed, None),
+            _ => negation::polarity(text, &tokens, listed),
         };
-        let aside = sense == Sense::Denied && negation::is_aside(text, &tokens);
-        let key = (find.kind, find.word.clone(), sense, aside);
+        let aside = polarity == Polarity::Denied && negation::is_aside(text, &tokens);
+        let key = (find.kind, find.word.clone(), polarity, aside);
         if let Some(hit) = known.get(&key).and_then(|index: &usize| hits.get_mut(*index)) {
             hit.times += 1;
             hit.weight = hit.weight.max(find.weight);
@@ -134,7 +134,7 @@ fn hits(text: &Text<'_>, finds: Vec<Find>, listed: &[bool]) -> Vec<Hit> {
             ),
             weight: find.weight,
             hint: find.hint,
-            sense,
+            polarity,
             denial: negation.map(|first| denial(text, first, &tokens)),
             aside,
             times: 1,

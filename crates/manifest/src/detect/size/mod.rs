@@ -87,7 +87,9 @@ const MOST_TOGETHER: f64 = 256.0;
 /// batch.
 pub(super) fn size(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizing {
     let together = facts.concurrent.filter(|_| facts.batch.is_none() && !kind.is_training());
-    let Some(requests) = together else { return told(sized(kind, facts, words), facts) };
+    let Some(requests) = together else {
+        return with_ignored_facts(sized(kind, facts, words), facts);
+    };
     let batch = requests.min(MOST_TOGETHER);
     let facts = Facts { batch: Some(batch), ..facts.clone() };
     let mut sizing = sized(kind, &facts, words);
@@ -95,10 +97,10 @@ pub(super) fn size(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizin
         let more = if requests > batch { "; the others wait, or go to more replicas" } else { "" };
         sizing.reasons.push(format!("{requests} requests at once are a batch of {batch}{more}"));
     }
-    told(sizing, &facts)
+    with_ignored_facts(sizing, &facts)
 }
 
-fn told(mut sizing: Sizing, facts: &Facts) -> Sizing {
+fn with_ignored_facts(mut sizing: Sizing, facts: &Facts) -> Sizing {
     sizing.reasons.extend(facts.ignored.iter().cloned());
     sizing
 }
@@ -163,7 +165,7 @@ fn base(kind: WorkloadType, words: SizeWords) -> Sizing {
 /// Base size with the GPUs requested in the text.
 fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
     let wanted = facts.gpu_memory_mib;
-    let choice = wanted.map(|mib| gpu::holding(mib, wish(facts)));
+    let choice = wanted.map(|mib| gpu::holding(mib, named_gpus(facts)));
     let gpu_type = choice.map(|choice| choice.gpu).or(facts.gpu).unwrap_or(sizing.gpu_type);
     let one = if facts.gpu.is_some() { 1 } else { sizing.gpu_count };
     let gpu_count = choice.map(|choice| choice.count).or(facts.gpus).unwrap_or(one);
@@ -201,7 +203,7 @@ fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
     sizing
 }
 
-fn wish(facts: &Facts) -> NamedGpus {
+fn named_gpus(facts: &Facts) -> NamedGpus {
     NamedGpus { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus }
 }
 
@@ -292,17 +294,17 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
 
 fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
     let need = MemoryNeed::of(work);
-    let wish = wish(facts);
-    let choice = gpu::choose(&need, wish);
+    let named = named_gpus(facts);
+    let choice = gpu::choose(&need, named);
     // Large models are trained with recomputed activations.
     if work.training && !work.checkpointing && (!choice.fits || choice.count > PER_NODE) {
         let checkpointed = Work { checkpointing: true, ..*work };
-        let instead = gpu::choose(&MemoryNeed::of(&checkpointed), wish);
+        let instead = gpu::choose(&MemoryNeed::of(&checkpointed), named);
         if instead.fits && (!choice.fits || instead.count < choice.count) {
             let Choice { gpu, count, fits } = choice;
             let without = if fits {
                 format!("it takes {count} × {}", gpu.name())
-            } else if (wish.gpu, wish.count) == (None, None) {
+            } else if (named.gpu, named.count) == (None, None) {
                 format!("nothing up to {MOST} × h200 would hold it")
             } else {
                 "it does not fit on the GPUs that are named".to_owned()
@@ -338,7 +340,7 @@ fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
         ));
     }
     sizing.reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
-    sizing.others = Alternatives::Computed(Box::new((need, wish)));
+    sizing.others = Alternatives::Computed(Box::new((need, named)));
     sizing
 }
 

@@ -1,5 +1,6 @@
 //! Unknown fields and values of the wrong type.
 
+use agentaflow_units::did_you_mean;
 use serde_json::Value;
 
 use super::values;
@@ -61,7 +62,7 @@ fn unknown_field(set: &Set<'_>, findings: &mut Findings<'_>) {
         let taken =
             |near: &str| at(object.value, parent).is_some_and(|parent| parent.get(near).is_some());
         let near = near.as_deref().filter(|near| !taken(near));
-        let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+        let hint = did_you_mean(near);
         let fix = near.map(|near| Operation::Rename { path: path.clone(), key: near.to_owned() });
         findings.add_with(
             object,

@@ -1,5 +1,6 @@
 //! Labels that nodes are chosen by.
 
+use agentaflow_units::{did_you_mean, nearest};
 use serde_json::Value;
 
 use crate::cloud::{
@@ -8,7 +9,6 @@ use crate::cloud::{
 };
 use crate::lint::object::{Object, Path, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, set};
-use crate::yaml::nearest;
 
 pub(super) static AF103: Rule = rule! {
     "AF103" "unknown-accelerator" Warning fixable true;
@@ -132,7 +132,7 @@ fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
         }
         let memory = placeholder && label.contains("memory");
         let meant = if memory { Some(GPU_MEMORY) } else { meant };
-        let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+        let hint = did_you_mean(meant);
         let fix = meant.map(|meant| {
             if path.last().is_some_and(|step| step == "key") {
                 self::set(path.clone(), meant)

@@ -1,6 +1,7 @@
 //! Slices of GPUs: MIG and time-slicing.
 
 use agentaflow_engine::mig::known_profile;
+use agentaflow_units::{did_you_mean, nearest};
 use serde_json::Value;
 
 use crate::cloud::{
@@ -10,7 +11,7 @@ use crate::cloud::{
 use crate::lint::object::{Container, Object, Pod, list, text};
 use crate::lint::{Findings, Operation, Rule, Set};
 use crate::mig::{self, Slices};
-use crate::yaml::{Limits, nearest, read_text};
+use crate::yaml::{Limits, read_text};
 
 pub(super) static AF004: Rule = rule! {
     "AF004" "several-gpu-kinds" Warning;
@@ -165,8 +166,7 @@ fn profile(object: &Object<'_>, name: &str, path: &[String], findings: &mut Find
         return;
     }
     let near = nearest(profile, mig::profiles());
-    let meant =
-        near.map(|near| format!("; did you mean `nvidia.com/mig-{near}`?")).unwrap_or_default();
+    let meant = did_you_mean(near.map(|near| format!("nvidia.com/mig-{near}")));
     // Corrects only typing errors, not another memory size.
     let slip = near.filter(|near| digits(near) == digits(profile));
     let fix = slip.map(|near| Operation::Rename {

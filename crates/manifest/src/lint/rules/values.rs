@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use agentaflow_units::{did_you_mean, nearest};
 use serde_json::Value;
 
 use crate::lint::amount::amount;
 use crate::lint::object::{Container, Pod, is_gpu, list, text};
 use crate::lint::{Findings, Set};
-use crate::yaml::nearest;
 
 const RESTART: [&str; 3] = ["Always", "OnFailure", "Never"];
 const PULL: [&str; 3] = ["Always", "IfNotPresent", "Never"];
@@ -44,8 +44,7 @@ fn one_of(
     findings: &mut Findings<'_>,
 ) {
     let Some(given) = text(value, &[field]).filter(|given| !known.contains(given)) else { return };
-    let near = nearest(given, known.iter().copied());
-    let meant = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+    let meant = did_you_mean(nearest(given, known.iter().copied()));
     let words: Vec<_> = known.iter().copied().filter(|word| !word.is_empty()).collect();
     let message = format!("`{given}` is not one of {}{meant}", words.join(", "));
     findings.add(&pod.object, &[path, &[field.to_owned()]].concat(), message);
@@ -103,9 +102,8 @@ fn mounts(
         let name = text(mount, &["name"]).filter(|name| !volumes.contains(name));
         let Some(name) = name else { continue };
         let few = volumes.iter().copied().filter(|_| volumes.len() <= MOST_COMPARED);
-        let meant = nearest(name, few).map(|near| format!("; did you mean `{near}`?"));
+        let meant = did_you_mean(nearest(name, few));
         let path = container.join(&["volumeMounts", number.to_string().as_str(), "name"]);
-        let meant = meant.unwrap_or_default();
         findings.add(&pod.object, &path, format!("no volume is named `{name}`{meant}"));
     }
 }
