@@ -16,6 +16,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use script::ScriptRun;
+use similar::TextDiff;
 
 #[test]
 fn every_script_matches_its_recorded_output() {
@@ -34,7 +35,8 @@ fn every_script_matches_its_recorded_output() {
         if update {
             fs::write(&file, actual).expect("a script can be written");
         } else {
-            failures.push(difference(&name, &written, &actual));
+            let diff = TextDiff::from_lines(&*written, &*actual);
+            failures.push(diff.unified_diff().header(&name, &name).to_string());
         }
     }
     let hint = "UPDATE=1 writes the new answers";
@@ -82,21 +84,4 @@ fn played(name: &str, written: &str) -> String {
         }
     }
     text
-}
-
-/// The first differing lines, with their numbers.
-fn difference(name: &str, written: &str, actual: &str) -> String {
-    let (old, new): (Vec<_>, Vec<_>) = (written.lines().collect(), actual.lines().collect());
-    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    let rest = old[same..].iter().rev().zip(new[same..].iter().rev());
-    let tail = rest.take_while(|(old, new)| old == new).count();
-    let shown = |lines: &[&str], sign: &str| {
-        let lines: Vec<String> =
-            lines.iter().take(20).map(|line| format!("  {sign} {line}\n")).collect();
-        lines.concat()
-    };
-    let before = shown(&old[same.saturating_sub(3)..same], " ");
-    let (gone, came) = (&old[same..old.len() - tail], &new[same..new.len() - tail]);
-    let (gone, came) = (shown(gone, "-"), shown(came, "+"));
-    format!("{name}:{}: the answers differ\n{before}{gone}{came}", same + 1)
 }

@@ -51,7 +51,7 @@ impl Scheduler {
         for loss in adopted.lost {
             self.adopt_loss(index, &loss);
         }
-        self.queues.accept_excess(&self.cluster, self.workloads.get(index).queue);
+        self.queues.mark_overcommitted(&self.cluster, self.workloads.get(index).queue);
         // Blocked groups may have affinity to the adopted tasks.
         let spec = self.workloads.get(index).spec.clone();
         let mut roles = spec.each_role();

@@ -199,7 +199,7 @@ impl Scheduler {
         guests
             .sort_unstable_by_key(|guest| (self.workloads.get(guest.workload).serial, guest.task));
         for guest in guests.into_iter().filter(|guest| Some(*guest) != by) {
-            self.reassign_task_off(guest, taken, &mut spare);
+            self.move_task_off_devices(guest, taken, &mut spare);
         }
         self.move_assumed_foreign_use(node, taken);
         if !self.cluster.room(node).overcommitted() {
@@ -235,7 +235,7 @@ impl Scheduler {
         }
     }
 
-    fn reassign_task_off(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
+    fn move_task_off_devices(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
         let Some(allocation) =
             self.workloads.get(guest.workload).tasks[guest.task as usize].allocation.as_ref()
         else {

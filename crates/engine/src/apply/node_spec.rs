@@ -198,7 +198,7 @@ impl Scheduler {
             self.cluster.release(node, &before);
             self.cluster.book(node, &claim);
             self.replace_claim(on, claim, known);
-            self.queues.accept_excess(&self.cluster, self.workloads.get(on.workload).queue);
+            self.queues.mark_overcommitted(&self.cluster, self.workloads.get(on.workload).queue);
             if self.cluster.room(node).overcommitted() {
                 self.cluster.node_state_mut(node).overcommitted_externally = true;
             }
@@ -235,7 +235,8 @@ impl Scheduler {
                 self.cluster.release(node, &before);
                 self.cluster.book(node, &claim);
                 self.replace_claim(on, claim, false);
-                self.queues.accept_excess(&self.cluster, self.workloads.get(on.workload).queue);
+                self.queues
+                    .mark_overcommitted(&self.cluster, self.workloads.get(on.workload).queue);
             }
         }
         let doubled = |device: &Device| device.exclusive > 0 && device.users > 1;

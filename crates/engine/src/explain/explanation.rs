@@ -277,7 +277,7 @@ impl Scheduler {
         fits
     }
 
-    /// Nodes with the smallest shortfall: first those that only need an uncordon, then eligible nodes with
+    /// Nodes with the smallest shortfall: first nodes that only need an uncordon, then eligible nodes with
     /// the most free GPU. Without an eligible node, nodes with unsuitable GPUs.
     fn closest(&self, workload: WorkloadIdx) -> Vec<(NodeId, Shortfall)> {
         let shape =

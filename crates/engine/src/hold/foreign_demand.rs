@@ -1,5 +1,5 @@
 //! Pending tasks of other schedulers. Room that a preemption frees is open to them until the preemptor starts, so a
-//! preemption also makes room for those that would be served first.
+//! preemption also makes room for tasks that would be served first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl Scheduler {
                     break;
                 }
                 let shape = self.cluster.shape(*shape);
-                let view = View { room: &room, shape, outlook: &self.outlook };
+                let view = View { room: &room, shape, scoring: &self.scoring };
                 let Some(claim) = choose_devices(self.policy.strategy, &view, None) else { break };
                 room.book(&claim);
                 claims.push(claim);

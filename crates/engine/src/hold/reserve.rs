@@ -166,8 +166,8 @@ impl Scheduler {
             }
             None => vec![Some(0); self.cluster.node_states.len()],
         };
-        let outlook = (&self.outlook, self.outlook_version);
-        let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
+        let scoring = (&self.scoring, self.scoring_version);
+        let mut index = self.indexes.get(&self.cluster, scoring, shape, strategy);
         let mut allowed = vec![false; domain.len()];
         for (place, node) in self.cluster.order.iter().enumerate() {
             let barred =
@@ -242,7 +242,7 @@ impl ClusterForecast<'_> {
                 let view = View {
                     room,
                     shape: cluster.shape(self.shape),
-                    outlook: &self.scheduler.outlook,
+                    scoring: &self.scheduler.scoring,
                 };
                 let Some(claim) = choose_devices::choose_devices(strategy, &view, None) else {
                     break;

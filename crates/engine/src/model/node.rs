@@ -178,7 +178,7 @@ impl Node {
             gpus,
             device_selection,
             whole_gpus_only,
-            // Properties: bookings stay when they change. `Room::copy_properties` has those that scorers read.
+            // Properties: bookings stay when they change. `Room::copy_properties` copies the ones for scorers.
             rank: _,
             labels: _,
             taints: _,

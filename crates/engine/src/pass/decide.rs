@@ -107,8 +107,8 @@ impl Scheduler {
         if !self.expectation.learns && self.expectation.is_needed(self.policy.strategy) {
             self.begin_to_learn();
         }
-        if self.expectation.renew(self.policy.strategy, &self.cluster, &mut self.outlook) {
-            self.outlook_version += 1;
+        if self.expectation.renew(self.policy.strategy, &self.cluster, &mut self.scoring) {
+            self.scoring_version += 1;
         }
     }
 

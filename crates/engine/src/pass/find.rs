@@ -53,8 +53,8 @@ impl Scheduler {
             if search.strategy == Strategy::RoundRobin {
                 return self.find_next(search, None);
             }
-            let outlook = (&self.outlook, self.outlook_version);
-            let node = self.indexes.best(&self.cluster, outlook, search.shape, search.strategy)?;
+            let scoring = (&self.scoring, self.scoring_version);
+            let node = self.indexes.best(&self.cluster, scoring, search.shape, search.strategy)?;
             let view = self.view(node, search.shape);
             return choose_devices::choose_devices(search.strategy, &view, None)
                 .map(|claim| (node, claim));
@@ -108,7 +108,7 @@ impl Scheduler {
         };
         let index = self.indexes.get(
             &self.cluster,
-            (&self.outlook, self.outlook_version),
+            (&self.scoring, self.scoring_version),
             search.shape,
             search.strategy,
         );
@@ -165,8 +165,8 @@ impl Scheduler {
         if let Some(places) = among {
             return places.iter().copied().find(|place| *place >= from);
         }
-        let outlook = (&self.outlook, self.outlook_version);
-        self.indexes.first_from(&self.cluster, outlook, search.shape, search.strategy, from)
+        let scoring = (&self.scoring, self.scoring_version);
+        self.indexes.first_from(&self.cluster, scoring, search.shape, search.strategy, from)
     }
 
     /// Position of the cursor in the node order, and the last used device when its node still exists.
@@ -204,7 +204,7 @@ impl Scheduler {
         View {
             room: self.cluster.room(node),
             shape: self.cluster.shape(shape),
-            outlook: &self.outlook,
+            scoring: &self.scoring,
         }
     }
 
@@ -216,8 +216,8 @@ impl Scheduler {
         strategy: Strategy,
         without: &[(NodeIdx, &Request)],
     ) -> TermVerdicts {
-        let outlook = (&self.outlook, self.outlook_version);
-        let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
+        let scoring = (&self.scoring, self.scoring_version);
+        let mut index = self.indexes.get(&self.cluster, scoring, shape, strategy);
         let mut eligible = vec![false; self.cluster.node_states.len()];
         for (place, node) in self.cluster.order.iter().enumerate() {
             let barred = matches!(
@@ -247,8 +247,8 @@ impl Scheduler {
     }
 
     pub(crate) fn is_eligible_anywhere_for(&mut self, search: &Search) -> bool {
-        let outlook = (&self.outlook, self.outlook_version);
-        let mut index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
+        let scoring = (&self.scoring, self.scoring_version);
+        let mut index = self.indexes.get(&self.cluster, scoring, search.shape, search.strategy);
         (0..self.cluster.order.len())
             .any(|place| matches!(index.eligibility(place), Eligibility::Eligible(_)))
     }

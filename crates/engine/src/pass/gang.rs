@@ -197,7 +197,7 @@ impl Scheduler {
                 while nodes.next_if(|node| !fits(*node)).is_some() {}
                 let node = *nodes.peek()?;
                 let room = booked.entry(node).or_insert_with(|| rooms[node as usize].clone());
-                let view = View { room, shape, outlook: &self.outlook };
+                let view = View { room, shape, scoring: &self.scoring };
                 let claim = choose_devices::choose_devices(strategy, &view, None)?;
                 room.book(&claim);
                 claims[*task as usize] = Some((node, claim));

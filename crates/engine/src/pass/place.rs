@@ -229,8 +229,8 @@ impl Scheduler {
 
     /// Number of tasks of the shape that fit now, up to `enough`.
     fn fitting_tasks(&mut self, search: &Search, enough: u32) -> u32 {
-        let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
+        let scoring = (&self.scoring, self.scoring_version);
+        let index = self.indexes.get(&self.cluster, scoring, search.shape, search.strategy);
         let shape = self.cluster.shape(search.shape);
         let mut room = 0;
         for (place, _) in index.candidates() {
@@ -254,8 +254,8 @@ impl Scheduler {
         enough: u32,
     ) -> BTreeMap<u32, u32> {
         let of = self.cluster.domains(key).of.clone();
-        let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
+        let scoring = (&self.scoring, self.scoring_version);
+        let index = self.indexes.get(&self.cluster, scoring, search.shape, search.strategy);
         let shape = self.cluster.shape(search.shape);
         let mut rooms = BTreeMap::new();
         for (place, _) in index.candidates() {

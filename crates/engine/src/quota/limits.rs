@@ -94,7 +94,7 @@ impl Queues {
     }
 
     /// Accepts that adopted workloads exceed the limits of a queue and its ancestors.
-    pub(crate) fn accept_excess(&mut self, cluster: &Cluster, queue: QueueIdx) {
+    pub(crate) fn mark_overcommitted(&mut self, cluster: &Cluster, queue: QueueIdx) {
         if self.limits {
             for queue in self.path(queue).collect::<Vec<_>>() {
                 self.get_mut(queue).overcommitted_externally |= self.is_over(cluster, queue);

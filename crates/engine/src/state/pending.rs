@@ -306,7 +306,7 @@ mod tests {
         scheduler.apply(Time(0), event).expect("valid");
     }
 
-    fn away() -> TaskAffinity {
+    fn anti_affinity() -> TaskAffinity {
         let selector =
             Selector { match_labels: [("app".into(), "a".into())].into(), ..Selector::default() };
         TaskAffinity {
@@ -333,7 +333,7 @@ mod tests {
         }
         assert_eq!(groups(&scheduler), (1, 1), "no workload selects the label");
         scheduler.decide(Time(0));
-        submit(&mut scheduler, "shy", "c", vec![away()]);
+        submit(&mut scheduler, "shy", "c", vec![anti_affinity()]);
         assert_eq!(groups(&scheduler), (3, 2), "one asks for the app");
         let blocked = scheduler.pending.groups().filter(|(_, group)| group.blocked.is_some());
         assert_eq!(blocked.count(), 2, "what could not start cannot start now");
@@ -345,7 +345,8 @@ mod tests {
         let mut node = Node::new("n");
         node.resources.insert("x".into(), 1);
         scheduler.apply(Time(0), Event::NodeUpdated(Box::new(node))).expect("valid");
-        let uses = Box::new(ForeignUse { anti_affinity: vec![away()], ..ForeignUse::default() });
+        let uses =
+            Box::new(ForeignUse { anti_affinity: vec![anti_affinity()], ..ForeignUse::default() });
         let foreign = Event::ForeignUseUpdated { node: "n".into(), id: "f".into(), usage: uses };
         scheduler.apply(Time(0), foreign).expect("valid");
         assert_eq!(groups(&scheduler).0, 2, "a different workload selects the label");

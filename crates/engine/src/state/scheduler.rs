@@ -23,7 +23,7 @@ use crate::state::workloads::{
     RoleShape, TaskAllocation, TaskRef, WorkloadEntry, WorkloadIdx, WorkloadPhase, Workloads,
 };
 use crate::strategy::demand::Expectation;
-use crate::strategy::{Outlook, Strategy};
+use crate::strategy::{ScoringData, Strategy};
 
 /// The scheduling state of a cluster. [`apply`](Scheduler::apply) takes events, [`decide`](Scheduler::decide)
 /// returns decisions.
@@ -36,9 +36,9 @@ pub struct Scheduler {
     pub(crate) now: Time,
     pub(crate) cluster: Cluster,
     pub(crate) indexes: Indexes,
-    pub(crate) outlook: Outlook,
-    /// Incremented with each change of the outlook; invalidates cached scores.
-    pub(crate) outlook_version: u64,
+    pub(crate) scoring: ScoringData,
+    /// Incremented with each change of the scoring data; invalidates cached scores.
+    pub(crate) scoring_version: u64,
     pub(crate) expectation: Expectation,
     pub(crate) workloads: Workloads,
     pub(crate) queues: Queues,
@@ -90,8 +90,8 @@ impl Scheduler {
             now: Time(0),
             cluster: Cluster::default(),
             indexes: Indexes::default(),
-            outlook: Outlook::default(),
-            outlook_version: 0,
+            scoring: ScoringData::default(),
+            scoring_version: 0,
             expectation: Expectation::default(),
             workloads: Workloads::default(),
             queues: Queues::default(),
@@ -134,8 +134,8 @@ impl Scheduler {
         let reorder = self.policy.order() != policy.order() || self.policy.ageing != policy.ageing;
         self.policy = policy;
         self.expectation.expect_to_stay(self.policy.work_stays);
-        self.outlook.goal = self.policy.utilization_goal.map(|goal| goal.get() / 5);
-        self.outlook_version += 1;
+        self.scoring.goal = self.policy.utilization_goal.map(|goal| goal.get() / 5);
+        self.scoring_version += 1;
         let waiting = if reorder || self.pending.global != self.is_global() {
             self.pending.drain(&mut self.queues)
         } else {

@@ -9,7 +9,7 @@ use crate::state::cluster::Cluster;
 use crate::state::cluster::room::CPU;
 use crate::state::snapshot::records::DemandSnapshot;
 use crate::strategy::frag::{DemandClass, Fgd, NodeShape, Value, ValueOptions};
-use crate::strategy::{Outlook, Strategy};
+use crate::strategy::{ScoringData, Strategy};
 
 /// Limit of learned task classes; rarer ones are dropped.
 const MOST_KINDS: usize = 256;
@@ -85,13 +85,13 @@ impl Expectation {
         self.made_for = None;
     }
 
-    pub(crate) fn facts(&self, cluster: &Cluster, outlook: &Outlook) -> DemandSnapshot {
+    pub(crate) fn facts(&self, cluster: &Cluster, scoring: &ScoringData) -> DemandSnapshot {
         let current = self.made_for == Some(cluster.layout) && cluster.is_sorted();
         DemandSnapshot {
             pinned: self.pinned.clone(),
             learned: self.learned.clone().into_iter().collect(),
             basis: current.then(|| self.basis.clone().into_iter().collect()),
-            tables: if current { outlook.tables() } else { [false; 2] },
+            tables: if current { scoring.tables() } else { [false; 2] },
             seen: [self.seen, self.renew_at],
             wanted: self.wanted.clone(),
             learns: self.learns,
@@ -102,7 +102,7 @@ impl Expectation {
         &mut self,
         facts: DemandSnapshot,
         cluster: &Cluster,
-        outlook: &mut Outlook,
+        scoring: &mut ScoringData,
     ) {
         self.pinned = facts.pinned;
         self.learned = facts.learned.into_iter().collect();
@@ -111,7 +111,7 @@ impl Expectation {
         self.learns = facts.learns;
         if let Some(basis) = facts.basis {
             self.basis = basis.into_iter().collect();
-            self.make_tables(facts.tables, cluster, outlook);
+            self.make_tables(facts.tables, cluster, scoring);
         }
     }
 
@@ -120,13 +120,13 @@ impl Expectation {
         &mut self,
         default: Strategy,
         cluster: &Cluster,
-        outlook: &mut Outlook,
+        scoring: &mut ScoringData,
     ) -> bool {
         let needs = self.needs(default);
-        if needs != [false; 2] && (self.is_stale(cluster) || needs != outlook.tables()) {
+        if needs != [false; 2] && (self.is_stale(cluster) || needs != scoring.tables()) {
             self.basis = self.learned.clone();
             self.renew_at = self.seen + (self.seen / 10).max(100);
-            self.make_tables(needs, cluster, outlook);
+            self.make_tables(needs, cluster, scoring);
             return true;
         }
         false
@@ -142,11 +142,16 @@ impl Expectation {
             .map(|strategy| default == strategy || self.wanted.contains(&strategy))
     }
 
-    fn make_tables(&mut self, [fgd, value]: [bool; 2], cluster: &Cluster, outlook: &mut Outlook) {
+    fn make_tables(
+        &mut self,
+        [fgd, value]: [bool; 2],
+        cluster: &Cluster,
+        scoring: &mut ScoringData,
+    ) {
         let classes = self.classes(cluster);
         let options = if self.stays { ValueOptions::filling() } else { ValueOptions::churning() };
-        outlook.fgd = fgd.then(|| Fgd::new(&classes, cluster.models.len()));
-        outlook.value = value.then(|| Value::new(&classes, &inventory(cluster), &options));
+        scoring.fgd = fgd.then(|| Fgd::new(&classes, cluster.models.len()));
+        scoring.value = value.then(|| Value::new(&classes, &inventory(cluster), &options));
         self.made_for = Some(cluster.layout);
     }
 

@@ -68,7 +68,7 @@ macro_rules! strategies {
                 }
             }
 
-            /// Workloads may name the strategy. The others exist for comparison with published results.
+            /// Workloads may name the strategy. The other strategies exist for comparison with published results.
             pub const fn is_offered(self) -> bool {
                 match self {
                     $(Self::$variant => $offered,)+
@@ -154,14 +154,16 @@ impl Strategy {
     /// Dispatches to the scorer of the strategy.
     fn consult<Q: Question>(self, question: Q) -> Q::Answer {
         match self {
-            Self::LeastUtilized | Self::Priority => question.ask(&least_utilized::LeastUtilized),
-            Self::BestFit => question.ask(&best_fit::BestFit),
-            Self::RoundRobin => question.ask(&round_robin::RoundRobin),
-            Self::LeastFragmented => question.ask(&fragmentation::LeastFragmented),
-            Self::Cheapest => question.ask(&cheapest::Cheapest),
-            Self::Pack => question.ask(&pack::Pack),
-            Self::Fgd => question.ask(&fragmentation::ExactFgd),
-            Self::PaperBestFit => question.ask(&paper_best_fit::PaperBestFit),
+            Self::LeastUtilized | Self::Priority => {
+                question.evaluate(&least_utilized::LeastUtilized)
+            }
+            Self::BestFit => question.evaluate(&best_fit::BestFit),
+            Self::RoundRobin => question.evaluate(&round_robin::RoundRobin),
+            Self::LeastFragmented => question.evaluate(&fragmentation::LeastFragmented),
+            Self::Cheapest => question.evaluate(&cheapest::Cheapest),
+            Self::Pack => question.evaluate(&pack::Pack),
+            Self::Fgd => question.evaluate(&fragmentation::ExactFgd),
+            Self::PaperBestFit => question.evaluate(&paper_best_fit::PaperBestFit),
         }
     }
 }
@@ -189,7 +191,7 @@ impl FromStr for Strategy {
 pub(crate) struct View<'a> {
     pub(crate) room: &'a Room,
     pub(crate) shape: &'a Shape,
-    pub(crate) outlook: &'a Outlook,
+    pub(crate) scoring: &'a ScoringData,
 }
 
 impl View<'_> {
@@ -201,14 +203,14 @@ impl View<'_> {
 
 /// Input of scorers beyond the node.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outlook {
+pub(crate) struct ScoringData {
     /// Shares avoid devices above this utilization step.
     pub(crate) goal: Option<u8>,
     pub(crate) fgd: Option<Fgd>,
     pub(crate) value: Option<Value>,
 }
 
-impl Outlook {
+impl ScoringData {
     /// The tables of `fgd` and of `least_fragmented` exist.
     pub(crate) fn tables(&self) -> [bool; 2] {
         [self.fgd.is_some(), self.value.is_some()]
@@ -249,7 +251,7 @@ trait Scorer {
 /// loop.
 trait Question {
     type Answer;
-    fn ask<S: Scorer>(self, scorer: &S) -> Self::Answer;
+    fn evaluate<S: Scorer>(self, scorer: &S) -> Self::Answer;
 }
 
 struct NodeScore<'a>(&'a View<'a>);
@@ -257,7 +259,7 @@ struct NodeScore<'a>(&'a View<'a>);
 impl Question for NodeScore<'_> {
     type Answer = i64;
 
-    fn ask<S: Scorer>(self, scorer: &S) -> i64 {
+    fn evaluate<S: Scorer>(self, scorer: &S) -> i64 {
         match self.0.shape.gpu_need {
             GpuNeed::None => scorer.plain(self.0),
             GpuNeed::Whole(count) | GpuNeed::Mig(_, count) => scorer.whole(self.0, count),
@@ -273,7 +275,7 @@ struct BestShare<'a>(&'a View<'a>);
 impl Question for BestShare<'_> {
     type Answer = Option<(i64, usize)>;
 
-    fn ask<S: Scorer>(self, scorer: &S) -> Self::Answer {
+    fn evaluate<S: Scorer>(self, scorer: &S) -> Self::Answer {
         scorer.best_share(self.0)
     }
 }
@@ -283,7 +285,7 @@ struct DeviceKey<'a>(&'a View<'a>, &'a Device);
 impl Question for DeviceKey<'_> {
     type Answer = i64;
 
-    fn ask<S: Scorer>(self, scorer: &S) -> i64 {
+    fn evaluate<S: Scorer>(self, scorer: &S) -> i64 {
         scorer.device_key(self.0, self.1)
     }
 }
@@ -295,7 +297,7 @@ const BOUND: i64 = (1 << 38) - 1;
 const OVER_GOAL: i64 = 1 << 37;
 
 fn over_goal(view: &View<'_>, device: &Device) -> i64 {
-    if view.outlook.goal.is_some_and(|goal| device.utilization > goal) { OVER_GOAL } else { 0 }
+    if view.scoring.goal.is_some_and(|goal| device.utilization > goal) { OVER_GOAL } else { 0 }
 }
 
 /// Score of a node that fits; `preference` comes from its eligibility.
@@ -314,7 +316,7 @@ struct Bound<'a>(&'a Room, GpuClass);
 impl Question for Bound<'_> {
     type Answer = i64;
 
-    fn ask<S: Scorer>(self, scorer: &S) -> i64 {
+    fn evaluate<S: Scorer>(self, scorer: &S) -> i64 {
         scorer.bound(self.0, self.1)
     }
 }

@@ -8,8 +8,8 @@ use agentaflow_engine::{
 
 use crate::cluster::{other_gpus, other_labels, rename};
 use crate::history::{History, Step};
+use crate::invalid_event::invalid_event;
 use crate::ledger::Ledger;
-use crate::nonsense::nonsense;
 use crate::request::gate;
 
 /// Inputs of the engine in order, sufficient for a replay.
@@ -331,7 +331,9 @@ impl TestDriver {
                     count: u64::from(*pick),
                 },
             ])),
-            Step::Nonsense(kind, pick) => nonsense(*kind, *pick, self.workload(*pick, |_| true)),
+            Step::InvalidEvent(kind, pick) => {
+                invalid_event(*kind, *pick, self.workload(*pick, |_| true))
+            }
             other => return self.node_event(other),
         })
     }

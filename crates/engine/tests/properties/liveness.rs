@@ -72,7 +72,7 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
             ends.remove(&id);
             driver.tell(Event::Finished(id)).expect("running work can finish");
         }
-        // The stream never ends: new workloads arrive as others start.
+        // The stream never ends: new workloads arrive as earlier ones start.
         for (at, kind) in kinds.iter().enumerate() {
             let queue = if at % 2 == 0 { "root" } else { "q0" };
             let queue = if driver.ledger.queues.contains_key(queue) { queue } else { "root" };

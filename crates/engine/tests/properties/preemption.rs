@@ -12,7 +12,7 @@ use crate::driver::{TestDriver, started};
 use crate::history::{Step, history};
 
 /// Reports all tasks of these workloads as stopped.
-fn gone(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
+fn stop_tasks(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
     for id in ids {
         let tasks = engine.workload(id).map(|view| view.tasks).unwrap_or_default();
         for task in tasks {
@@ -26,7 +26,7 @@ fn gone(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
 /// Without any one of the victims the preemptor does not fit; without all of them it starts.
 fn check_each(driver: &TestDriver, victims: &[WorkloadId], beneficiary: &WorkloadId) {
     let mut all = driver.engine.clone();
-    gone(&mut all, driver.now, victims);
+    stop_tasks(&mut all, driver.now, victims);
     let plan = all.decide(driver.now);
     assert!(
         started(&plan).contains(beneficiary),
@@ -37,7 +37,7 @@ fn check_each(driver: &TestDriver, victims: &[WorkloadId], beneficiary: &Workloa
         let holders: BTreeSet<WorkloadId> =
             copy.snapshot().holds.into_iter().map(|hold| hold.workload).collect();
         let others: Vec<WorkloadId> = victims.iter().filter(|id| *id != spared).cloned().collect();
-        gone(&mut copy, driver.now, &others);
+        stop_tasks(&mut copy, driver.now, &others);
         for view in copy.workloads() {
             let id = view.workload.id;
             if view.state == WorkloadState::Pending && !holders.contains(&id) {
@@ -48,7 +48,7 @@ fn check_each(driver: &TestDriver, victims: &[WorkloadId], beneficiary: &Workloa
         let policy = Policy { preemption: false, ..copy.policy().clone() };
         copy.apply(driver.now, Event::PolicyUpdated(Box::new(policy)))
             .expect("settings can change");
-        // The hold expires, and the preemptor is pending like others.
+        // The hold expires, and the preemptor is pending like other workloads.
         for gate in [Some(Gate::Paused("for a moment".into())), None] {
             copy.apply(driver.now, Event::GateChanged { workload: beneficiary.clone(), gate })
                 .expect("a gate can close");

@@ -14,7 +14,7 @@ use crate::pass::index::tree::{Tree, UNFIT};
 use crate::state::cluster::fit::{self, Eligibility, ShortfallCode};
 use crate::state::cluster::shape::{Shape, ShapeIdx};
 use crate::state::cluster::{Change, Cluster, NodeIdx};
-use crate::strategy::{self, Outlook, Strategy, View};
+use crate::strategy::{self, ScoringData, Strategy, View};
 
 /// Limit of cached scores over all indexes, eight bytes each.
 const MAX_SCORES: usize = 16 << 20;
@@ -57,7 +57,7 @@ struct Index {
     mark: u64,
     layout: u64,
     numbering: u64,
-    outlook: u64,
+    scoring: u64,
     stamp: u64,
     last_used: u64,
 }
@@ -80,7 +80,7 @@ pub(crate) struct CurrentIndex<'a> {
 #[derive(Clone, Copy, Debug)]
 struct ScoringContext<'a> {
     cluster: &'a Cluster,
-    outlook: &'a Outlook,
+    scoring: &'a ScoringData,
     shape: &'a Shape,
     strategy: Strategy,
 }
@@ -90,7 +90,7 @@ impl Indexes {
     pub(crate) fn get<'a>(
         &'a mut self,
         cluster: &'a Cluster,
-        (outlook, version): (&'a Outlook, u64),
+        (scoring, version): (&'a ScoringData, u64),
         shape: ShapeIdx,
         strategy: Strategy,
     ) -> CurrentIndex<'a> {
@@ -102,7 +102,7 @@ impl Indexes {
         }
         let index = self.by_shape.entry((shape, strategy)).or_default();
         index.last_used = self.tick;
-        let context = ScoringContext { cluster, outlook, shape: cluster.shape(shape), strategy };
+        let context = ScoringContext { cluster, scoring, shape: cluster.shape(shape), strategy };
         index.refresh(&context, version);
         CurrentIndex { index, context }
     }
@@ -110,7 +110,7 @@ impl Indexes {
     pub(crate) fn best(
         &mut self,
         cluster: &Cluster,
-        outlook: (&Outlook, u64),
+        scoring: (&ScoringData, u64),
         shape: ShapeIdx,
         strategy: Strategy,
     ) -> Option<NodeIdx> {
@@ -122,7 +122,7 @@ impl Indexes {
         if history.unfit_at == Some(cluster.growth()) {
             return None;
         }
-        let found = self.search(cluster, outlook, shape, strategy, &mut history);
+        let found = self.search(cluster, scoring, shape, strategy, &mut history);
         history.unfit_at = if found.is_none() { Some(cluster.growth()) } else { None };
         self.history.insert((shape, strategy), history);
         found
@@ -131,14 +131,14 @@ impl Indexes {
     fn search(
         &mut self,
         cluster: &Cluster,
-        outlook: (&Outlook, u64),
+        scoring: (&ScoringData, u64),
         shape: ShapeIdx,
         strategy: Strategy,
         history: &mut SearchHistory,
     ) -> Option<NodeIdx> {
         history.hard = history.hard.saturating_sub(1);
         if history.hard == 0
-            && let Some((shared, context)) = self.shared(cluster, outlook.0, shape, strategy)
+            && let Some((shared, context)) = self.shared(cluster, scoring.0, shape, strategy)
         {
             match shared.best(|place| context.score(place)) {
                 SearchOutcome::Found(place) => return Some(cluster.order[place]),
@@ -146,33 +146,33 @@ impl Indexes {
                 SearchOutcome::GaveUp => history.hard = HARD_SEARCHES,
             }
         }
-        self.get(cluster, outlook, shape, strategy).best()
+        self.get(cluster, scoring, shape, strategy).best()
     }
 
     /// The first fitting position at or after `from`.
     pub(crate) fn first_from(
         &mut self,
         cluster: &Cluster,
-        outlook: (&Outlook, u64),
+        scoring: (&ScoringData, u64),
         shape: ShapeIdx,
         strategy: Strategy,
         from: usize,
     ) -> Option<usize> {
-        if let Some((shared, context)) = self.shared(cluster, outlook.0, shape, strategy) {
+        if let Some((shared, context)) = self.shared(cluster, scoring.0, shape, strategy) {
             match shared.first_from(from, |place| context.score(place)) {
                 SearchOutcome::Found(place) => return Some(place),
                 SearchOutcome::Nowhere => return None,
                 SearchOutcome::GaveUp => {}
             }
         }
-        self.get(cluster, outlook, shape, strategy).first_from(from)
+        self.get(cluster, scoring, shape, strategy).first_from(from)
     }
 
     /// The shared tree that serves this shape, if any.
     fn shared<'a>(
         &'a mut self,
         cluster: &'a Cluster,
-        outlook: &'a Outlook,
+        scoring: &'a ScoringData,
         shape: ShapeIdx,
         strategy: Strategy,
     ) -> Option<(&'a SharedIndex, ScoringContext<'a>)> {
@@ -181,7 +181,7 @@ impl Indexes {
             .filter(|_| strategy.has_bounds() && !cluster.node_classes.has_soft_taints())?;
         let shared = self.shared.entry((family, strategy)).or_default();
         shared.refresh(cluster, strategy, family);
-        Some((shared, ScoringContext { cluster, outlook, shape, strategy }))
+        Some((shared, ScoringContext { cluster, scoring, shape, strategy }))
     }
 
     fn evict(&mut self, cluster: &Cluster, keep: usize) {
@@ -226,7 +226,7 @@ impl Index {
         let (changes, mark) = cluster.changes_since(self.mark);
         let same = self.layout == cluster.layout
             && self.numbering == cluster.node_classes.numbering
-            && self.outlook == version
+            && self.scoring == version
             && self.stamp == context.shape.stamp;
         match changes.filter(|changes| same && changes.len() <= 2 * cluster.order.len().max(64)) {
             Some(changes) => self.follow(context, changes),
@@ -235,7 +235,7 @@ impl Index {
         self.mark = mark;
         self.layout = cluster.layout;
         self.numbering = cluster.node_classes.numbering;
-        self.outlook = version;
+        self.scoring = version;
         self.stamp = context.shape.stamp;
     }
 
@@ -335,7 +335,7 @@ impl ScoringContext<'_> {
         if self.shortfall(node).is_some() {
             return UNFIT;
         }
-        let view = View { room: self.cluster.room(node), shape: self.shape, outlook: self.outlook };
+        let view = View { room: self.cluster.room(node), shape: self.shape, scoring: self.scoring };
         strategy::score(self.strategy, &view, preference)
     }
 }

@@ -55,7 +55,7 @@ impl Scheduler {
                 .collect(),
             savers: self.saver_names(),
             blocked_groups,
-            demand: self.expectation.facts(&self.cluster, &self.outlook),
+            demand: self.expectation.facts(&self.cluster, &self.scoring),
             timers: self.timers.clone(),
             queued_decisions: self.queued_decisions.clone(),
             retry_blocked: self.retry_blocked,

@@ -66,7 +66,7 @@ impl Scheduler {
             scheduler.set_foreign_demand(id, Some(demand))?;
         }
         scheduler.cursor = snapshot.cursor;
-        scheduler.expectation.restore(snapshot.demand, &scheduler.cluster, &mut scheduler.outlook);
+        scheduler.expectation.restore(snapshot.demand, &scheduler.cluster, &mut scheduler.scoring);
         scheduler.timers = snapshot.timers;
         scheduler.queued_decisions = snapshot.queued_decisions;
         scheduler.retry_blocked = snapshot.retry_blocked;

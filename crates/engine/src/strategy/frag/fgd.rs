@@ -1,8 +1,8 @@
 //! Fragmentation gradient descent, after Weng et al., USENIX ATC '23.
 
+use super::node_measure::NodeMeasure;
 use super::usable::Usable;
-use super::worth::Worth;
-use super::{DEVICE, DemandClass, NodeView, Take};
+use super::{DEVICE, DemandClass, GpuAllocation, NodeView};
 
 /// Share of all requests that the typical requests cover, in percent.
 const TYPICAL_PERCENT: u64 = 95;
@@ -27,18 +27,23 @@ impl Fgd {
         Self { usable: Usable::new(&typical, models), total }
     }
 
-    /// The published score of taking `cpu` and `take` from `node`, and the best device for a share: the
+    /// The published score of taking `cpu` and `allocation` from `node`, and the best device for a share: the
     /// integer part of `100·sigmoid(decrease of fragmentation/1000)`.
     ///
     /// Devices are compared by that integer, as in the published scheduler; the exact decrease would give
     /// other placements.
-    pub(crate) fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
+    pub(crate) fn score(
+        &self,
+        node: &NodeView<'_>,
+        cpu: i64,
+        allocation: GpuAllocation,
+    ) -> (i64, usize) {
         let before = self.worth(node);
         let after = NodeView { cpu: node.cpu - cpu, ..*node };
-        match take {
-            Take::Nothing => (self.grade(self.worth(&after) - before), 0),
-            Take::Whole(gpus) => (self.grade(self.after_whole(&after, gpus) - before), 0),
-            Take::Share(milli) => {
+        match allocation {
+            GpuAllocation::Nothing => (self.grade(self.worth(&after) - before), 0),
+            GpuAllocation::Whole(gpus) => (self.grade(self.after_whole(&after, gpus) - before), 0),
+            GpuAllocation::Share(milli) => {
                 let (mut best, mut at, mut most) = (-1, 0, i64::MIN);
                 self.after_share(&after, milli, |worth, device| {
                     // The sigmoid is monotone: a smaller decrease cannot score higher.
@@ -62,7 +67,7 @@ impl Fgd {
     }
 }
 
-impl Worth for Fgd {
+impl NodeMeasure for Fgd {
     fn usable(&self) -> &Usable {
         &self.usable
     }

@@ -15,6 +15,7 @@
 //! Open `worth.rs` first: it contains the common part of both measures.
 
 mod fgd;
+mod node_measure;
 mod random;
 mod ranks;
 mod selfplay;
@@ -22,7 +23,6 @@ mod selfplay;
 mod tests;
 mod usable;
 mod value;
-mod worth;
 
 pub(crate) use fgd::Fgd;
 pub(crate) use value::{Value, ValueOptions};
@@ -87,7 +87,7 @@ pub(crate) struct NodeView<'a> {
 
 /// Allocation of a request on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Take {
+pub(crate) enum GpuAllocation {
     /// No GPU.
     Nothing,
     /// This many thousandths of one device.

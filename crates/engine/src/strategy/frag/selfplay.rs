@@ -6,8 +6,8 @@
 //! All simulations use the same arrivals from a fixed seed, so results are comparable and reproducible.
 
 use super::random::SplitMix;
-use super::value::{Learning, Value};
-use super::{DEVICE, DemandClass, ModelId, NodeShape, NodeView, Take};
+use super::value::{LearningOptions, Value};
+use super::{DEVICE, DemandClass, GpuAllocation, ModelId, NodeShape, NodeView};
 
 const SEED: u64 = 2;
 
@@ -33,32 +33,37 @@ pub(super) fn learn(
     plain: &Value,
     classes: &[DemandClass],
     inventory: &[NodeShape],
-    learning: &Learning,
+    learning: &LearningOptions,
 ) -> Value {
-    let table = Table::new(classes, inventory, learning);
+    let input = SimulationInput::new(classes, inventory, learning);
     let mut best: Option<(f64, Value)> = None;
     for scarcer in SCARCER {
         let value = plain.clone().with_cpu_scarcer(scarcer);
-        let (idle, value) = rounds(value, &table, learning, learning.rounds.div_ceil(2));
-        if best.as_ref().is_none_or(|(least, _)| idle < least - EDGE * table.capacity()) {
+        let (idle, value) = rounds(value, &input, learning, learning.rounds.div_ceil(2));
+        if best.as_ref().is_none_or(|(least, _)| idle < least - EDGE * input.capacity()) {
             best = Some((idle, value));
         }
     }
     let chosen = best.map_or_else(|| plain.clone(), |(_, value)| value);
-    rounds(chosen, &table, learning, learning.rounds).1
+    rounds(chosen, &input, learning, learning.rounds).1
 }
 
 /// Runs `count` simulations; returns the measure with the least idle GPU, and that amount.
-fn rounds(mut value: Value, table: &Table<'_>, learning: &Learning, count: u32) -> (f64, Value) {
+fn rounds(
+    mut value: Value,
+    input: &SimulationInput<'_>,
+    learning: &LearningOptions,
+    count: u32,
+) -> (f64, Value) {
     let mut best = (f64::INFINITY, value.clone());
     let mut lesson: Option<Vec<f64>> = None;
     for _ in 0..count {
-        let game = table.play(&value);
-        let idle = game.idle();
+        let simulation = input.simulate(&value);
+        let idle = simulation.idle();
         if idle < best.0 {
             best = (idle, value.clone());
         }
-        let mut ends = game.mean_ends();
+        let mut ends = simulation.mean_ends();
         for (new, old) in ends.iter_mut().zip(lesson.iter().flatten()) {
             *new = STEP * *new + (1.0 - STEP) * old;
         }
@@ -69,46 +74,50 @@ fn rounds(mut value: Value, table: &Table<'_>, learning: &Learning, count: u32) 
 }
 
 /// Starting point of every simulation.
-struct Table<'a> {
+struct SimulationInput<'a> {
     classes: &'a [DemandClass],
     nodes: Vec<SimulatedNode>,
     arrivals: Vec<usize>,
 }
 
-impl<'a> Table<'a> {
-    fn new(classes: &'a [DemandClass], inventory: &[NodeShape], learning: &Learning) -> Self {
+impl<'a> SimulationInput<'a> {
+    fn new(
+        classes: &'a [DemandClass],
+        inventory: &[NodeShape],
+        learning: &LearningOptions,
+    ) -> Self {
         let mut random = SplitMix(SEED);
-        let mut table = Self { classes, nodes: nodes(inventory, learning.gpus), arrivals: vec![] };
-        random.shuffle(&mut table.nodes);
+        let mut input = Self { classes, nodes: nodes(inventory, learning.gpus), arrivals: vec![] };
+        random.shuffle(&mut input.nodes);
         let mut ends = Vec::with_capacity(classes.len());
         let mut all = 0;
         for class in classes {
             all += class.count;
             ends.push(all);
         }
-        let target = (table.capacity() * learning.inflate) as i64;
+        let target = (input.capacity() * learning.inflate) as i64;
         let mut asked = 0;
-        while all > 0 && asked < target && table.arrivals.len() < MOST_ARRIVALS as usize {
+        while all > 0 && asked < target && input.arrivals.len() < MOST_ARRIVALS as usize {
             let drawn = random.below(all);
             let class = ends.partition_point(|&end| end <= drawn);
             asked += classes[class].total_milli();
-            table.arrivals.push(class);
+            input.arrivals.push(class);
         }
-        table
+        input
     }
 
     fn capacity(&self) -> f64 {
         self.nodes.iter().map(|node| node.left.len() as f64 * f64::from(DEVICE)).sum()
     }
 
-    fn play(&self, value: &Value) -> Game {
+    fn simulate(&self, value: &Value) -> Simulation {
         let nodes = self.nodes.clone();
-        let cache = vec![Judged::default(); nodes.len() * self.classes.len()];
-        let mut game = Game { nodes, cache };
+        let cache = vec![CachedScore::default(); nodes.len() * self.classes.len()];
+        let mut simulation = Simulation { nodes, cache };
         for &class in &self.arrivals {
-            game.arrive(value, class, &self.classes[class]);
+            simulation.arrive(value, class, &self.classes[class]);
         }
-        game
+        simulation
     }
 }
 
@@ -125,22 +134,22 @@ fn nodes(inventory: &[NodeShape], most: u32) -> Vec<SimulatedNode> {
 }
 
 /// A running simulation: nodes, and cached scores per node and request shape.
-struct Game {
+struct Simulation {
     nodes: Vec<SimulatedNode>,
-    cache: Vec<Judged>,
+    cache: Vec<CachedScore>,
 }
 
-impl Game {
+impl Simulation {
     /// Places one request with the best score, or drops it.
     fn arrive(&mut self, value: &Value, class: usize, request: &DemandClass) {
         let row = &mut self.cache[class * self.nodes.len()..(class + 1) * self.nodes.len()];
         let mut best: Option<(i64, usize)> = None;
-        for (at, (node, judged)) in self.nodes.iter().zip(row.iter_mut()).enumerate() {
-            if judged.version != node.version {
-                *judged = node.judge(value, request);
+        for (at, (node, cached)) in self.nodes.iter().zip(row.iter_mut()).enumerate() {
+            if cached.version != node.version {
+                *cached = node.score(value, request);
             }
-            if judged.fits && best.is_none_or(|(score, _)| judged.score > score) {
-                best = Some((judged.score, at));
+            if cached.fits && best.is_none_or(|(score, _)| cached.score > score) {
+                best = Some((cached.score, at));
             }
         }
         if let Some((_, at)) = best {
@@ -184,7 +193,7 @@ fn smooth(ends: &[(f64, f64)]) -> Vec<f64> {
 
 /// Cached score of a shape on a node, and the node version it is valid for.
 #[derive(Clone, Copy, Default)]
-struct Judged {
+struct CachedScore {
     version: u32,
     fits: bool,
     device: u16,
@@ -209,28 +218,28 @@ impl SimulatedNode {
         Self { model: shape.model, cpu: shape.cpu, left, seen, version: 1 }
     }
 
-    fn judge(&self, value: &Value, request: &DemandClass) -> Judged {
-        let mut judged = Judged { version: self.version, ..Judged::default() };
+    fn score(&self, value: &Value, request: &DemandClass) -> CachedScore {
+        let mut cached = CachedScore { version: self.version, ..CachedScore::default() };
         let enough = self.left.iter().filter(|&&left| left >= request.milli).count();
-        judged.fits = request.cpu <= self.cpu
+        cached.fits = request.cpu <= self.cpu
             && (!request.wants_gpu()
                 || request.accepts(self.model) && enough >= usize::from(request.gpus));
-        if judged.fits {
+        if cached.fits {
             let node = NodeView { model: self.model, cpu: self.cpu, left: &self.left };
-            let (score, device) = value.score(&node, request.cpu, take(request));
-            judged.score = score;
-            judged.device = device as u16;
+            let (score, device) = value.score(&node, request.cpu, gpu_allocation(request));
+            cached.score = score;
+            cached.device = device as u16;
         }
-        judged
+        cached
     }
 
     fn place(&mut self, request: &DemandClass, device: usize) {
         self.version += 1;
         self.cpu -= request.cpu;
-        match take(request) {
-            Take::Nothing => {}
-            Take::Share(milli) => self.lower(device, milli),
-            Take::Whole(gpus) => {
+        match gpu_allocation(request) {
+            GpuAllocation::Nothing => {}
+            GpuAllocation::Share(milli) => self.lower(device, milli),
+            GpuAllocation::Whole(gpus) => {
                 let mut wanted = gpus;
                 for device in 0..self.left.len() {
                     if wanted > 0 && self.left[device] >= request.milli {
@@ -249,10 +258,10 @@ impl SimulatedNode {
 }
 
 /// Shares of several devices count as whole devices.
-fn take(request: &DemandClass) -> Take {
+fn gpu_allocation(request: &DemandClass) -> GpuAllocation {
     match (request.gpus, request.milli) {
-        (0, _) | (_, 0) => Take::Nothing,
-        (1, milli) if milli < DEVICE => Take::Share(milli),
-        (gpus, _) => Take::Whole(gpus),
+        (0, _) | (_, 0) => GpuAllocation::Nothing,
+        (1, milli) if milli < DEVICE => GpuAllocation::Share(milli),
+        (gpus, _) => GpuAllocation::Whole(gpus),
     }
 }

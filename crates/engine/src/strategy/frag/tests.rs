@@ -1,8 +1,8 @@
 //! The fast measures against their definitions, on random nodes and demands.
 
 use super::fgd::typical;
+use super::node_measure::NodeMeasure;
 use super::random::SplitMix;
-use super::worth::Worth;
 use super::*;
 
 const MODELS: u16 = 3;
@@ -60,17 +60,17 @@ fn fragmentation(typical: &[&DemandClass], node: &NodeView<'_>) -> i64 {
     typical.iter().map(|c| c.count as i64 * (idle - usable(c, node))).sum()
 }
 
-/// Every way to take `take`: the devices left, and the device used.
-fn outcomes(left: &[i32], take: Take) -> Vec<(Vec<i32>, usize)> {
+/// Every way to apply `allocation`: the devices left, and the device used.
+fn outcomes(left: &[i32], allocation: GpuAllocation) -> Vec<(Vec<i32>, usize)> {
     let mut rest = left.to_vec();
-    match take {
-        Take::Nothing => vec![(rest, 0)],
-        Take::Whole(gpus) => {
+    match allocation {
+        GpuAllocation::Nothing => vec![(rest, 0)],
+        GpuAllocation::Whole(gpus) => {
             let free = rest.iter_mut().filter(|l| **l >= DEVICE).take(usize::from(gpus));
             free.for_each(|l| *l = 0);
             vec![(rest, 0)]
         }
-        Take::Share(milli) => (0..left.len())
+        GpuAllocation::Share(milli) => (0..left.len())
             .filter(|&device| left[device] >= milli)
             .map(|device| {
                 let mut rest = left.to_vec();
@@ -85,11 +85,11 @@ fn outcomes(left: &[i32], take: Take) -> Vec<(Vec<i32>, usize)> {
 fn best(
     node: &NodeView<'_>,
     cpu: i64,
-    take: Take,
+    allocation: GpuAllocation,
     score: impl Fn(&NodeView<'_>) -> i64,
 ) -> Option<(i64, usize)> {
     let mut best: Option<(i64, usize)> = None;
-    for (left, device) in outcomes(node.left, take) {
+    for (left, device) in outcomes(node.left, allocation) {
         let after = score(&NodeView { model: node.model, cpu: node.cpu - cpu, left: &left });
         if best.is_none_or(|(most, _)| after > most) {
             best = Some((after, device));
@@ -98,16 +98,16 @@ fn best(
     best
 }
 
-fn random_take(random: &mut SplitMix) -> Take {
+fn random_allocation(random: &mut SplitMix) -> GpuAllocation {
     match random.below(4) {
-        0 => Take::Nothing,
-        1 => Take::Whole(1 + random.below(4) as u16),
-        _ => Take::Share(10 * (1 + random.below(99) as i32)),
+        0 => GpuAllocation::Nothing,
+        1 => GpuAllocation::Whole(1 + random.below(4) as u16),
+        _ => GpuAllocation::Share(10 * (1 + random.below(99) as i32)),
     }
 }
 
 /// Calls `check` with a random demand, node and request, many times.
-fn on_random_nodes(mut check: impl FnMut(&[DemandClass], &NodeView<'_>, i64, Take)) {
+fn on_random_nodes(mut check: impl FnMut(&[DemandClass], &NodeView<'_>, i64, GpuAllocation)) {
     let mut random = SplitMix(7);
     for _ in 0..60 {
         let classes: Vec<DemandClass> =
@@ -117,8 +117,8 @@ fn on_random_nodes(mut check: impl FnMut(&[DemandClass], &NodeView<'_>, i64, Tak
             let model = random.below(u64::from(MODELS) + 1) as u16;
             let cpu = random.below(30_000) as i64 - 2_000;
             let asked = random.below(4_000) as i64;
-            let take = random_take(&mut random);
-            check(&classes, &NodeView { model, cpu, left: &left }, asked, take);
+            let allocation = random_allocation(&mut random);
+            check(&classes, &NodeView { model, cpu, left: &left }, asked, allocation);
         }
     }
 }
@@ -126,7 +126,7 @@ fn on_random_nodes(mut check: impl FnMut(&[DemandClass], &NodeView<'_>, i64, Tak
 #[test]
 fn fgd_equals_its_definition_on_random_nodes() {
     let mut compared = 0;
-    on_random_nodes(|classes, node, cpu, take| {
+    on_random_nodes(|classes, node, cpu, allocation| {
         let typical = typical(classes);
         let total: u64 = typical.iter().map(|c| c.count).sum();
         let before = fragmentation(&typical, node);
@@ -137,8 +137,8 @@ fn fgd_equals_its_definition_on_random_nodes() {
         };
         let fast = Fgd::new(classes, usize::from(MODELS));
         assert_eq!(fast.worth(node), -before, "{node:?}");
-        if let Some(expected) = best(node, cpu, take, grade) {
-            assert_eq!(fast.score(node, cpu, take), expected, "{node:?} {take:?}");
+        if let Some(expected) = best(node, cpu, allocation, grade) {
+            assert_eq!(fast.score(node, cpu, allocation), expected, "{node:?} {allocation:?}");
             compared += 1;
         }
     });
@@ -148,15 +148,15 @@ fn fgd_equals_its_definition_on_random_nodes() {
 #[test]
 fn value_equals_the_sum_over_all_devices_and_classes() {
     let options = ValueOptions { balance: 3.0, by_size: false, learning: None };
-    on_random_nodes(|classes, node, cpu, take| {
+    on_random_nodes(|classes, node, cpu, allocation| {
         let classes: Vec<DemandClass> = classes
             .iter()
             .filter(|c| inventory().iter().any(|n| c.accepts(n.model) && c.gpus <= n.gpus))
             .cloned()
             .collect();
         let value = Value::new(&classes, &inventory(), &options);
-        if let Some((after, device)) = best(node, cpu, take, |after| value.worth(after)) {
-            assert_eq!(value.score(node, cpu, take), (after - value.worth(node), device));
+        if let Some((after, device)) = best(node, cpu, allocation, |after| value.worth(after)) {
+            assert_eq!(value.score(node, cpu, allocation), (after - value.worth(node), device));
         }
         let gpu = || classes.iter().filter(|c| c.wants_gpu());
         let all: u64 = gpu().map(|c| c.count).sum();
@@ -185,8 +185,8 @@ fn a_share_goes_to_the_device_that_leaves_the_least_useless() {
     let classes = [class(1_000, 500, 1, &[], 10)];
     let node = NodeView { model: 0, cpu: 64_000, left: &[700, 500, 500, 1000] };
     let value = Value::new(&classes, &inventory(), &ValueOptions::churning());
-    assert_eq!(value.score(&node, 1_000, Take::Share(500)).1, 1);
-    assert_eq!(Fgd::new(&classes, 1).score(&node, 1_000, Take::Share(500)).1, 1);
+    assert_eq!(value.score(&node, 1_000, GpuAllocation::Share(500)).1, 1);
+    assert_eq!(Fgd::new(&classes, 1).score(&node, 1_000, GpuAllocation::Share(500)).1, 1);
 }
 
 #[test]
@@ -196,9 +196,12 @@ fn without_demand_every_node_is_as_good() {
             let value = Value::new(&classes, &[], &options);
             let node = |left| NodeView { model: 9, cpu: 1_000, left };
             let scores = [&[1000][..], &[500, 1000], &[900, 0, -50]]
-                .map(|left| value.score(&node(left), 10, Take::Share(400)).0);
+                .map(|left| value.score(&node(left), 10, GpuAllocation::Share(400)).0);
             assert!(scores.iter().all(|&s| s == scores[0]), "{scores:?}");
-            assert_eq!(Fgd::new(&classes, 0).score(&node(&[1000]), 10, Take::Nothing), (50, 0));
+            assert_eq!(
+                Fgd::new(&classes, 0).score(&node(&[1000]), 10, GpuAllocation::Nothing),
+                (50, 0)
+            );
         }
     }
 }
@@ -208,7 +211,7 @@ fn demand_for_a_scarce_model_keeps_other_workloads_off_it() {
     let classes = [class(1_000, DEVICE, 1, &[2], 1), class(1_000, DEVICE, 1, &[], 9)];
     let value = Value::new(&classes, &inventory(), &ValueOptions::churning());
     let on = |model| NodeView { model, cpu: 64_000, left: &[1000, 1000] };
-    let score = |model| value.score(&on(model), 1_000, Take::Whole(1)).0;
+    let score = |model| value.score(&on(model), 1_000, GpuAllocation::Whole(1)).0;
     assert!(score(2) < score(0));
     assert_eq!(score(0), score(1));
 }
@@ -220,8 +223,9 @@ fn learning_repeats_itself_exactly_and_changes_scores() {
     let node = NodeView { model: 0, cpu: 64_000, left: &[1000, 530] };
     let nodes: Vec<NodeShape> =
         inventory().into_iter().map(|n| NodeShape { count: 40, ..n }).collect();
-    let score =
-        |options| Value::new(&classes, &nodes, &options).score(&node, 1_000, Take::Share(470));
+    let score = |options| {
+        Value::new(&classes, &nodes, &options).score(&node, 1_000, GpuAllocation::Share(470))
+    };
     let learned = score(ValueOptions::filling());
     assert_eq!(learned, score(ValueOptions::filling()));
     assert_ne!(learned.0, score(ValueOptions { learning: None, ..ValueOptions::filling() }).0);

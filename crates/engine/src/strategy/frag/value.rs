@@ -1,8 +1,8 @@
 //! The value of a node's free resources: this project's own measure.
 
+use super::node_measure::NodeMeasure;
 use super::usable::Usable;
-use super::worth::Worth;
-use super::{DEVICE, DemandClass, NodeShape, NodeView, Take, selfplay};
+use super::{DEVICE, DemandClass, GpuAllocation, NodeShape, NodeView, selfplay};
 
 /// Fixed-point unit: scores are integer sums, so rounding never decides between equal nodes.
 const ONE: f64 = (1_i64 << ONE_BITS) as f64;
@@ -16,11 +16,11 @@ pub(crate) struct ValueOptions {
     /// Weigh a request shape by its GPU amount, not only by its frequency.
     pub(crate) by_size: bool,
     /// `None` disables learning.
-    pub(crate) learning: Option<Learning>,
+    pub(crate) learning: Option<LearningOptions>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Learning {
+pub(crate) struct LearningOptions {
     /// Weight of the expected final idle GPU.
     pub(crate) waste: f64,
     /// Number of simulations; each builds on the previous one.
@@ -40,7 +40,7 @@ impl ValueOptions {
 
     /// For clusters that fill up with long-lived workloads.
     pub(crate) const fn filling() -> Self {
-        let learning = Learning { waste: 24.0, rounds: 6, inflate: 1.3, gpus: 3000 };
+        let learning = LearningOptions { waste: 24.0, rounds: 6, inflate: 1.3, gpus: 3000 };
         Self { balance: 8.0, by_size: false, learning: Some(learning) }
     }
 }
@@ -82,14 +82,19 @@ impl Value {
         }
     }
 
-    /// Change of the node's worth by taking `cpu` and `take`, and the best device for a share.
-    pub(crate) fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
+    /// Change of the node's worth by taking `cpu` and `allocation`, and the best device for a share.
+    pub(crate) fn score(
+        &self,
+        node: &NodeView<'_>,
+        cpu: i64,
+        allocation: GpuAllocation,
+    ) -> (i64, usize) {
         let before = self.worth(node);
         let after = NodeView { cpu: node.cpu - cpu, ..*node };
-        match take {
-            Take::Nothing => (self.worth(&after) - before, 0),
-            Take::Whole(gpus) => (self.after_whole(&after, gpus) - before, 0),
-            Take::Share(milli) => {
+        match allocation {
+            GpuAllocation::Nothing => (self.worth(&after) - before, 0),
+            GpuAllocation::Whole(gpus) => (self.after_whole(&after, gpus) - before, 0),
+            GpuAllocation::Share(milli) => {
                 let (mut best, mut at) = (i64::MIN, 0);
                 self.after_share(&after, milli, |worth, device| {
                     if worth - before > best {
@@ -136,7 +141,7 @@ impl Value {
     }
 }
 
-impl Worth for Value {
+impl NodeMeasure for Value {
     fn usable(&self) -> &Usable {
         &self.usable
     }

@@ -5,7 +5,7 @@ use agentaflow_engine::{
     Request, Span, Time, Workload, WorkloadId,
 };
 
-pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
+pub fn invalid_event(kind: u8, pick: u8, known: WorkloadId) -> Event {
     let huge = Request { cpu: MilliCpu(u64::MAX), ..Request::default() };
     let vast = Request { cpu: MilliCpu(1 << 46), memory: MiB(1 << 46), ..Request::default() };
     let ages = Span(u64::MAX);

@@ -11,7 +11,7 @@ use super::{DEVICE, NodeView};
 const DEVICES_ON_STACK: usize = 16;
 
 /// A measure of a node's free resources; more is better.
-pub(super) trait Worth {
+pub(super) trait NodeMeasure {
     fn usable(&self) -> &Usable;
 
     /// Term of one device with `left`.
