@@ -249,13 +249,13 @@ mod tests {
 
     #[test]
     fn memory_errors_keep_a_gpu_out_until_a_reset_clears_their_count() {
-        let (well, sick) = (cool(), Sample { ecc_errors: Some(2), ..cool() });
+        let (well, unhealthy) = (cool(), Sample { ecc_errors: Some(2), ..cool() });
         let out = Some(Cause::Ecc);
         check(&[
-            (DeviceObservation::Sample(&sick), false, out),
-            (DeviceObservation::Sample(&sick), false, out),
-            (DeviceObservation::Sample(&sick), false, out),
-            (DeviceObservation::Sample(&sick), false, out),
+            (DeviceObservation::Sample(&unhealthy), false, out),
+            (DeviceObservation::Sample(&unhealthy), false, out),
+            (DeviceObservation::Sample(&unhealthy), false, out),
+            (DeviceObservation::Sample(&unhealthy), false, out),
             (DeviceObservation::Sample(&well), false, out),
             (DeviceObservation::Sample(&well), false, out),
             (DeviceObservation::Sample(&well), true, None),
@@ -265,8 +265,8 @@ mod tests {
     #[test]
     fn an_xid_that_takes_a_gpu_out_is_kept_until_maintenance_ends() {
         for (number, remedy) in [(109, "reset"), (79, "restart the machine"), (54, "support")] {
-            let (well, sick) = (cool(), Sample { xid: Some(number), ..cool() });
-            let mut health = Health::default().after(DeviceObservation::Sample(&sick), false);
+            let (well, unhealthy) = (cool(), Sample { xid: Some(number), ..cool() });
+            let mut health = Health::default().after(DeviceObservation::Sample(&unhealthy), false);
             for _ in 0..10 {
                 health = health.after(DeviceObservation::Sample(&well), false);
                 assert!(!health.is_available());
@@ -339,11 +339,11 @@ mod tests {
 
     #[test]
     fn a_gpu_that_recovers_into_a_warning_is_used_again_and_still_watched() {
-        let sick = Sample { fault: Some("rows".into()), ..cool() };
+        let unhealthy = Sample { fault: Some("rows".into()), ..cool() };
         let hot = at(88);
         let out = Some(Cause::Fault);
         check(&[
-            (DeviceObservation::Sample(&sick), false, out),
+            (DeviceObservation::Sample(&unhealthy), false, out),
             (DeviceObservation::Sample(&hot), false, out),
             (DeviceObservation::Sample(&hot), false, out),
             (DeviceObservation::Sample(&hot), true, Some(Cause::Hot)),

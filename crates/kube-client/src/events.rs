@@ -26,7 +26,7 @@ impl Cluster {
         let api = known.api(self);
         let mut found = list::all(&api, ListParams::default()).await?;
         found.sort_by_key(|event| (at(event), event.metadata.name.clone()));
-        // Events of workloads identify the pods of those workloads.
+        // Events of workloads identify the pods of these workloads.
         for event in &found {
             known.learn(event);
         }

@@ -44,7 +44,7 @@ pub struct ForeignPod {
     pub node: Option<String>,
 }
 
-/// Namespaces with exclusive use: all except `kube-system`, or those with a label.
+/// Namespaces with exclusive use: all except `kube-system`, or namespaces with a label.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     /// Label key and value.
@@ -74,7 +74,7 @@ impl Cluster {
         Ok(Exclusive { enforced: binding.is_some(), assigned, foreign })
     }
 
-    /// GPU pods of other schedulers, except finished ones and those of daemon sets.
+    /// GPU pods of other schedulers, except finished pods and pods of daemon sets.
     pub async fn foreign_pods(&self, scheduler: &str) -> Result<Vec<ForeignPod>, Failure> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let live = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");

@@ -45,7 +45,7 @@ const CREATED: [(ResourceKind, &str); 4] = [
     (ResourceKind::system("", "v1", "ConfigMap"), "agentaflow-gpu-scheduler-memory"),
     (ResourceKind::system("", "v1", "Secret"), "agentaflow-webhook-certs"),
 ];
-/// Labels and annotations that monitor, scheduler and commands write to nodes; administrators write the others.
+/// Labels and annotations that monitor, scheduler and commands write to nodes; administrators write the other ones.
 const NODE_LABELS: [&str; 4] =
     [names::NODE_ENABLED, names::NODE_SCHEDULABLE, names::NODE_COUNT, names::NODE_TIER];
 const NODE_ANNOTATIONS: [&str; 4] =

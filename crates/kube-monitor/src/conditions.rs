@@ -56,9 +56,9 @@ fn healthy(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
         };
         troubled.filter_map(message).collect()
     };
-    let (sick, watched) = (text(false), text(true));
-    match (sick.is_empty(), watched.is_empty()) {
-        (false, _) => (false, "GPUUnhealthy", sick.join("; ")),
+    let (unhealthy, watched) = (text(false), text(true));
+    match (unhealthy.is_empty(), watched.is_empty()) {
+        (false, _) => (false, "GPUUnhealthy", unhealthy.join("; ")),
         (true, false) => (true, "GPUWatched", watched.join("; ")),
         (true, true) => (true, "AllHealthy", format!("{} healthy", counted(devices.len()))),
     }

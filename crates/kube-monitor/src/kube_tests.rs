@@ -163,7 +163,7 @@ impl TestNode {
         .await
     }
 
-    async fn told(&self, reason: &str) {
+    async fn wait_for_event(&self, reason: &str) {
         let events: Api<Event> = Api::namespaced(self.client.clone(), "default");
         let own = ListParams::default().fields(&format!("involvedObject.name={}", self.name));
         wait_for(reason, async || {
@@ -209,7 +209,7 @@ fn phase(node: &GpuNode) -> Option<GpuNodePhase> {
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_the_gpus_of_a_node_appear_and_an_unhealthy_one_goes_and_comes_back() {
-    let stage = TestNode::set("sick").await;
+    let stage = TestNode::set("unhealthy").await;
     stage.start();
     let node = stage.published("the GPUNode", |node| gpu(node, 1).available).await;
     assert_eq!(node.spec.gpu_devices.len(), 2);
@@ -229,10 +229,10 @@ async fn kube_the_gpus_of_a_node_appear_and_an_unhealthy_one_goes_and_comes_back
 
     stage.gpus.set(|script| script.samples[1].temperature = Some(96));
     stage.published("a GPU out", |node| gpu(node, 0).available && !gpu(node, 1).available).await;
-    stage.told("GPUOverheated").await;
+    stage.wait_for_event("GPUOverheated").await;
     stage.gpus.set(|script| script.samples[1].temperature = Some(40));
     stage.published("both back", |node| gpu(node, 1).available).await;
-    stage.told("GPURecovered").await;
+    stage.wait_for_event("GPURecovered").await;
 
     stage.gpus.set(|script| {
         script.samples.pop();
@@ -244,7 +244,7 @@ async fn kube_the_gpus_of_a_node_appear_and_an_unhealthy_one_goes_and_comes_back
     let node =
         stage.published("no driver", |node| phase(node) == Some(GpuNodePhase::Unavailable)).await;
     assert!(gpu(&node, 0).reason.unwrap().contains("version mismatch"));
-    stage.told("GPUDriverFailed").await;
+    stage.wait_for_event("GPUDriverFailed").await;
     stage.clear().await;
 }
 
@@ -367,8 +367,8 @@ async fn kube_changes_during_an_outage_of_the_api_server_are_written_after_it() 
     assert_eq!(away.resource_version(), before.resource_version(), "the cable was pulled");
     stage.gpus.set(|script| script.samples[0].temperature = Some(40));
     plug.send_replace(true);
-    stage.told("GPUOverheated").await;
-    stage.told("GPURecovered").await;
+    stage.wait_for_event("GPUOverheated").await;
+    stage.wait_for_event("GPURecovered").await;
     stage.published("all well", |node| gpu(node, 0).available).await;
     stage.stop.cancel();
     monitor.await.unwrap().unwrap();

@@ -63,15 +63,15 @@ impl Kubelet {
     }
 
     /// Queries all NVIDIA devices.
-    pub async fn ask(&mut self) -> Result<KubeletDevices, KubeletError> {
-        let message = self.ask_once().await;
+    pub async fn query_devices(&mut self) -> Result<KubeletDevices, KubeletError> {
+        let message = self.query_once().await;
         if message.is_err() {
             self.channel = None;
         }
         message
     }
 
-    async fn ask_once(&mut self) -> Result<KubeletDevices, KubeletError> {
+    async fn query_once(&mut self) -> Result<KubeletDevices, KubeletError> {
         let channel = self.channel().await?;
         let listed: ListResponse = call(channel.clone(), LIST).await?;
         // Older kubelets lack this call; the allocations are sufficient.

@@ -126,7 +126,7 @@ async fn the_kubelet_tells_which_pod_has_which_gpu() {
         ],
     });
     let server = serve(fake, &socket);
-    let output = Kubelet::new(&socket).ask().await.unwrap();
+    let output = Kubelet::new(&socket).query_devices().await.unwrap();
     assert_eq!(
         output.allocations,
         [allocation("train", &["GPU-a", "GPU-b"]), allocation("slice", &["MIG-1"])]
@@ -140,27 +140,27 @@ async fn a_kubelet_that_fails_or_is_restarted_is_asked_again() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("kubelet.sock");
     let mut kubelet = Kubelet::new(&socket);
-    assert!(matches!(kubelet.ask().await, Err(KubeletError::Absent(_))));
+    assert!(matches!(kubelet.query_devices().await, Err(KubeletError::Absent(_))));
 
     let fake = FakeKubelet::default();
     fake.list.lock().unwrap().pods =
         vec![pod("a", vec![vec![devices("nvidia.com/gpu", &["GPU-a"])]])];
     let server = serve(fake.clone(), &socket);
-    assert_eq!(kubelet.ask().await.unwrap().allocations, [allocation("a", &["GPU-a"])]);
+    assert_eq!(kubelet.query_devices().await.unwrap().allocations, [allocation("a", &["GPU-a"])]);
     fake.broken.store(true, Ordering::Relaxed);
-    let refused = kubelet.ask().await.unwrap_err().to_string();
+    let refused = kubelet.query_devices().await.unwrap_err().to_string();
     assert!(refused.contains("not ready"), "{refused}");
     fake.broken.store(false, Ordering::Relaxed);
-    assert!(kubelet.ask().await.is_ok());
+    assert!(kubelet.query_devices().await.is_ok());
 
     server.abort();
     assert!(server.await.unwrap_err().is_cancelled());
     std::fs::remove_file(&socket).unwrap();
     let server = serve(fake, &socket);
     // The first call may use the closed connection.
-    let mut output = kubelet.ask().await;
+    let mut output = kubelet.query_devices().await;
     if output.is_err() {
-        output = kubelet.ask().await;
+        output = kubelet.query_devices().await;
     }
     assert_eq!(output.unwrap().allocations.len(), 1);
     server.abort();

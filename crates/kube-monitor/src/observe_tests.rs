@@ -226,17 +226,17 @@ fn maintenance_closes_the_node_and_its_end_forgives_old_errors() {
         let node = NodeFacts { name: "n1".into(), replicas: 1, closed, ..NodeFacts::default() };
         Observation { node, ..seen(vec![gpu(0)]) }
     };
-    let sick = || seen(vec![with(gpu(0), |sample| sample.xid = Some(79))]);
+    let unhealthy = || seen(vec![with(gpu(0), |sample| sample.xid = Some(79))]);
     for (why, reason) in
         [(Unschedulable::Maintenance, "Maintenance"), (Unschedulable::Cordoned, "Cordoned")]
     {
-        let report = after(&[sick(), closed(Some(why))]);
+        let report = after(&[unhealthy(), closed(Some(why))]);
         assert_eq!(report.status.phase, Some(GpuNodePhase::Maintenance));
         assert_eq!(report.labels[names::NODE_SCHEDULABLE], "false");
         assert_eq!(condition(&report, "Schedulable").reason, reason);
         assert!(!report.status.gpu_status[0].available);
     }
-    let report = after(&[sick(), closed(Some(Unschedulable::Maintenance)), closed(None)]);
+    let report = after(&[unhealthy(), closed(Some(Unschedulable::Maintenance)), closed(None)]);
     assert_eq!(reasons(&report), ["GPURecovered"]);
     assert_eq!(report.status.phase, Some(GpuNodePhase::Active));
 }
@@ -263,8 +263,8 @@ fn the_pods_of_a_device_are_named() {
 
 #[test]
 fn a_restarted_monitor_remembers_unhealthy_and_lost_gpus() {
-    let sick = seen(vec![with(gpu(0), |sample| sample.xid = Some(79)), gpu(1), gpu(2)]);
-    let before = after(&[sick, seen(vec![gpu(0), gpu(1)])]);
+    let unhealthy = seen(vec![with(gpu(0), |sample| sample.xid = Some(79)), gpu(1), gpu(2)]);
+    let before = after(&[unhealthy, seen(vec![gpu(0), gpu(1)])]);
     let mut published = GpuNode::new("n1", before.spec.clone());
     published.status = Some(before.status.clone());
     let memory = restore(Some(&published), Some(&before.annotations[names::NODE_STATUS]));

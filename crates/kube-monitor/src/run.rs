@@ -276,7 +276,7 @@ impl Monitor {
     }
 
     async fn ask_kubelet(&mut self) -> Option<KubeletDevices> {
-        match self.kubelet.ask().await {
+        match self.kubelet.query_devices().await {
             Ok(message) => Some(message),
             Err(error @ KubeletError::Absent(_)) => {
                 self.warn_once(&format!("{error}; GPU owners are derived from processes"));

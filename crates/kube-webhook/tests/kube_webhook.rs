@@ -265,7 +265,7 @@ async fn owners_are_read(cluster: &Cluster) {
         .unwrap();
 }
 
-/// Of pods without GPUs, the API server asks only about those whose owner is of the group of a unit.
+/// Of pods without GPUs, the API server asks only about pods whose owner is of the group of a unit.
 async fn pods_of_other_operators_are_not_asked_about(cluster: &Cluster) {
     for (group, scheduler) in [("example.com", "default-scheduler"), ("kubeflow.org", "agentaflow")]
     {

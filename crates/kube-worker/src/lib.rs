@@ -92,7 +92,7 @@ impl Worker {
         self.jobs.clone()
     }
 
-    /// Waits until the GPUs or other resources of the node differ from those at the call: the agent then has to register
+    /// Waits until the GPUs or other resources of the node differ from the state at the call: the agent then has to register
     /// again.
     pub async fn changed(&self) {
         self.jobs.changed().await;

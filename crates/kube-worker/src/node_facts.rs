@@ -37,7 +37,7 @@ impl Jobs {
     }
 
     /// Waits until the node reports the GPUs of Jobs that an earlier agent started: a registration without them would
-    /// lose those Jobs. The wait is limited, since a GPU may be removed for good.
+    /// lose these Jobs. The wait is limited, since a GPU may be removed for good.
     pub(crate) async fn wait_for_gpus(&self) {
         let begun = Instant::now();
         while begun.elapsed() < DEVICE_PLUGIN_LIMIT {

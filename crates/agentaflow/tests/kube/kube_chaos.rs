@@ -70,7 +70,7 @@ async fn kills_and_outages_beside_kube_scheduler_overcommit_no_gpu_and_split_no_
     assert!(ledger.most() > 10, "so few GPUs in use at once are no test: {}", ledger.most());
 }
 
-/// Class of the gangs that preempt others.
+/// Class of the gangs that preempt other gangs.
 fn urgent_class(share: &Share) -> String {
     format!("urgent-{}", share.id)
 }
@@ -158,7 +158,7 @@ impl<'a> Traffic<'a> {
             11..16 => {
                 let size = 2 + self.chance.below(4) as u32;
                 let urgent = json!(urgent_class(self.share));
-                // The others run long enough to be preempted.
+                // The other gangs run long enough to be preempted.
                 let runs = if kind < 13 {
                     runs.spec("priorityClassName", urgent)
                 } else {

@@ -67,7 +67,7 @@ async fn two_schedulers_fill_the_same_nodes() {
 }
 
 /// A node whose four GPUs are in use by pods of this scheduler, and a pod of kube-scheduler that waits for one. The first pod
-/// terminates in the given time, the others later.
+/// terminates in the given time, the other pods later.
 async fn waiting_beside(share: &Share, theirs: &PodPlan, first_stops: &str) -> Scheduler {
     share.nodes(1, &NodePlan::gpus(4)).await;
     let scheduler = Scheduler::start(PROGRAM, share, &[]).await;
@@ -86,7 +86,7 @@ async fn waiting_beside(share: &Share, theirs: &PodPlan, first_stops: &str) -> S
     scheduler
 }
 
-/// A pod that may preempt the others.
+/// A pod that may preempt the other pods.
 fn high(share: &Share, gpus: u32) -> PodPlan {
     let plan = PodPlan::new("high").gpus(gpus).scheduler(&share.scheduler_name());
     plan.spec("priorityClassName", json!("agentaflow-9"))

@@ -91,8 +91,8 @@ async fn a_gang_with_a_failed_binding_is_unbound_and_retried() {
     WorkloadPlan::new(&share, "gang", &PodPlan::new("")).spec("gangSize", 3).create(&share).await;
     event(&share, "Pod", "gang-2", "FailedBinding").await;
     // The bound pods are deleted.
-    share.gone("gang-0").await;
-    share.gone("gang-1").await;
+    share.wait_deleted("gang-0").await;
+    share.wait_deleted("gang-1").await;
     let policy = format!("never-{}", share.id);
     for kind in ["validatingadmissionpolicybindings", "validatingadmissionpolicies"] {
         let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}/{policy}");
@@ -142,7 +142,7 @@ async fn a_running_gang_keeps_the_place_of_a_deleted_pod() {
     let scheduler = busy_cluster(&share).await;
     let place = share.bound("run-0").await;
     share.delete_pod("run-0").await;
-    share.gone("run-0").await;
+    share.wait_deleted("run-0").await;
     event(&share, "Pod", "run-1", "WaitingForReplacement").await;
     let path = format!("/explain/{}/run", share.namespace);
     let explained = get(scheduler.http, &path).expect("an answer").json();
@@ -171,9 +171,9 @@ async fn a_running_gang_without_a_replacement_restarts_whole() {
     // The watch of the settings reports the change within moments.
     tokio::time::sleep(Duration::from_secs(2)).await;
     share.delete_pod("run-0").await;
-    share.gone("run-0").await;
+    share.wait_deleted("run-0").await;
     assert!(share.pod("run-1").await.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()));
-    share.gone("run-1").await;
+    share.wait_deleted("run-1").await;
     placed_by_us(&share, "wait-0").await;
     placed_by_us(&share, "wait-1").await;
 }
@@ -277,8 +277,8 @@ async fn a_gang_gets_a_service_is_suspended_and_expires() {
     };
     suspend(true).await;
     waits_because(&share, "gang", "Suspended").await;
-    share.gone("gang-0").await;
-    share.gone("gang-1").await;
+    share.wait_deleted("gang-0").await;
+    share.wait_deleted("gang-1").await;
     suspend(false).await;
     in_phase(&share, "gang", "Running").await;
     let path = format!("/apis/agentaflow.io/v1/namespaces/{}/gpuworkloads/gang", share.namespace);

@@ -205,7 +205,7 @@ async fn foreign_pods_cordons_and_device_changes_reach_the_server() {
     })
     .await;
     fleet.share.delete_pod("foreign").await;
-    fleet.share.gone("foreign").await;
+    fleet.share.wait_deleted("foreign").await;
     let closest = wait_for("the cordon is the only obstacle", async || {
         let explanation = fleet.explanation(second);
         let closest = explanation["closest"].get(0).cloned().unwrap_or_default();

@@ -28,7 +28,7 @@ async fn changes_during_a_short_outage_are_reconciled() {
     cable.unplug();
     // The cluster changes during the outage.
     share.delete_pod("before-0").await;
-    share.gone("before-0").await;
+    share.wait_deleted("before-0").await;
     share.delete_pod("waits").await;
     let new = share.node("new", &NodePlan::gpus(2)).await;
     ledger.survey(&share).await;
@@ -110,7 +110,7 @@ async fn objects_are_listed_again_after_an_api_server_restart() {
     cable.unplug();
     share.create_pod(&share.one_gpu("during")).await;
     share.delete_pod("before-0").await;
-    share.gone("before-0").await;
+    share.wait_deleted("before-0").await;
     cable.redirect(server.port);
     cable.plug();
     share.bound("during").await;

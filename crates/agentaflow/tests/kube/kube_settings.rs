@@ -235,7 +235,7 @@ async fn usage_history_survives_a_restart() {
     // A period of usage.
     tokio::time::sleep(Duration::from_secs(2)).await;
     share.delete_pod("used").await;
-    share.gone("used").await;
+    share.wait_deleted("used").await;
     scheduler.counts("agentaflow_gpu_available", 1.0).await;
     assert!(scheduler.program.terminate().success());
     let memory = memory(&share).await;

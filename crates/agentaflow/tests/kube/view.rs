@@ -1,4 +1,4 @@
-//! A filtering proxy to the API server: lists of nodes, pods and queues contain only those of the test, and faults affect
+//! A filtering proxy to the API server: lists of nodes, pods and queues contain only its objects, and faults affect
 //! only the test. All other requests pass through unchanged.
 
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl View {
         Some((request, path))
     }
 
-    /// Restricts lists of nodes and of all pods to those of the test.
+    /// Restricts lists of nodes and of all pods to objects of the test.
     fn narrowed(&self, path: &str) -> String {
         if let Some(query) = path.strip_prefix("/api/v1/pods?") {
             return format!("/api/v1/namespaces/test-{}/pods?{query}", self.queues);

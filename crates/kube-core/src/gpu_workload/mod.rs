@@ -15,7 +15,7 @@ pub use name::{label_value, pod_name};
 pub use overrides::distinct_tasks;
 pub use rendezvous::service;
 pub use request::{
-    BadSpec, MAX_GANG, MAX_TEMPLATE, ask, check, estimate, fill, preferred_topology, strategy,
-    topology,
+    BadSpec, MAX_GANG, MAX_TEMPLATE, apply_gpu_requirements, check, estimate, fill,
+    preferred_topology, strategy, topology,
 };
 pub use template::{BadTemplate, Identity, memory, names_class, pod, priority_class};

@@ -27,7 +27,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// One task of each override, and task 0: their pods differ from those of other tasks.
+/// One task of each override, and task 0: their pods differ from the pods of other tasks.
 pub fn distinct_tasks(spec: &GpuWorkloadSpec) -> Vec<u32> {
     let first = |tasks: &str| ranges(tasks)?.first().map(|range| *range.start());
     let mut tasks: Vec<u32> =

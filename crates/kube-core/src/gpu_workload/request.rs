@@ -59,7 +59,7 @@ pub fn check(spec: &GpuWorkloadSpec) -> Result<(), BadSpec> {
 /// Adds memory, models and exclusive access to the pod's request.
 ///
 /// Memory and exclusive access apply to whole GPUs; pods with MIG slices or without GPUs stay unchanged.
-pub fn ask(spec: &GpuWorkloadSpec, request: &mut Request) {
+pub fn apply_gpu_requirements(spec: &GpuWorkloadSpec, request: &mut Request) {
     let wanted = &spec.gpu_requirements;
     if let Some(model) = model(wanted.preferred_gpu_type.as_deref()) {
         request.preferred_model = Some(model);

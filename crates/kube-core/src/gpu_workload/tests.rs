@@ -3,7 +3,7 @@
 use agentaflow_engine::{GpuRequest, MiB, Request, Span, Strategy, Topology};
 use serde_json::{Value, json};
 
-use super::{Identity, ask, check, fill, pod, priority_class};
+use super::{Identity, apply_gpu_requirements, check, fill, pod, priority_class};
 use crate::crd::GpuWorkloadSpec;
 use crate::names;
 
@@ -333,7 +333,7 @@ fn memory_narrows_each_of_the_templates_own_terms() {
 fn the_engine_hears_of_memory_model_and_exclusive_access() {
     let gpu = json!({ "minGPUMemory": 9000, "preferredGPUType": " NVIDIA A100 ", "gpuCount": 2 });
     let mut request = Request { gpu: GpuRequest::Whole(2), ..Request::default() };
-    ask(&spec(json!({ "gpuRequirements": gpu })), &mut request);
+    apply_gpu_requirements(&spec(json!({ "gpuRequirements": gpu })), &mut request);
     assert_eq!(request.min_gpu_memory, MiB(9000));
     assert_eq!(request.preferred_model, Some("NVIDIA A100".into()));
     assert!(request.models.is_empty(), "others are taken too");
@@ -341,15 +341,24 @@ fn the_engine_hears_of_memory_model_and_exclusive_access() {
     assert_eq!(request.validate(), Ok(()));
 
     let mut picky = Request { gpu: GpuRequest::Whole(1), ..Request::default() };
-    ask(&spec(json!({ "gpuRequirements": { "requiredGPUType": "H100 " } })), &mut picky);
+    apply_gpu_requirements(
+        &spec(json!({ "gpuRequirements": { "requiredGPUType": "H100 " } })),
+        &mut picky,
+    );
     assert_eq!(picky.models, ["H100".into()]);
 
     let mut shared = Request { gpu: GpuRequest::Whole(1), ..Request::default() };
-    ask(&spec(json!({ "gpuRequirements": { "exclusiveAccess": false } })), &mut shared);
+    apply_gpu_requirements(
+        &spec(json!({ "gpuRequirements": { "exclusiveAccess": false } })),
+        &mut shared,
+    );
     assert!(shared.resources.is_empty());
 
     let mut slices = Request::default();
-    ask(&spec(json!({ "gpuRequirements": { "migProfile": "1g.5gb" } })), &mut slices);
+    apply_gpu_requirements(
+        &spec(json!({ "gpuRequirements": { "migProfile": "1g.5gb" } })),
+        &mut slices,
+    );
     assert_eq!(slices, Request::default(), "memory and exclusive access speak of whole GPUs");
 }
 

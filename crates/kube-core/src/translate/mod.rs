@@ -30,7 +30,7 @@ pub use annotations::{
 pub use namespaces::Namespaces;
 pub use node::{NodeView, closed_gpus, node};
 pub use price::{dollars, hourly, micro_dollars};
-pub use resources::{gpu_need, gpu_resources, takes_the_same};
+pub use resources::{gpu_need, gpu_resources, has_equal_requests};
 pub(crate) use selector::short;
 pub use selector::{labels, selector};
 pub use volumes::{
@@ -88,21 +88,21 @@ impl Dependencies {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// Unsupported field.
-    #[error("{field}: {why}")]
-    Unsupported { field: &'static str, why: String },
+    #[error("{field}: {reason}")]
+    Unsupported { field: &'static str, reason: String },
     /// A required object does not exist yet.
-    #[error("{why}")]
-    NotYet { why: String },
+    #[error("{reason}")]
+    NotYet { reason: String },
     /// No storage capacity is left for a volume to be provisioned.
-    #[error("{why}")]
-    NoStorage { why: String },
+    #[error("{reason}")]
+    NoStorage { reason: String },
     #[error("held by scheduling gates: {}", .0.join(", "))]
     Gated(Vec<String>),
 }
 
 impl Obstacle {
-    fn unsupported(field: &'static str, why: impl Into<String>) -> Self {
-        Self::Unsupported { field, why: why.into() }
+    fn unsupported(field: &'static str, reason: impl Into<String>) -> Self {
+        Self::Unsupported { field, reason: reason.into() }
     }
 }
 

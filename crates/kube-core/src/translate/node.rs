@@ -155,16 +155,16 @@ fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> 
     let mut units = Units::default();
     for device in listed {
         let status = statuses.get(device.id.as_str()).copied();
-        let sick = status.is_some_and(|status| !status.available);
+        let unhealthy = status.is_some_and(|status| !status.available);
         for unit in 0..shared {
             let id = unit_id(device, unit, shared);
             let health = match () {
-                () if sick => GpuHealth::Failed,
+                () if unhealthy => GpuHealth::Failed,
                 () if usable == 0 => GpuHealth::Degraded,
                 () if phase == Some(GpuNodePhase::Maintenance) => GpuHealth::Cordoned,
                 () => GpuHealth::Healthy,
             };
-            usable = usable.saturating_sub(u64::from(!sick));
+            usable = usable.saturating_sub(u64::from(!unhealthy));
             units.gpus.push(gpu(id.clone(), &device.name, device.memory_total, shared));
             units.health.push((id.clone(), health));
             let reading = status.and_then(|status| Percent::new(status.utilization).ok());

@@ -38,7 +38,7 @@ pub(super) fn takes(pod: &Pod) -> Needs {
 }
 
 /// True if two pods have equal requests.
-pub fn takes_the_same(pod: &Pod, other: &Pod) -> bool {
+pub fn has_equal_requests(pod: &Pod, other: &Pod) -> bool {
     takes(pod) == takes(other)
 }
 

@@ -55,7 +55,8 @@ pub(super) fn affinity(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAff
 
 /// Anti-affinity terms of a running pod; invalid ones are ignored.
 pub(super) fn running_anti_affinity(pod: &Pod, namespaces: &Namespaces) -> Vec<TaskAffinity> {
-    let terms = away_terms(pod).filter_map(|wanted| away(pod, wanted, namespaces).ok());
+    let terms =
+        anti_affinity_terms(pod).filter_map(|wanted| anti_affinity(pod, wanted, namespaces).ok());
     terms.collect()
 }
 
@@ -121,17 +122,17 @@ fn required_near(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAffinity>
 }
 
 fn required_away(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAffinity>, Obstacle> {
-    away_terms(pod).map(|wanted| away(pod, wanted, namespaces)).collect()
+    anti_affinity_terms(pod).map(|wanted| anti_affinity(pod, wanted, namespaces)).collect()
 }
 
-fn away_terms(pod: &Pod) -> impl Iterator<Item = &PodAffinityTerm> {
+fn anti_affinity_terms(pod: &Pod) -> impl Iterator<Item = &PodAffinityTerm> {
     let away = pod.spec.affinity.as_ref().and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let away =
         away.and_then(|away| away.required_during_scheduling_ignored_during_execution.as_ref());
     away.into_iter().flatten()
 }
 
-fn away(
+fn anti_affinity(
     pod: &Pod,
     wanted: &PodAffinityTerm,
     namespaces: &Namespaces,

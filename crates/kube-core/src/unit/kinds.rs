@@ -51,13 +51,13 @@ pub enum End {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Exception {
     pub at: &'static str,
-    pub is: Is,
+    pub test: FieldTest,
     /// Reason for users, after the name of the field.
-    pub why: &'static str,
+    pub reason: &'static str,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Is {
+pub enum FieldTest {
     /// Neither absent, null nor empty.
     Present,
     Text(&'static str),
@@ -148,13 +148,13 @@ pub static KINDS: [UnitKind; 8] = [
         exceptions: &[
             Exception {
                 at: "/spec/startupPolicy/startupPolicyOrder",
-                is: Is::Text("InOrder"),
-                why: "its jobs start one after the other",
+                test: FieldTest::Text("InOrder"),
+                reason: "its jobs start one after the other",
             },
             Exception {
                 at: "/spec/replicatedJobs/*/dependsOn",
-                is: Is::Present,
-                why: "its jobs start one after the other",
+                test: FieldTest::Present,
+                reason: "its jobs start one after the other",
             },
         ],
     },
@@ -178,8 +178,8 @@ pub static KINDS: [UnitKind; 8] = [
         end: KUBEFLOW_END,
         exceptions: &[Exception {
             at: "/spec/elasticPolicy",
-            is: Is::Present,
-            why: "an elastic job changes its number of pods",
+            test: FieldTest::Present,
+            reason: "an elastic job changes its number of pods",
         }],
     },
     UnitKind {
@@ -192,8 +192,8 @@ pub static KINDS: [UnitKind; 8] = [
         end: KUBEFLOW_END,
         exceptions: &[Exception {
             at: "/spec/launcherCreationPolicy",
-            is: Is::Text("WaitForWorkersReady"),
-            why: "the launcher starts after the workers",
+            test: FieldTest::Text("WaitForWorkersReady"),
+            reason: "the launcher starts after the workers",
         }],
     },
     UnitKind {
@@ -209,8 +209,8 @@ pub static KINDS: [UnitKind; 8] = [
         end: End::Field("/status/jobDeploymentStatus", &["Complete", "Failed"]),
         exceptions: &[Exception {
             at: "/spec/rayClusterSpec/enableInTreeAutoscaling",
-            is: Is::True,
-            why: RAY_AUTOSCALING,
+            test: FieldTest::True,
+            reason: RAY_AUTOSCALING,
         }],
     },
     UnitKind {
@@ -226,8 +226,8 @@ pub static KINDS: [UnitKind; 8] = [
         end: End::Conditions(&[]),
         exceptions: &[Exception {
             at: "/spec/enableInTreeAutoscaling",
-            is: Is::True,
-            why: RAY_AUTOSCALING,
+            test: FieldTest::True,
+            reason: RAY_AUTOSCALING,
         }],
     },
     UnitKind {
@@ -240,8 +240,8 @@ pub static KINDS: [UnitKind; 8] = [
         end: End::Conditions(&[]),
         exceptions: &[Exception {
             at: "/spec/startupPolicy",
-            is: Is::Text("LeaderReady"),
-            why: "the workers start after their leader",
+            test: FieldTest::Text("LeaderReady"),
+            reason: "the workers start after their leader",
         }],
     },
 ];

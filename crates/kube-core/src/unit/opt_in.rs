@@ -39,7 +39,7 @@ impl OptIn<'_> {
         spec.sets.iter().filter(|set| self.takes(asked, &set.template)).collect()
     }
 
-    /// Pod set of a job that names a pod group: the job is no unit, and takes turns with others under a quota.
+    /// Pod set of a job that names a pod group: the job is no unit, and takes turns with other gangs under a quota.
     pub fn grouped_set<'s>(self, object: &JobObject, spec: &'s UnitSpec) -> Option<&'s PodSet> {
         let mut sets = spec.sets.iter().filter(|_| self.may_manage(object));
         sets.find(|set| names_group(&set.template) && self.takes(false, &set.template))

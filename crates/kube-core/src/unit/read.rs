@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-use super::kinds::{End, Exception, Is, Pods, SetPath, UnitKind};
+use super::kinds::{End, Exception, FieldTest, Pods, SetPath, UnitKind};
 use crate::names;
 use crate::slim::{JobObject, Pod};
 
@@ -48,7 +48,8 @@ pub fn read(kind: &UnitKind, object: &JobObject) -> UnitSpec {
         _ => None,
     };
     let exception = kind.exceptions.iter().find(|exception| applies(exception, &root));
-    let exception = exception.map(|Exception { at, why, .. }| format!("{}: {why}", dotted(at)));
+    let exception =
+        exception.map(|Exception { at, reason, .. }| format!("{}: {reason}", dotted(at)));
     UnitSpec {
         suspended: root(kind.suspend).iter().any(|(_, value)| **value == Value::Bool(true)),
         ended: ended(&kind.end, object, &root),
@@ -111,10 +112,10 @@ fn count(path: &SetPath, set: &Value) -> u32 {
 }
 
 fn applies<'a>(exception: &Exception, root: &dyn Fn(&str) -> Found<'a>) -> bool {
-    root(exception.at).into_iter().any(|(_, value)| match exception.is {
-        Is::True => *value == Value::Bool(true),
-        Is::Text(text) => value == text,
-        Is::Present => match value {
+    root(exception.at).into_iter().any(|(_, value)| match exception.test {
+        FieldTest::True => *value == Value::Bool(true),
+        FieldTest::Text(text) => value == text,
+        FieldTest::Present => match value {
             Value::Null => false,
             Value::Array(all) => !all.is_empty(),
             Value::Object(all) => !all.is_empty(),

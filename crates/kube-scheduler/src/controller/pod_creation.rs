@@ -37,7 +37,7 @@ impl Reconciler<'_> {
         table: &TaskTable<'_>,
         status: &mut GpuWorkloadStatus,
     ) -> PodCreation {
-        let mut creation = PodCreation { wake: stragglers(table), ..PodCreation::default() };
+        let mut creation = PodCreation { wake: first_overdue(table), ..PodCreation::default() };
         if table.spent > self.old.retries && !table.round_has_begun() {
             let wait = lifecycle::after_failure(table.spent - 1, self.now);
             creation.events.extend(lifecycle::retrying(table, spec.retries, &wait));
@@ -169,7 +169,7 @@ impl Reconciler<'_> {
 }
 
 /// Time at which the first terminating pod is overdue.
-fn stragglers(table: &TaskTable<'_>) -> Option<Timestamp> {
+fn first_overdue(table: &TaskTable<'_>) -> Option<Timestamp> {
     let ending = table.slots.iter().filter_map(|slot| match slot {
         TaskSlot::Ending(until) if *until < Timestamp::MAX => Some(*until),
         _ => None,

@@ -180,7 +180,7 @@ impl Reconciler<'_> {
         }
     }
 
-    /// A suspended workload goes on.
+    /// Records that a suspended workload resumes.
     fn resume(&self, status: &mut GpuWorkloadStatus) {
         let was = condition::find(&self.old.conditions, condition::SUSPENDED);
         if was.is_some_and(|condition| condition.status == "True") {

@@ -213,7 +213,7 @@ impl ApiServer {
         body: Option<&Value>,
     ) -> Result<T, Failure> {
         if method == Method::GET {
-            return self.ask(method, path, kind, body, TIMEOUT).await;
+            return self.request(method, path, kind, body, TIMEOUT).await;
         }
         // In this order: after the end of leadership, an empty counter proves that no write is in flight.
         let mut write = self.writes.begin();
@@ -225,12 +225,12 @@ impl ApiServer {
             .leadership
             .as_ref()
             .map_or(TIMEOUT, |leadership| leadership.write_timeout(TIMEOUT));
-        let answer = self.ask(method, &with_timeout(path, timeout), kind, body, timeout).await;
+        let answer = self.request(method, &with_timeout(path, timeout), kind, body, timeout).await;
         write.responded = !matches!(answer, Err(Failure::Unknown(_)));
         answer
     }
 
-    async fn ask<T: DeserializeOwned>(
+    async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,

@@ -211,7 +211,7 @@ impl Shared {
             Action::Evict { pod, .. } => {
                 let failed = writes::evict(&self.server, &self.leadership, &pod).await;
                 self.metrics.eviction(failed.is_some());
-                failed.map(|why| ActionResult::EvictionFailed { pod, why })
+                failed.map(|message| ActionResult::EvictionFailed { pod, message })
             }
             Action::LookUpOwner(owner) => {
                 let _permit = self.lookups.acquire().await;
@@ -239,8 +239,8 @@ impl Shared {
                 return Some(writes::create(server, permits, workload, name, &body).await);
             }
             Action::Suspend { kind, unit, uid, suspend } => {
-                let why = writes::suspend(server, permits, kind, &unit, &uid, suspend).await?;
-                return Some(ActionResult::SuspendRefused { kind, unit, uid, why });
+                let message = writes::suspend(server, permits, kind, &unit, &uid, suspend).await?;
+                return Some(ActionResult::SuspendRefused { kind, unit, uid, message });
             }
             Action::CreateService { workload, body } => {
                 writes::create_service(server, permits, &workload, &body).await;

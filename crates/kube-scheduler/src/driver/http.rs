@@ -122,7 +122,7 @@ impl Health {
     }
 
     /// Sends a query to the leading task; none if this replica does not lead or the query times out.
-    async fn ask<T>(&self, query: Query, answered: oneshot::Receiver<T>) -> Option<T> {
+    async fn query<T>(&self, query: Query, answered: oneshot::Receiver<T>) -> Option<T> {
         let answer = async {
             self.queries.send(query).await.ok()?;
             answered.await.ok()
@@ -219,7 +219,7 @@ async fn explain(
     }
     let (answer, answered) = oneshot::channel();
     let query = Query::Explain { key: Key::new(&namespace, &name), answer };
-    match health.ask(query, answered).await {
+    match health.query(query, answered).await {
         Some(Some(answer)) => Json(answer).into_response(),
         Some(None) => {
             let detail = format!("{namespace}/{name} not found");
@@ -260,7 +260,7 @@ async fn what_if(
         }
     };
     let (answer, answered) = oneshot::channel();
-    match health.ask(Query::WhatIf { namespace, object, answer }, answered).await {
+    match health.query(Query::WhatIf { namespace, object, answer }, answered).await {
         Some(Ok(explanation)) => Json(explanation).into_response(),
         Some(Err(why)) => error(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::Invalid, why),
         None => not_leading(),

@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 /// Largest forwarded response.
 const MAX_RESPONSE: usize = 16 << 20;
 
-/// Addresses of a replica as others reach them.
+/// Addresses of a replica as other replicas reach them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Addresses {
     pub(crate) http: Option<SocketAddr>,

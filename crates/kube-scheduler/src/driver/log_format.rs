@@ -14,7 +14,7 @@ impl fmt::Display for ActionSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Action::Bind(bind) => binding(f, bind),
-            Action::Evict { pod, why } => write!(f, "evict {}: {why}", pod.key),
+            Action::Evict { pod, reason } => write!(f, "evict {}: {reason}", pod.key),
             Action::Delete { pod, grace: None } => write!(f, "delete {}", pod.key),
             Action::Delete { pod, grace: Some(grace) } => {
                 write!(f, "delete {} within {grace} s", pod.key)
@@ -150,7 +150,7 @@ mod tests {
             "bind default/train-0 to gpu-7 (gpu-7/GPU-1,gpu-7/GPU-2)",
         );
         check(
-            Action::Evict { pod, why: "for default/urgent".to_owned() },
+            Action::Evict { pod, reason: "for default/urgent".to_owned() },
             "evict default/train-0: for default/urgent",
         );
         let body = json!({ "spec": { "containers": [{ "env": [{ "value": "secret" }] }] } });

@@ -22,7 +22,7 @@ const BIND_BUCKETS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 const QUEUE_BUCKETS: [f64; 12] =
     [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0];
 
-/// Queues with their own label value; all others are `other`, so that the number of series is bounded.
+/// Queues with their own label value; all other queues are `other`, so that the number of series is bounded.
 const MOST_QUEUES: usize = 200;
 
 #[derive(Debug)]

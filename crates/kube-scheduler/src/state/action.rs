@@ -45,7 +45,7 @@ pub enum Action {
     Evict {
         pod: PodRef,
         /// Text for the log.
-        why: String,
+        reason: String,
     },
     Delete {
         pod: PodRef,
@@ -204,12 +204,12 @@ pub enum ActionResult {
         kind: &'static UnitKind,
         unit: Key,
         uid: Arc<str>,
-        why: String,
+        message: String,
     },
     /// The API server refused an eviction for good.
     EvictionFailed {
         pod: PodRef,
-        why: String,
+        message: String,
     },
 }
 

@@ -212,7 +212,7 @@ impl ClusterState {
         lost.into_iter().map(|member| (member, place())).collect()
     }
 
-    /// Requests of the members that a pod group or a job lacks. Those of a job follow from its templates; the members of a
+    /// Requests of the members that a pod group or a job lacks. The ones of a job follow from its templates; the members of a
     /// group are taken for equal.
     fn missing_requests(
         &self,

@@ -274,7 +274,7 @@ impl ClusterState {
         self.submit(id, workload);
     }
 
-    /// Replaces the count in the reason of an incomplete gang. Members that have the old count get the new one, those of a large
+    /// Replaces the count in the reason of an incomplete gang. Members that have the old count get the new one, the ones of a large
     /// gang after a while.
     fn recount(&mut self, id: &WorkloadId, current: ReportedReason) {
         let now = self.engine.now();

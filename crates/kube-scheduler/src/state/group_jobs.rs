@@ -46,7 +46,7 @@ impl ClusterState {
             self.forget_turn_of(id);
         } else if self.units.is_late(id, need, now) {
             if self.others_lack_pods(id) {
-                self.give_back_pods(id, have, need);
+                self.suspend_incomplete_job(id, have, need);
             } else {
                 // Pods may be missing for another reason.
                 self.units.restart_deadline(id, need, now);
@@ -61,7 +61,7 @@ impl ClusterState {
             || self.workloads.incomplete_gangs(namespace).next().is_some()
     }
 
-    fn give_back_pods(&mut self, id: &WorkloadId, have: u32, need: u32) {
+    fn suspend_incomplete_job(&mut self, id: &WorkloadId, have: u32, need: u32) {
         self.units.back_off(id, self.engine.now());
         self.turns.record_missing_pods(id);
         let message = format!(

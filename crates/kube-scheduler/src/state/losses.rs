@@ -236,10 +236,11 @@ impl ClusterState {
         let pods: Vec<Key> =
             self.gangs.members(id).chain(self.gangs.detached(id)).cloned().collect();
         self.stop_pods(id, &pods, "GangRestarted", &why);
-        for key in pods.iter().filter(|key| self.pods.is_pending(key)).cloned().collect::<Vec<_>>()
-        {
-            self.pods.wait_for_gang(id, &key);
-            self.park_pod(&key, Parked::GangStopping);
+        for key in &pods {
+            if self.pods.is_pending(key) {
+                self.pods.wait_for_gang(id, key);
+                self.park_pod(key, Parked::GangStopping);
+            }
         }
     }
 

@@ -253,7 +253,7 @@ impl Lookup<'_> {
         asked.unwrap_or(names::DEFAULT_PRIORITY)
     }
 
-    /// Annotations of the pod, then those of its owners.
+    /// Annotations of the pod, then annotations of its owners.
     pub(super) fn annotations(&self, pod: &Pod) -> Annotations {
         let owner = self.owners.annotations(pod).into_iter().flatten();
         let own = pod.metadata.annotations.iter().flatten();
@@ -274,7 +274,7 @@ impl Lookup<'_> {
         let mut asked = translate::pod(pod, &self.translation).map_err(Parked::Untranslatable)?;
         let spec = membership.workload.as_ref().and_then(|owner| self.workloads.spec(owner));
         if let Some(spec) = spec {
-            gpu_workload::ask(spec, &mut asked.request);
+            gpu_workload::apply_gpu_requirements(spec, &mut asked.request);
         }
         if let Some(memory) = translate::min_gpu_memory(&self.annotations(pod)) {
             let least = &mut asked.request.min_gpu_memory;

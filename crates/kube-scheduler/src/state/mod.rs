@@ -368,10 +368,10 @@ impl ClusterState {
             ActionResult::Created { workload, name, rejection } => {
                 self.creation_finished(&workload, &name, rejection);
             }
-            ActionResult::SuspendRefused { kind, unit, uid, why } => {
-                self.suspend_refused(kind, &unit, &uid, why);
+            ActionResult::SuspendRefused { kind, unit, uid, message } => {
+                self.suspend_refused(kind, &unit, &uid, message);
             }
-            ActionResult::EvictionFailed { pod, why } => self.eviction_failed(&pod, why),
+            ActionResult::EvictionFailed { pod, message } => self.eviction_failed(&pod, message),
         }
     }
 

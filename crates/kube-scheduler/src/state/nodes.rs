@@ -220,8 +220,17 @@ impl ClusterState {
 
     /// Sends the demand of all pending pods of other schedulers: objects that it was made from may have changed.
     pub(super) fn publish_foreign_demand(&mut self) {
-        for key in self.foreign_demand.keys().cloned().collect::<Vec<_>>() {
-            self.send_foreign_demand(&key);
+        if !self.started {
+            return;
+        }
+        let context = self.translation_context();
+        let events = self.foreign_demand.keys().map(|key| {
+            let id = ForeignId::from(key.to_string());
+            let demand = self.foreign_demand.demand(key, &context);
+            Event::ForeignDemandUpdated { id, demand }
+        });
+        for event in events.collect::<Vec<_>>() {
+            self.engine.send(event);
         }
     }
 

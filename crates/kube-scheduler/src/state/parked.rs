@@ -112,11 +112,11 @@ impl fmt::Display for Parked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ReadingOwner => f.write_str("Reading the annotations of its owner"),
-            Self::Untranslatable(Obstacle::Unsupported { field, why }) => {
-                write!(f, "{field}: {why}")
+            Self::Untranslatable(Obstacle::Unsupported { field, reason }) => {
+                write!(f, "{field}: {reason}")
             }
-            Self::Untranslatable(Obstacle::NotYet { why } | Obstacle::NoStorage { why }) => {
-                f.write_str(why)
+            Self::Untranslatable(Obstacle::NotYet { reason } | Obstacle::NoStorage { reason }) => {
+                f.write_str(reason)
             }
             Self::Untranslatable(Obstacle::Gated(gates)) => {
                 write!(f, "Held by scheduling gates: {}", gates.join(", "))

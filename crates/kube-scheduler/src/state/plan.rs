@@ -246,7 +246,7 @@ impl ClusterState {
     pub(super) fn evict_pods(&mut self, pods: &[Key], why: &str) {
         let stopped = pods.iter().filter(|key| self.is_stoppable(key));
         let pods = stopped.filter_map(|key| Some(self.pods.get(key)?.reference(key)));
-        let evict = |pod| Action::Evict { pod, why: why.to_owned() };
+        let evict = |pod| Action::Evict { pod, reason: why.to_owned() };
         self.actions.extend(pods.map(evict).collect::<Vec<_>>());
     }
 
@@ -342,9 +342,10 @@ impl ClusterState {
     }
 
     /// The API server refused an eviction permanently: the pod stays, and its preemptor needs other victims.
-    pub(super) fn eviction_failed(&mut self, pod: &PodRef, why: String) {
+    pub(super) fn eviction_failed(&mut self, pod: &PodRef, message: String) {
         if let Some(entry) = self.pods.get(&pod.key).filter(|entry| entry.uid == pod.uid) {
-            self.actions.push(entry.event(&pod.key, EventType::Warning, "EvictionFailed", why));
+            let event = entry.event(&pod.key, EventType::Warning, "EvictionFailed", message);
+            self.actions.push(event);
             self.evictions.record_refusal(&pod.key);
             self.work.push(WorkItem::KeepUnevictable(pod.key.clone()));
         }

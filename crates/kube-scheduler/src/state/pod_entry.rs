@@ -216,7 +216,7 @@ pub(super) fn is_irrelevant_update(old: &Pod, new: &Pod) -> bool {
 pub(super) fn is_resized(old: &Pod, new: &Pod) -> bool {
     old.spec.node_name.is_some()
         && !is_terminating(new)
-        && (old.metadata.labels != new.metadata.labels || !translate::takes_the_same(old, new))
+        && (old.metadata.labels != new.metadata.labels || !translate::has_equal_requests(old, new))
 }
 
 /// Only this scheduler writes the status of an unbound pod; every update of a running pod is relevant.

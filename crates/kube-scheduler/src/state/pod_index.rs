@@ -109,7 +109,7 @@ impl PodIndex {
         annotations.get(agentaflow_kube_core::names::POD_RETRIES).map(String::as_str)
     }
 
-    /// Pending pods whose request was made from other objects, and parked pods except those whose owner is being read.
+    /// Pending pods whose request was made from other objects, and parked pods except pods whose owner is being read.
     pub(super) fn dependents(&self) -> Vec<Key> {
         let depends = |entry: &PodEntry| {
             matches!(entry.state.binding(), Some(BindingState::Pending))

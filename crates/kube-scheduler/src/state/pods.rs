@@ -43,17 +43,22 @@ impl ClusterState {
         }
         let owner = workload_owner(&pod);
         let old = entry.pod.replace(Arc::new(pod));
-        let state = entry.state.clone();
+        let detaches = matches!(entry.state, PodState::Foreign(_)) && (arrived || resized);
+        let readopted = match &entry.state {
+            PodState::Member { workload, binding: BindingState::Bound(_), .. } if resized => {
+                Some(workload.clone())
+            }
+            _ => None,
+        };
         self.observe_loss(&key, old.as_deref());
         if let Some(workload) = owner {
             self.record_workload_pod(&workload, &key, finished);
         }
-        match state {
-            PodState::Foreign(_) if arrived || resized => self.detach_pod(&key),
-            PodState::Member { workload, binding: BindingState::Bound(_), .. } if resized => {
-                self.work.push(WorkItem::Readopt(workload));
-            }
-            _ => {}
+        if detaches {
+            self.detach_pod(&key);
+        }
+        if let Some(workload) = readopted {
+            self.work.push(WorkItem::Readopt(workload));
         }
         if self.started && !irrelevant {
             self.work.push(WorkItem::ReconcilePod(key));
@@ -230,12 +235,12 @@ impl ClusterState {
         if entry.pending_binding.as_ref().is_none_or(|binding| binding.plan != plan) {
             return;
         }
-        let planned = match entry.state.clone() {
+        let planned = match &entry.state {
             PodState::Member {
                 workload,
                 task,
                 binding: BindingState::Binding { node, plan: current },
-            } => (current == plan).then_some((workload, task, node)),
+            } if *current == plan => Some((workload.clone(), *task, node.clone())),
             _ => None,
         };
         let key = &pod.key;

@@ -19,8 +19,8 @@ impl ClusterState {
         if !contenders.iter().any(|one| one.workload == *key) {
             return;
         }
-        let job_has_turn = self.units.awaiting_pods(&key.namespace, None).is_some();
-        self.turns.record_refusal(key, &contenders, job_has_turn, self.engine.now());
+        let job_holds_turn = self.units.awaiting_pods(&key.namespace, None).is_some();
+        self.turns.record_refusal(key, &contenders, job_holds_turn, self.engine.now());
         self.requeue_contenders(&key.namespace);
         self.pass_turn_on(&key.namespace);
     }
@@ -124,7 +124,7 @@ impl ClusterState {
         self.sync_gangs(jobs);
     }
 
-    /// Enqueues the gangs and jobs of a namespace that may get their pods, unless one has the turn.
+    /// Enqueues the gangs and jobs of a namespace that may get their pods, unless one holds the turn.
     pub(super) fn pass_turn_on(&mut self, namespace: &str) {
         if !self.turns.are_taken(namespace)
             || self.units.awaiting_pods(namespace, None).is_some()

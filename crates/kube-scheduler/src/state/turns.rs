@@ -3,7 +3,7 @@
 //! Two gangs that each got a part of a quota would wait for each other forever. After a refused pod of a `GPUWorkload`, or a
 //! start of a job without all its pods, one gang of the namespace gets its pods at a time. Every other incomplete gang of a
 //! `GPUWorkload` without bound pods gives its pods back, and other jobs stay suspended. A gang that fails in its turn gives
-//! its pods back, too, and backs off behind the others; a job is suspended again.
+//! its pods back, too, and backs off behind the other gangs; a job is suspended again.
 //!
 //! A job holds the turn from its resumption until all its pods exist or it is suspended, which the table of units knows.
 
@@ -102,7 +102,7 @@ impl Turns {
         self.namespaces.contains_key(namespace)
     }
 
-    /// The gang whose turn it is, in words for users.
+    /// Name of the gang that holds the turn, for users.
     pub(super) fn holder(&self, namespace: &str) -> Option<String> {
         Some(self.namespaces.get(namespace)?.holder.as_ref()?.name())
     }
@@ -155,7 +155,7 @@ impl Turns {
         BTreeSet::new()
     }
 
-    /// Gives the turn to a gang with refused pods if no gang has it.
+    /// Gives the turn to a gang with refused pods if no gang holds it.
     pub(super) fn choose(&mut self, namespace: &str, contenders: &[Contender], now: Time) {
         let namespace = self.namespaces.get_mut(namespace);
         if let Some(namespace) = namespace.filter(|namespace| namespace.holder.is_none()) {
@@ -163,12 +163,12 @@ impl Turns {
         }
     }
 
-    /// Records a refused pod of a contender. While a job has the turn, no gang gets it.
+    /// Records a refused pod of a contender. While a job holds the turn, no gang gets it.
     pub(super) fn record_refusal(
         &mut self,
         workload: &Key,
         contenders: &[Contender],
-        job_has_turn: bool,
+        job_holds_turn: bool,
         now: Time,
     ) {
         let namespace = self.namespaces.entry(workload.namespace.clone()).or_default();
@@ -176,10 +176,10 @@ impl Turns {
         let others_have_pods =
             contenders.iter().any(|other| other.workload != *workload && other.has_pods);
         match &mut namespace.holder {
-            None if job_has_turn => {}
+            None if job_holds_turn => {}
             None => namespace.choose(contenders, now),
             Some(holder) if holder.workload != *workload => {}
-            // Further refusals of the same attempt, or pods of others still count.
+            // Further refusals of the same attempt, or pods of other gangs still count.
             Some(holder) if holder.attempt_at(others_have_pods) > now => {}
             Some(holder) => {
                 holder.attempts += 1;

@@ -294,7 +294,9 @@ impl UnitTable {
     /// All pods of a job exist: its next start is the first again.
     pub(super) fn record_all_pods(&mut self, id: &WorkloadId) {
         if let Some(unit) = self.units.get_mut(id) {
-            (unit.lacks_pods, unit.deadline, unit.failures) = (false, None, 0);
+            unit.lacks_pods = false;
+            unit.deadline = None;
+            unit.failures = 0;
         }
     }
 
@@ -308,7 +310,7 @@ impl UnitTable {
         self.timers.insert((until, id.clone()));
     }
 
-    /// A job of a namespace, except one, that is resumed and lacks pods: it has the turn.
+    /// A job of a namespace, except one, that is resumed and lacks pods: it holds the turn.
     pub(super) fn awaiting_pods(
         &self,
         namespace: &str,

@@ -144,7 +144,7 @@ impl ClusterState {
             self.units.get_mut(id).into_iter().for_each(Unit::record_start);
             return false;
         }
-        self.give_up_start(id, have, pods.count);
+        self.suspend_after_timeout(id, have, pods.count);
         true
     }
 
@@ -361,7 +361,7 @@ impl ClusterState {
     }
 
     /// A resumed job did not start in time: its places are released, and it is suspended again.
-    fn give_up_start(&mut self, id: &WorkloadId, have: u32, need: u32) {
+    fn suspend_after_timeout(&mut self, id: &WorkloadId, have: u32, need: u32) {
         let now = self.engine.now();
         let message = if have < need {
             self.units.back_off(id, now);
@@ -417,7 +417,7 @@ impl ClusterState {
         kind: &'static UnitKind,
         key: &Key,
         uid: &str,
-        why: String,
+        message: String,
     ) {
         let id = unit_id(kind, key);
         if !self.units.write_refused(&id, uid) {
@@ -425,7 +425,7 @@ impl ClusterState {
         }
         self.units.back_off(&id, self.engine.now());
         let Some(unit) = self.units.get_mut(&id) else { return };
-        self.actions.push(unit.event(EventType::Warning, "SuspendFailed", why));
+        self.actions.push(unit.event(EventType::Warning, "SuspendFailed", message));
         if let Some(why) = unit.suspending.take()
             && self.gangs.get(&id).is_some_and(|gang| gang.stopping || gang.tearing_down)
         {

@@ -5,7 +5,7 @@
 //!
 //! Pre-provisioned volumes are counted as a resource of their nodes. A pod takes one from its placement until all of its
 //! workload is bound: then the volume belongs to its claim, and preempting the pod would not free the volume. A node offers
-//! its unreserved volumes, and those of pods that are placed there and not bound: a placement and its binding leave the sum
+//! its unreserved volumes, and the volumes of pods that are placed there and not bound: a placement and its binding leave the sum
 //! unchanged.
 
 use agentaflow_engine::Request;

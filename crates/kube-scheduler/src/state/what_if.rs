@@ -201,7 +201,7 @@ impl ClusterState {
         };
         let mut asked = lookup.request(pod, &membership)?;
         if let Some(spec) = spec {
-            gpu_workload::ask(spec, &mut asked.request);
+            gpu_workload::apply_gpu_requirements(spec, &mut asked.request);
         }
         let Membership { id, min_members, traits, .. } = membership;
         Ok(traits.workload(id, min_members, asked.request.into()))

@@ -58,7 +58,7 @@ impl ClusterState {
         self.pods.remove_from_workload(workload, pod);
         self.workloads.pod_removed(workload, &pod.name);
         self.work.push(WorkItem::ReconcileWorkload(workload.clone()));
-        // The gang whose turn it is waits until the others have given back their pods.
+        // The gang that holds the turn waits until the other gangs have deleted their pods.
         self.requeue_contenders(&workload.namespace);
     }
 

@@ -90,7 +90,7 @@ impl Sight {
             may_preempt: false,
             ..Workload::new("the-new-one", asked.request)
         };
-        ask(&mut engine, workload)
+        submit_and_place(&mut engine, workload)
     }
 
     /// Priorities of the pending pods that the engine places in one pass, highest first.
@@ -230,7 +230,7 @@ fn adopted(pod: &Pod, node: NodeId, workload: Workload) -> Event {
     }))
 }
 
-fn ask(engine: &mut Scheduler, workload: Workload) -> Result<String, String> {
+fn submit_and_place(engine: &mut Scheduler, workload: Workload) -> Result<String, String> {
     let id = workload.id.clone();
     tell(engine, Event::Submitted(Box::new(workload)));
     for decision in engine.decide(Time(1)).decisions {

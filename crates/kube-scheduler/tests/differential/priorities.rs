@@ -193,7 +193,7 @@ async fn preemption_round(
     u64::from(!theirs.is_empty())
 }
 
-/// Running pods with distinct classes: those of equal priority would be compared by their start times, which are equal.
+/// Running pods with distinct classes: pods of equal priority would be compared by their start times, which are equal.
 async fn fill(share: &Share, classes: &Classes, nodes: &[String], dice: &mut Dice) {
     let mut left = classes.0.clone();
     for (index, node) in nodes.iter().enumerate() {
@@ -204,7 +204,8 @@ async fn fill(share: &Share, classes: &Classes, nodes: &[String], dice: &mut Dic
             if cpu == 0 {
                 break;
             }
-            (gpus, cpus) = (gpus - size, cpus - cpu);
+            gpus -= size;
+            cpus -= cpu;
             let class = left.remove(dice.below(left.len()));
             let pod = plan(share, &format!("r{index}-{number}"), Some(&class), size);
             let pod = pod.asks("cpu", &cpu.to_string()).spec("nodeName", json!(node));

@@ -157,7 +157,7 @@ impl Share {
     }
 
     /// Waits until the pod is gone.
-    pub(crate) async fn gone(&self, name: &str) {
+    pub(crate) async fn wait_deleted(&self, name: &str) {
         wait_for(&format!("pod {name} gone"), async || match self.pod(name).await {
             None => Ok(()),
             Some(pod) => Err(state(&pod)),

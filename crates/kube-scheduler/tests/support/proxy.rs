@@ -115,13 +115,13 @@ async fn pass(near: TcpStream, far: TcpStream, mut cable: Cable) {
     let asked = watch::Sender::new(false);
     let state = cable.state;
     tokio::select! {
-        () = ask(near_in, far_out, state.clone(), &asked) => {}
-        () = answer(far_in, near_out, state, asked.subscribe()) => {}
+        () = forward_requests(near_in, far_out, state.clone(), &asked) => {}
+        () = forward_responses(far_in, near_out, state, asked.subscribe()) => {}
         _ = cable.cuts.changed() => {}
     }
 }
 
-async fn ask(
+async fn forward_requests(
     mut from: ReadHalf<TcpStream>,
     mut to: WriteHalf<TcpStream>,
     mut state: watch::Receiver<State>,
@@ -141,7 +141,7 @@ async fn ask(
     }
 }
 
-async fn answer(
+async fn forward_responses(
     mut from: ReadHalf<TcpStream>,
     mut to: WriteHalf<TcpStream>,
     mut state: watch::Receiver<State>,

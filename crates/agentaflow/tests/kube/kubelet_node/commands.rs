@@ -56,7 +56,7 @@ async fn logs_follow_a_container_as_it_writes_and_cancel_ends_it() {
     assert_eq!(last.lines().count(), 1, "{last}");
     me.says(&["cancel", "talks"]);
     follows.ended().await;
-    share.gone("talks-0").await;
+    share.wait_deleted("talks-0").await;
     wait_for("the workload is gone", async || {
         workload(&share, "talks").await.map_or(Ok(()), |object| Err(object["status"].to_string()))
     })
@@ -136,7 +136,7 @@ async fn a_signal_to_run_stops_the_container() {
     run.signal("INT");
     let status = run.ended().await;
     assert_eq!(status.code(), Some(130), "{}", run.log());
-    share.gone("long-0").await;
+    share.wait_deleted("long-0").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,11 +24,11 @@ fn required(terms: Value) -> Value {
     json!({"requiredDuringSchedulingIgnoredDuringExecution": terms})
 }
 
-fn near(terms: Value) -> Value {
+fn affinity(terms: Value) -> Value {
     json!({"affinity": {"podAffinity": required(terms)}})
 }
 
-fn away(terms: Value) -> Value {
+fn anti_affinity(terms: Value) -> Value {
     json!({"affinity": {"podAntiAffinity": required(terms)}})
 }
 
@@ -53,29 +53,29 @@ fn required_affinity_and_anti_affinity_look_at_domains() {
     let no_selector = json!({"topologyKey": "zone"});
     let everything = json!({"labelSelector": {}, "topologyKey": "zone"});
     let table = [
-        (near(json!([term("web", "zone")])), "a1 a2"),
-        (near(json!([term("web", "kubernetes.io/hostname")])), "a1"),
-        (away(json!([term("web", "zone")])), "b1 x"),
-        (away(json!([term("web", "kubernetes.io/hostname")])), "a2 b1 x"),
-        (near(json!([term("none", "zone")])), "no: TaskAffinity"),
-        (away(json!([term("none", "zone")])), "a1 a2 b1 x"),
+        (affinity(json!([term("web", "zone")])), "a1 a2"),
+        (affinity(json!([term("web", "kubernetes.io/hostname")])), "a1"),
+        (anti_affinity(json!([term("web", "zone")])), "b1 x"),
+        (anti_affinity(json!([term("web", "kubernetes.io/hostname")])), "a2 b1 x"),
+        (affinity(json!([term("none", "zone")])), "no: TaskAffinity"),
+        (anti_affinity(json!([term("none", "zone")])), "a1 a2 b1 x"),
         // A missing selector selects no pod, an empty one all pods.
-        (near(json!([no_selector])), "no: TaskAffinity"),
-        (away(json!([no_selector])), "a1 a2 b1 x"),
-        (near(json!([everything])), "a1 a2 b1"),
+        (affinity(json!([no_selector])), "no: TaskAffinity"),
+        (anti_affinity(json!([no_selector])), "a1 a2 b1 x"),
+        (affinity(json!([everything])), "a1 a2 b1"),
         // One pod must match all terms.
-        (near(json!([term("web", "zone"), term("db", "zone")])), "no: TaskAffinity"),
+        (affinity(json!([term("web", "zone"), term("db", "zone")])), "no: TaskAffinity"),
         (
-            near(json!([term("web", "zone"),
+            affinity(json!([term("web", "zone"),
                 {"labelSelector": {"matchLabels": {"tier": "1"}}, "topologyKey": "kubernetes.io/hostname"}])),
             "a1",
         ),
         // Each anti-affinity term applies on its own.
-        (away(json!([term("web", "zone"), term("db", "zone")])), "x"),
-        (near(json!([term("web", "")])), "unsupported spec.affinity.podAffinity"),
-        (near(json!([term("web", "node")])), "unsupported spec.affinity.podAffinity"),
+        (anti_affinity(json!([term("web", "zone"), term("db", "zone")])), "x"),
+        (affinity(json!([term("web", "")])), "unsupported spec.affinity.podAffinity"),
+        (affinity(json!([term("web", "node")])), "unsupported spec.affinity.podAffinity"),
         (
-            away(json!([{"topologyKey": "zone", "labelSelector":
+            anti_affinity(json!([{"topologyKey": "zone", "labelSelector":
                 {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}}])),
             "unsupported spec.affinity.podAntiAffinity",
         ),
@@ -87,7 +87,7 @@ fn required_affinity_and_anti_affinity_look_at_domains() {
 
 #[test]
 fn the_first_of_a_group_that_wants_to_be_together_may_start() {
-    let own = |labels| pod(labels, near(json!([term("web", "zone")])));
+    let own = |labels| pod(labels, affinity(json!([term("web", "zone")])));
     check(&zones(), own(json!({"app": "web"})), "a1 a2 b1");
     check(&zones(), own(json!({"app": "db"})), "no: TaskAffinity");
     let started = zones().with_pod("b1", json!({"app": "web"}), json!({}));
@@ -96,7 +96,8 @@ fn the_first_of_a_group_that_wants_to_be_together_may_start() {
 
 #[test]
 fn anti_affinity_of_foreign_pods_is_respected() {
-    let cluster = zones().with_pod("a1", json!({"app": "db"}), away(json!([term("web", "zone")])));
+    let cluster =
+        zones().with_pod("a1", json!({"app": "db"}), anti_affinity(json!([term("web", "zone")])));
     check(&cluster, pod(json!({"app": "web"}), json!({})), "b1 x");
     check(&cluster, pod(json!({"app": "other"}), json!({})), "a1 a2 b1 x");
     let elsewhere = cluster.in_namespace("other");
@@ -127,11 +128,11 @@ fn terms_mean_the_pods_of_their_namespaces() {
         (json!({"namespaces": [], "namespaceSelector": null}), "no: TaskAffinity"),
     ];
     for (more, expected) in table {
-        let spec = near(json!([with(term("web", "zone"), more)]));
+        let spec = affinity(json!([with(term("web", "zone"), more)]));
         check(&cluster, pod(json!({}), spec), expected);
     }
     let depends = |more| {
-        let spec = away(json!([with(term("web", "zone"), more)]));
+        let spec = anti_affinity(json!([with(term("web", "zone"), more)]));
         cluster.translate(pod(json!({}), spec)).unwrap().depends.namespaces
     };
     assert!(depends(labels(json!({"env": "test"}))));
@@ -154,7 +155,7 @@ fn label_keys_compare_with_the_pods_own_labels() {
         (with(merged, json!({"matchLabelKeys": ["version"]})), "b1"),
     ];
     for (more, expected) in table {
-        let spec = near(json!([with(term("web", "zone"), more.clone())]));
+        let spec = affinity(json!([with(term("web", "zone"), more.clone())]));
         let asked = cluster.translate(pod(own(), spec.clone())).unwrap().request;
         let about_version =
             asked.affinity[0].selector.exprs.iter().filter(|expr| &*expr.key == "version");

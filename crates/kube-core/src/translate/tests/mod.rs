@@ -207,7 +207,7 @@ pub(super) fn check_lands(cluster: &Cluster, pod: Value, expected: &str) {
 fn output(obstacle: &Obstacle) -> String {
     match obstacle {
         Obstacle::Unsupported { field, .. } => format!("unsupported {field}"),
-        Obstacle::NotYet { why } | Obstacle::NoStorage { why } => why.clone(),
+        Obstacle::NotYet { reason } | Obstacle::NoStorage { reason } => reason.clone(),
         Obstacle::Gated(_) => obstacle.to_string(),
     }
 }

@@ -63,8 +63,8 @@ pub(in super::super) fn of_pod(pod: &Pod, volumes: &Volumes) -> Result<PodClaims
     let mut found = Vec::new();
     let mut to_match = Vec::new();
     let too_many = |TooMany| {
-        let why = "its volumes are in too many different places".to_owned();
-        Obstacle::Unsupported { field: "spec.volumes", why }
+        let reason = "its volumes are in too many different places".to_owned();
+        Obstacle::Unsupported { field: "spec.volumes", reason }
     };
     for (name, own) in claim_names(pod) {
         let claim = usable(pod, volumes, &name, own)?;
@@ -105,7 +105,7 @@ fn usable<'a>(
     name: &str,
     own: bool,
 ) -> Result<&'a PersistentVolumeClaim, Obstacle> {
-    let not_yet = |why: &str| Obstacle::NotYet { why: format!("claim `{name}` {why}") };
+    let not_yet = |reason: &str| Obstacle::NotYet { reason: format!("claim `{name}` {reason}") };
     let claim = volumes.claim(namespace(pod), name).ok_or_else(|| not_yet("does not exist"))?;
     if claim.metadata.deletion_timestamp.is_some() {
         return Err(not_yet("is being deleted"));
@@ -132,7 +132,7 @@ fn reach(
     claim: &PersistentVolumeClaim,
     name: &str,
 ) -> Result<(Places, Option<ClaimBinding>), Obstacle> {
-    let not_yet = |why: String| Obstacle::NotYet { why: format!("claim `{name}` {why}") };
+    let not_yet = |reason: String| Obstacle::NotYet { reason: format!("claim `{name}` {reason}") };
     if let Some(volume) = super::bound_volume(claim) {
         if !super::is_bound(claim) {
             return Err(not_yet(format!("waits for its volume `{volume}`")));
@@ -160,8 +160,8 @@ fn reach(
         )),
         // New nodes may add storage.
         ClaimBinding::Provision => {
-            let why = format!("claim `{name}` waits for storage: nowhere is enough of it left");
-            Err(Obstacle::NoStorage { why })
+            let reason = format!("claim `{name}` waits for storage: nowhere is enough of it left");
+            Err(Obstacle::NoStorage { reason })
         }
     }
 }

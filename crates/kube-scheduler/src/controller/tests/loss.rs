@@ -145,7 +145,7 @@ fn a_deleted_pod_is_replaced_when_it_is_gone() {
     cluster.fail("train-0", exit(143));
     cluster.pod("train-0").metadata.deletion_timestamp.as_ref().expect("still being deleted");
     cluster.settle();
-    assert_eq!(cluster.workload.status.retries, 0, "what was told to stop did not fail");
+    assert_eq!(cluster.workload.status.retries, 0, "a stopped task is not a failure");
     cluster.vanish("train-0");
     cluster.settle();
     assert_eq!(

@@ -94,12 +94,12 @@ pub(super) fn read<T: DeserializeOwned>(value: &Value) -> T {
 
 /// A watch event.
 #[derive(Clone, Debug)]
-pub(super) struct News {
+pub(super) struct WatchEvent {
     pub(super) deleted: bool,
     pub(super) value: Value,
 }
 
-impl News {
+impl WatchEvent {
     pub(super) fn change(&self, kind: Kind) -> Change {
         let object = Box::new(kind.object(&self.value));
         if self.deleted { Change::Deleted(object) } else { Change::Applied(object) }
@@ -118,7 +118,7 @@ pub(super) fn uid(value: &Value) -> &str {
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) objects: BTreeMap<(Kind, Key), Value>,
-    pub(super) history: BTreeMap<Kind, Vec<News>>,
+    pub(super) history: BTreeMap<Kind, Vec<WatchEvent>>,
     /// Pods whose eviction is refused.
     pub(super) guarded: BTreeSet<Key>,
     /// Annotations of owners by uid.
@@ -166,7 +166,10 @@ impl Server {
             meta["generation"] = json!(old["generation"].as_u64().unwrap_or(0) + 1);
         }
         meta["resourceVersion"] = json!(self.version.to_string());
-        self.history.entry(kind).or_default().push(News { deleted: false, value: value.clone() });
+        self.history
+            .entry(kind)
+            .or_default()
+            .push(WatchEvent { deleted: false, value: value.clone() });
         self.objects.insert((kind, key), value);
     }
 
@@ -180,7 +183,7 @@ impl Server {
 
     pub(super) fn remove(&mut self, kind: Kind, key: &Key) {
         if let Some(value) = self.objects.remove(&(kind, key.clone())) {
-            self.history.entry(kind).or_default().push(News { deleted: true, value });
+            self.history.entry(kind).or_default().push(WatchEvent { deleted: true, value });
         }
     }
 
@@ -196,7 +199,7 @@ impl Server {
                 Some(ActionResult::Bind { pod, plan, result: self.bind(bind) })
             }
             Action::Evict { pod, .. } if self.guarded.contains(&pod.key) => {
-                Some(ActionResult::EvictionFailed { pod: pod.clone(), why: "never".to_owned() })
+                Some(ActionResult::EvictionFailed { pod: pod.clone(), message: "never".to_owned() })
             }
             Action::Evict { pod, .. } | Action::Delete { pod, .. } => {
                 self.delete(pod);
@@ -284,8 +287,8 @@ impl Server {
         suspend: bool,
     ) -> Option<ActionResult> {
         if self.guarded.contains(unit) {
-            let (unit, uid, why) = (unit.clone(), uid.clone(), "never".to_owned());
-            return Some(ActionResult::SuspendRefused { kind, unit, uid, why });
+            let (unit, uid, message) = (unit.clone(), uid.clone(), "never".to_owned());
+            return Some(ActionResult::SuspendRefused { kind, unit, uid, message });
         }
         let kind = Kind::of(kind);
         if self.get(kind, unit).is_some_and(|found| self::uid(found) == &**uid) {

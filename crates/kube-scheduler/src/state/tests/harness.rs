@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use agentaflow_engine::Time;
 
-use super::fake_server::{Kind, News, Server, key, uid};
+use super::fake_server::{Kind, Server, WatchEvent, key, uid};
 use crate::state::{Action, ActionResult, Bind, BindResult, ClusterState, Key, PodRef, Settings};
 
 /// The namespace of all objects.
@@ -115,10 +115,10 @@ impl Harness {
     /// Delivers the next watch event of a kind; returns true if there was one.
     pub(super) fn tell(&mut self, kind: Kind) -> bool {
         let stored = self.stored.entry(kind).or_default();
-        let news = self.server.history.get(&kind).and_then(|all| all.get(*stored)).cloned();
-        let Some(news) = news else { return false };
+        let event = self.server.history.get(&kind).and_then(|all| all.get(*stored)).cloned();
+        let Some(event) = event else { return false };
         *stored += 1;
-        self.tell_news(kind, &news);
+        self.send_watch_event(kind, &event);
         true
     }
 
@@ -126,8 +126,8 @@ impl Harness {
     pub(super) fn repeat(&mut self, kind: Kind) {
         let stored = self.stored.get(&kind).copied().unwrap_or(0);
         let last = stored.checked_sub(1).and_then(|last| self.server.history.get(&kind)?.get(last));
-        if let Some(news) = last.cloned() {
-            self.tell_news(kind, &news);
+        if let Some(event) = last.cloned() {
+            self.send_watch_event(kind, &event);
         }
     }
 
@@ -141,34 +141,34 @@ impl Harness {
             .map(|(_, key)| key.clone())
             .collect();
         for value in all {
-            self.tell_news(kind, &News { deleted: false, value });
+            self.send_watch_event(kind, &WatchEvent { deleted: false, value });
         }
         for Key { namespace, name } in ghosts {
             let mut value = json!({"metadata": {"name": &*name}});
             if !namespace.is_empty() {
                 value["metadata"]["namespace"] = json!(&*namespace);
             }
-            self.tell_news(kind, &News { deleted: true, value });
+            self.send_watch_event(kind, &WatchEvent { deleted: true, value });
         }
         let length = self.server.history.get(&kind).map_or(0, Vec::len);
         self.stored.insert(kind, length);
     }
 
-    fn tell_news(&mut self, kind: Kind, news: &News) {
-        let name = key(&news.value);
+    fn send_watch_event(&mut self, kind: Kind, event: &WatchEvent) {
+        let name = key(&event.value);
         if kind == Kind::Pod {
             let planned = self.plans.get(&name).map(|(uid, _)| uid.clone());
-            let other = planned.is_some_and(|planned| *planned != *uid(&news.value));
-            if news.deleted || other || !news.value["spec"]["nodeName"].is_null() {
+            let other = planned.is_some_and(|planned| *planned != *uid(&event.value));
+            if event.deleted || other || !event.value["spec"]["nodeName"].is_null() {
                 self.plans.remove(&name);
             }
         }
-        if news.deleted {
+        if event.deleted {
             self.known.remove(&(kind, name));
         } else {
-            self.known.insert((kind, name), news.value.clone());
+            self.known.insert((kind, name), event.value.clone());
         }
-        self.state.apply(self.now, news.change(kind));
+        self.state.apply(self.now, event.change(kind));
     }
 
     pub(super) fn tell_all(&mut self) {

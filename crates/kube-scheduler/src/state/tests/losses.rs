@@ -30,7 +30,7 @@ fn busy() -> Harness {
 }
 
 /// As a user and a kubelet delete a pod: it terminates, ends with a signal, and is gone.
-fn lose(harness: &mut Harness, pod: &str) {
+fn delete_running(harness: &mut Harness, pod: &str) {
     harness.delete(pod);
     harness.settle();
     harness.end(pod, "Failed");
@@ -43,7 +43,7 @@ fn lose(harness: &mut Harness, pod: &str) {
 fn the_place_of_a_lost_pod_stays_reserved_for_its_replacement() {
     let mut harness = busy();
     let place = harness.node_of("run-0").unwrap_or_default().to_owned();
-    lose(&mut harness, "run-0");
+    delete_running(&mut harness, "run-0");
     assert_eq!(harness.node_of("wait-0"), None);
     for name in ["run", "run-0", "run-1"] {
         assert_eq!(harness.reason(name).as_deref(), Some(WAITS), "{name}");
@@ -61,7 +61,7 @@ fn the_place_of_a_lost_pod_stays_reserved_for_its_replacement() {
 #[test]
 fn a_gang_restarts_whole_when_no_replacement_comes_in_time() {
     let mut harness = busy();
-    lose(&mut harness, "run-0");
+    delete_running(&mut harness, "run-0");
     harness.pass(301_000);
     harness.settle();
     assert!(harness.take_actions().contains(&"evict run-1".to_owned()));
@@ -85,7 +85,7 @@ fn settings_and_annotations_set_the_time() {
     let (settings, refused) = usual.clone().with_config(&data, &usual.policy);
     assert_eq!(refused, Vec::new());
     harness.set_settings(settings);
-    lose(&mut harness, "run-0");
+    delete_running(&mut harness, "run-0");
     harness.pass(11_000);
     harness.settle();
     assert!(harness.take_actions().contains(&"evict run-1".to_owned()));
@@ -98,7 +98,7 @@ fn settings_and_annotations_set_the_time() {
         harness.put(Kind::Pod, with(member(name, "g", 1), &pointer, json!("1h")));
     }
     harness.settle();
-    lose(&mut harness, "a");
+    delete_running(&mut harness, "a");
     harness.pass(1_800_000);
     harness.settle();
     assert!(!harness.take_actions().contains(&"evict b".to_owned()));
@@ -109,7 +109,7 @@ fn settings_and_annotations_set_the_time() {
 fn a_place_on_a_cordoned_node_moves_or_ends() {
     let mut harness = busy();
     let place = harness.node_of("run-0").unwrap_or_default().to_owned();
-    lose(&mut harness, "run-0");
+    delete_running(&mut harness, "run-0");
     let cordon = |harness: &mut Harness, name: &str, on: bool| {
         harness.server.change(Kind::Node, &Key::new("", name), |node| {
             node["spec"]["unschedulable"] = json!(on);
@@ -131,7 +131,7 @@ fn a_place_on_a_cordoned_node_moves_or_ends() {
 #[test]
 fn a_replacement_that_cannot_be_bound_leaves_its_gang_running() {
     let mut harness = busy();
-    lose(&mut harness, "run-0");
+    delete_running(&mut harness, "run-0");
     harness.put(Kind::Pod, member("run-x", "run", 4));
     harness.tell_all();
     harness.step();
@@ -157,11 +157,11 @@ fn a_replacement_may_come_early_go_again_and_differ() {
     harness.settle();
     assert_eq!(harness.reason("run"), None, "the gang is complete");
 
-    lose(&mut harness, "run-x");
+    delete_running(&mut harness, "run-x");
     harness.settle();
     let mut harness = busy();
     harness.put(Kind::Pod, member("filler", "none", 4));
-    lose(&mut harness, "run-0");
+    delete_running(&mut harness, "run-0");
     let mut other = member("run-y", "run", 4);
     other["metadata"]["labels"]["app"] = json!("other");
     other["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "n3"});
@@ -240,7 +240,7 @@ fn a_new_leader_reserves_the_place_again() {
 #[test]
 fn a_new_leader_reserves_the_place_of_a_pod_of_a_group() {
     let mut harness = busy();
-    lose(&mut harness, "run-0");
+    delete_running(&mut harness, "run-0");
     harness.crash();
     harness.settle();
     assert_eq!([harness.node_of("wait-0"), harness.node_of("wait-1")], [None; 2]);
@@ -251,7 +251,7 @@ fn a_new_leader_reserves_the_place_of_a_pod_of_a_group() {
     assert_eq!(harness.reason("run"), None);
 
     let mut harness = busy();
-    lose(&mut harness, "run-0");
+    delete_running(&mut harness, "run-0");
     harness.crash();
     harness.settle();
     harness.pass(301_000);

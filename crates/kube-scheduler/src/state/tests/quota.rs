@@ -214,7 +214,7 @@ fn jobs(quota: usize, sizes: &[u32]) -> Harness {
     harness
 }
 
-/// The Job controller deletes the pods of suspended jobs, and creates those of resumed jobs in turn while the quota lasts.
+/// The Job controller deletes the pods of suspended jobs, and creates pods of resumed jobs in turn while the quota lasts.
 fn control_jobs(harness: &mut Harness) {
     let jobs: Vec<Value> = harness.server.all(Kind::Job).cloned().collect();
     for number in 0..8 {

@@ -40,7 +40,7 @@ fn pending_reason(harness: &Harness, name: &str) -> Option<String> {
     job["metadata"]["annotations"][names::UNIT_REASON].as_str().map(str::to_owned)
 }
 
-/// The Job controller: creates the pods of resumed Jobs, deletes those of suspended ones.
+/// The Job controller: creates the pods of resumed Jobs, deletes the pods of suspended Jobs.
 fn controller(harness: &mut Harness) {
     let jobs: Vec<Value> = harness.server.all(Kind::Job).cloned().collect();
     for job in jobs {

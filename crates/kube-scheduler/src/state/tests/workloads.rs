@@ -160,7 +160,7 @@ fn a_raised_priority_takes_new_pods_and_running_ones_keep_theirs() {
     harness.settle_for_long();
     harness.put(Kind::Workload, raised("runs", 9));
     harness.settle_for_long();
-    assert_eq!(harness.node_of("runs-0"), Some("n"), "what runs goes on");
+    assert_eq!(harness.node_of("runs-0"), Some("n"), "a running pod keeps its node");
     harness.put(Kind::Workload, raised("waits", 7));
     harness.settle_for_long();
     harness.kubelets();
