@@ -2,7 +2,7 @@
 
 use crate::job::{JobSpec, Runtime};
 
-/// Agents by the job fields that they support. Each one supports the fields of those before it.
+/// Agents by the job fields that they support. Each one supports the fields of its predecessors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AgentSupport {
     /// Agents of the documented push protocol: an image, its input and whole GPUs.

@@ -131,8 +131,29 @@ pub fn quoted(workload: &WorkloadId) -> String {
     pending::job(workload.as_str())
 }
 
-/// A sentence that continues another one.
+/// A sentence that continues another one. An abbreviation such as `GPU` keeps its case.
 pub fn uncapitalised(text: &str) -> String {
+    let word = first_word(text);
+    let is_plain = word.chars().skip(1).all(|letter| letter.is_ascii_lowercase());
+    with_first(text, is_plain, |first| first.to_ascii_lowercase())
+}
+
+/// A sentence on its own. A name such as `gpu-1`, `max_jobs` or `iPad` keeps its case.
+pub fn capitalised(text: &str) -> String {
+    let word = first_word(text);
+    let is_plain = !word.is_empty() && word.chars().all(|letter| letter.is_ascii_lowercase());
+    with_first(text, is_plain, |first| first.to_ascii_uppercase())
+}
+
+/// Text up to the first space, without the punctuation of a sentence.
+fn first_word(text: &str) -> &str {
+    text.split(' ').next().unwrap_or_default().trim_end_matches([',', ':', ';', '.'])
+}
+
+fn with_first(text: &str, change: bool, case: impl Fn(char) -> char) -> String {
     let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+    match letters.next().filter(|_| change) {
+        Some(first) => std::iter::once(case(first)).chain(letters).collect(),
+        None => text.to_owned(),
+    }
 }

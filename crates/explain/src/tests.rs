@@ -217,3 +217,20 @@ fn memory_is_rounded_only_while_amounts_differ() {
     assert_eq!(proposed(24_140), "with 23.5 GiB of GPU memory", "a proposal is rounded down");
     assert_eq!(proposed(900), "with 900 MiB of GPU memory");
 }
+
+#[test]
+fn a_sentence_is_capitalised_unless_it_starts_with_a_name() {
+    for (text, changed) in [
+        ("node `a` was deleted", "Node `a` was deleted"),
+        ("waits: no room", "Waits: no room"),
+        ("gpu-1 left", "gpu-1 left"),
+        ("`gpus` must be 1", "`gpus` must be 1"),
+        ("max_jobs is 0", "max_jobs is 0"),
+        ("", ""),
+    ] {
+        assert_eq!(capitalised(text), changed);
+    }
+    assert_eq!(uncapitalised("Queue `a` not found"), "queue `a` not found");
+    assert_eq!(uncapitalised("GPU 0 failed"), "GPU 0 failed");
+    assert_eq!(uncapitalised("Start in 5 min"), "start in 5 min");
+}

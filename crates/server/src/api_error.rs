@@ -14,7 +14,7 @@ pub struct ApiError {
     pub status: u16,
     pub code: ErrorCode,
     pub details: Box<ErrorDetails>,
-    /// Human-readable message; no code depends on it.
+    /// Human-readable message; no code depends on it. [`Self::into_body`] adds the capital letter.
     pub message: String,
 }
 
@@ -146,8 +146,12 @@ impl ApiError {
         self
     }
 
-    /// Body of the response.
+    /// Body of the response. Its text starts with a capital letter.
     pub fn into_body(self) -> ErrorBody {
-        ErrorBody { detail: self.message, code: self.code, details: *self.details }
+        ErrorBody {
+            detail: agentaflow_explain::capitalised(&self.message),
+            code: self.code,
+            details: *self.details,
+        }
     }
 }

@@ -219,7 +219,7 @@ impl PushClient {
         }
         let work = self.core.push_work(self.node);
         for key in work.unconfirmed {
-            match self.ask(key.job).await {
+            match self.query_job(key.job).await {
                 Some(JobAnswer::Known) => {
                     self.apply(Report { key, update: TaskUpdate::Accepted }).await;
                 }
@@ -230,7 +230,7 @@ impl PushClient {
             self.stop(&stop).await;
         }
         for key in work.confirmed {
-            let Some(answer) = self.ask(key.job).await else { continue };
+            let Some(answer) = self.query_job(key.job).await else { continue };
             if let Err(error) = self.core.record_job_answer(self.node, key, answer).await {
                 tracing::warn!(%error, node = %self.node, "Cannot record the answer of a push agent");
             }
@@ -244,7 +244,7 @@ impl PushClient {
     }
 
     /// Asks the agent for a job; none without an answer.
-    async fn ask(&self, job: JobId) -> Option<JobAnswer> {
+    async fn query_job(&self, job: JobId) -> Option<JobAnswer> {
         let url = below(&self.base, &format!("jobs/{job}"))?;
         let response = self.http.get(url).send().await.ok()?;
         if response.status().as_u16() == 404 {

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use agentaflow_api::client::Fingerprint;
 use agentaflow_api::units::Secret;
 
-use connections::Entrance;
+use connections::ConnectionContext;
 use forwarded::TrustedProxies;
 
 use crate::api_error::ApiError;
@@ -149,7 +149,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     let stopping = app.stopping.clone();
     tokio::spawn(retention::run(core.clone(), logs.clone(), keep, stopping.clone()));
     tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
-    let entrance = Entrance {
+    let context = ConnectionContext {
         tls: tls.map(TlsAcceptor::from),
         proxies: Arc::new(proxies),
         site: service(app),
@@ -158,7 +158,7 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     if let Some(certificates) = certificates {
         tokio::spawn(certificates.watch(stopping.clone()));
     }
-    let server = tokio::spawn(connections::serve(listener, entrance, stopping.clone()));
+    let server = tokio::spawn(connections::serve(listener, context, stopping.clone()));
     let url = local_url(addr, fingerprint.is_some());
     Ok(Running {
         addr,

@@ -22,7 +22,7 @@ export class Failure extends Error {
     try {
       const body = (await response.json()) as ErrorBody
       const field = (body.details as { field?: string } | undefined)?.field
-      return new Failure(response.status, body.code, sentence(body.detail), field)
+      return new Failure(response.status, body.code, body.detail, field)
     } catch {
       return new Failure(response.status, 'unknown', `The server answered ${response.status}.`)
     }
@@ -32,9 +32,4 @@ export class Failure extends Error {
 /** Text of an error for the user. */
 export function cause(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
-}
-
-/** The server starts its errors in lower case. */
-function sentence(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1)
 }

@@ -51,7 +51,7 @@ class Cluster {
     switch (path) {
       case '/auth/me': return { id: 1, username: 'admin', role: 'admin', grants: [], active: true, default_queue: 'root', balance: 0, prepaid: false, spent_this_month: 0, created_at: now() }
       case '/version': return { name: 'agentaflow', version: 'fake', started_at: now(), time: now(), notice: 'FAKE API for a measurement' }
-      case '/events/past': return [{ seq: this.seq, at: now(), kind: 'Started', message: 'the job is running', job_id: 1, user_id: 1 }]
+      case '/events/past': return [{ seq: this.seq, at: now(), kind: 'Started', message: 'The job is running', job_id: 1, user_id: 1 }]
       case '/queues': return []
       case '/gpu-workers/nodes': return page(response, nodes(), query)
       case '/gpu-workers/jobs': return this.list(query, response)

@@ -131,7 +131,7 @@ impl Client {
         Self::trusting(address, token, &Trust::System)
     }
 
-    /// Like [`Client::new`], with other accepted certificates than those of the system. They require an `https://`
+    /// Like [`Client::new`], with other accepted certificates than the system's. They require an `https://`
     /// address.
     pub fn trusting(
         address: &str,

@@ -146,7 +146,7 @@ fn sign_up(
 ) -> Result<UserRow, ApiError> {
     if !open {
         return Err(ApiError::forbidden(
-            "sign-up is closed here: ask an admin for an invitation and send its code as `invite`",
+            "Sign-up is disabled: ask an admin for an invitation and send its code as `invite`",
         ));
     }
     let username =

@@ -32,7 +32,7 @@ pub fn open_session(user: UserId, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>
     let minted = mint(CredentialKind::Refresh, "")?;
     Ok(Box::new(move |directory, ids, now| {
         let user = directory.users.get(&user).filter(|user| user.active);
-        let user = user.ok_or_else(|| ApiError::unauthenticated("this account is switched off"))?;
+        let user = user.ok_or_else(|| ApiError::unauthenticated("the account is disabled"))?;
         let mut changes = make_room(directory, user.id, now);
         let opened = start(&mut changes, ids, user, minted, None, &jwt, now)?;
         Ok((changes, opened))

@@ -25,8 +25,9 @@ pub struct Minted {
 /// New secret: a prefix that names its kind, and 32 random bytes.
 pub fn new_secret(kind: CredentialKind) -> Result<Secret, ApiError> {
     let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes)
-        .map_err(|_| ApiError::unavailable("the system gives no random numbers; try again"))?;
+    getrandom::fill(&mut bytes).map_err(|_| {
+        ApiError::unavailable("cannot read random numbers from the system; try again")
+    })?;
     Ok(Secret(format!("{}{}", prefix(kind), URL_SAFE_NO_PAD.encode(bytes))))
 }
 

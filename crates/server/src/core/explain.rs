@@ -192,7 +192,7 @@ fn node_names(tasks: &[PlannedTask]) -> String {
 #[derive(Debug)]
 pub(super) struct PendingContext<'a> {
     pub(super) gate: Option<&'a BudgetShortfall>,
-    /// Number of registered nodes. The engine knows only those that were reachable once.
+    /// Number of registered nodes. The engine knows only nodes that were reachable once.
     pub(super) nodes: usize,
     /// Node that the job is pinned to, if the node was deleted.
     pub(super) missing_node: Option<&'a str>,

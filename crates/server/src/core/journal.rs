@@ -74,11 +74,12 @@ impl Journal {
         self.batch.changes.extend(changes);
     }
 
-    /// Records an event; it becomes visible together with the change that caused it.
+    /// Records an event; it becomes visible together with the change that caused it. Its message starts with a capital
+    /// letter.
     pub(crate) fn record_event(
         &mut self,
         kind: EventKind,
-        message: impl Into<String>,
+        message: impl AsRef<str>,
         subject: EventSubject,
     ) {
         self.last_event = self.last_event.next();
@@ -86,7 +87,7 @@ impl Journal {
             seq: self.last_event,
             at: Stamp::now(),
             kind,
-            message: message.into(),
+            message: agentaflow_explain::capitalised(message.as_ref()),
             job_id: subject.job,
             job: None,
             node_id: subject.node,

@@ -284,8 +284,9 @@ fn complete_spec(given: NodeRegistration, fallback: Price) -> CompletedSpec {
 /// `gpu-` and twelve hexadecimal digits.
 fn new_node_id() -> Result<String, ApiError> {
     let mut bytes = [0_u8; 6];
-    getrandom::fill(&mut bytes)
-        .map_err(|_| ApiError::unavailable("the system gives no random numbers; try again"))?;
+    getrandom::fill(&mut bytes).map_err(|_| {
+        ApiError::unavailable("cannot read random numbers from the system; try again")
+    })?;
     let number = bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     Ok(format!("gpu-{number:012x}"))
 }

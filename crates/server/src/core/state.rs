@@ -1,7 +1,10 @@
 //! State behind the core's lock: the parts that own the data, and operations that need several of them.
 //!
-//! Each part has private fields and keeps its own invariants. The operations over several parts are in `submit.rs`,
-//! `stop.rs`, `place.rs`, `task_updates.rs`, `finish.rs`, `liveness.rs`, `registration.rs`, `admin.rs` and `budgets.rs`.
+//! Each part has private fields and keeps its own invariants. The operations over several parts:
+//!
+//! * jobs: `submit.rs`, `place.rs`, `assignment.rs`, `task_updates.rs`, `stop.rs`, `finish.rs`, `explain.rs`;
+//! * nodes: `registration.rs`, `liveness.rs`, `claims.rs`, `push_agents.rs`, `admin.rs`;
+//! * accounts: `budgets.rs`, `sealed.rs`; the start of the server: `restore.rs`.
 
 use std::sync::Arc;
 
@@ -69,7 +72,7 @@ impl State {
             return;
         };
         let subject = EventSubject { node: Some(name), ..EventSubject::default() };
-        self.journal.record_event(kind, message, subject);
+        self.journal.record_event(kind, message.into(), subject);
     }
 
     /// Brings the engine's description of a node up to date.

@@ -36,7 +36,7 @@ pub(crate) struct WorkerAuth(pub(crate) Worker);
 
 /// A user or a worker.
 #[derive(Clone, Debug)]
-pub(crate) enum Anyone {
+pub(crate) enum AnyCaller {
     User(Caller),
     Worker(Worker),
 }
@@ -81,8 +81,8 @@ impl FromRequestParts<App> for User {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         match identify(parts, app, Credential::User)? {
-            Anyone::User(caller) => Ok(Self(caller)),
-            Anyone::Worker(_) => Err(wrong_kind(Credential::User, Credential::Worker)),
+            AnyCaller::User(caller) => Ok(Self(caller)),
+            AnyCaller::Worker(_) => Err(wrong_kind(Credential::User, Credential::Worker)),
         }
     }
 }
@@ -116,8 +116,8 @@ impl FromRequestParts<App> for WorkerAuth {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         match identify(parts, app, Credential::Worker)? {
-            Anyone::Worker(worker) => Ok(Self(worker)),
-            Anyone::User(_) => Err(wrong_kind(Credential::Worker, Credential::User)),
+            AnyCaller::Worker(worker) => Ok(Self(worker)),
+            AnyCaller::User(_) => Err(wrong_kind(Credential::Worker, Credential::User)),
         }
     }
 }
@@ -130,7 +130,7 @@ impl FromRequestParts<App> for ClientAddress {
     }
 }
 
-impl FromRequestParts<App> for Anyone {
+impl FromRequestParts<App> for AnyCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
@@ -197,7 +197,7 @@ pub(crate) fn browser_cookie<'a>(
     Ok(Some(value))
 }
 
-fn identify(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiError> {
+fn identify(parts: &Parts, app: &App, needed: Credential) -> Result<AnyCaller, ApiError> {
     let address = peer(&parts.extensions);
     find(parts, app, needed).map_err(|refusal| match refusal.status {
         401 => limit_unauthenticated(app, address, refusal),
@@ -205,7 +205,7 @@ fn identify(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiE
     })
 }
 
-fn find(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiError> {
+fn find(parts: &Parts, app: &App, needed: Credential) -> Result<AnyCaller, ApiError> {
     let (token, by_cookie) = if let Some(token) = bearer(&parts.headers)? {
         (token, false)
     } else {
@@ -224,11 +224,11 @@ fn find(parts: &Parts, app: &App, needed: Credential) -> Result<Anyone, ApiError
         Ok(Principal::User(user, key)) => {
             within_rate(app, user.id)?;
             record_use(app, key, now);
-            Ok(Anyone::User(Caller { user: Arc::new(*user), by_cookie }))
+            Ok(AnyCaller::User(Caller { user: Arc::new(*user), by_cookie }))
         }
         Ok(Principal::Worker(worker, key)) => {
             record_use(app, key, now);
-            Ok(Anyone::Worker(worker))
+            Ok(AnyCaller::Worker(worker))
         }
         Err(problem) => Err(needs(needed, problem)),
     }

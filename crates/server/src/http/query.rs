@@ -62,7 +62,7 @@ fn check(path: &str, method: &Method, query: &str) -> Result<(), ApiError> {
     Err(ApiError::invalid(shown, format!("unknown query parameter `{shown}`; {remedy}")))
 }
 
-/// Returns true if the segments of a path are those of a template, in which `{…}` is any segment.
+/// Returns true if the segments of a path match a template, in which `{…}` is any segment.
 fn matches(template: &str, path: &str) -> bool {
     let same = |(wanted, given): (&str, &str)| wanted.starts_with('{') || wanted == given;
     template.split('/').count() == path.split('/').count()

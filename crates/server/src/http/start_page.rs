@@ -108,7 +108,7 @@ fn job_table(jobs: &[Job]) -> String {
         out.push_str("<p>None yet.</p>");
         return out;
     }
-    out.push_str("<table><tr><th>Number<th>Name<th>Status<th>Handed in<th>Cost<th></tr>");
+    out.push_str("<table><tr><th>Number<th>Name<th>Status<th>Submitted<th>Cost<th></tr>");
     for job in jobs {
         let _ = write!(
             out,

@@ -81,16 +81,16 @@ impl Shard {
         // Beyond the limit pieces are accepted and dropped, so that the agent does not repeat them.
         let dropped = offset.saturating_add(bytes.len() as u64);
         if *total >= most {
-            return Ok(Some(dropped.max(log.had(attempt))));
+            return Ok(Some(dropped.max(log.stored_bytes(attempt))));
         }
         if !is_current {
             *total += log.begin_try(attempt)?;
         }
-        let had = log.had(attempt);
-        let Some(skip) = had.checked_sub(offset) else { return Ok(Some(had)) };
+        let stored = log.stored_bytes(attempt);
+        let Some(skip) = stored.checked_sub(offset) else { return Ok(Some(stored)) };
         if let Some(full) = full {
             *total += log.leave_out(dropped, full)?;
-            return Ok(Some(log.had(attempt)));
+            return Ok(Some(log.stored_bytes(attempt)));
         }
         let fresh = bytes.get(usize::try_from(skip).unwrap_or(usize::MAX)..).unwrap_or_default();
         let room = most.saturating_sub(*total);
@@ -100,7 +100,7 @@ impl Shard {
             *total += log.write(&cut_notice(most))?;
             return Ok(Some(dropped));
         }
-        Ok(Some(log.had(attempt)))
+        Ok(Some(log.stored_bytes(attempt)))
     }
 
     fn task(&mut self, dir: &Path, key: TaskKey) -> io::Result<(&mut TaskLog, &mut u64)> {
@@ -220,7 +220,7 @@ impl TaskLog {
     }
 
     /// Stored bytes of this attempt.
-    fn had(&self, attempt: Attempt) -> u64 {
+    fn stored_bytes(&self, attempt: Attempt) -> u64 {
         let present = self.tries.last().filter(|last| last.attempt == attempt);
         present.map_or(0, |last| last.before + (self.len - last.start))
     }
@@ -229,7 +229,7 @@ impl TaskLog {
     /// number of bytes written.
     fn leave_out(&mut self, up_to: u64, full: Full) -> io::Result<u64> {
         let Some(last) = self.tries.last().copied() else { return Ok(0) };
-        if up_to <= self.had(last.attempt) {
+        if up_to <= self.stored_bytes(last.attempt) {
             return Ok(0);
         }
         let goes_on = last.before > 0 && last.start == self.len;

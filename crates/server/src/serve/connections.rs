@@ -53,7 +53,7 @@ type Site = NormalizePath<Router>;
 
 /// TLS, proxies and routes of the server. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Entrance {
+pub(super) struct ConnectionContext {
     /// None for plain HTTP.
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) proxies: Arc<TrustedProxies>,
@@ -61,7 +61,11 @@ pub(super) struct Entrance {
 }
 
 /// Serves until `stopping` is cancelled, then lets open requests finish.
-pub(super) async fn serve(listener: TcpListener, entrance: Entrance, stopping: CancellationToken) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    context: ConnectionContext,
+    stopping: CancellationToken,
+) {
     let total = max_connections(open_files());
     let free = Arc::new(Semaphore::new(total));
     let addresses = Addresses::new((total / 4).min(PER_ADDRESS));
@@ -70,9 +74,9 @@ pub(super) async fn serve(listener: TcpListener, entrance: Entrance, stopping: C
         tokio::select! {
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            taken = take(&listener, &free, &addresses, &entrance) => {
+            taken = take(&listener, &free, &addresses, &context) => {
                 let Some((stream, permits)) = taken else { continue };
-                connections.spawn(connection(stream, permits, entrance.clone(), stopping.clone()));
+                connections.spawn(connection(stream, permits, context.clone(), stopping.clone()));
             }
         }
     }
@@ -101,7 +105,7 @@ async fn take(
     listener: &TcpListener,
     free: &Arc<Semaphore>,
     addresses: &Addresses,
-    entrance: &Entrance,
+    context: &ConnectionContext,
 ) -> Option<(TcpStream, Permits)> {
     let permit = free.clone().acquire_owned().await.ok()?;
     let (stream, peer) = match listener.accept().await {
@@ -114,13 +118,13 @@ async fn take(
         }
     };
     // A proxy holds the connections of many clients.
-    if entrance.proxies.contains(peer.ip()) {
+    if context.proxies.contains(peer.ip()) {
         return Some((stream, (permit, None)));
     }
     if let Ok(counted) = addresses.open(peer.ip()) {
         return Some((stream, (permit, counted)));
     }
-    if entrance.tls.is_none() {
+    if context.tls.is_none() {
         // One write without waiting for the peer.
         let _ = stream.try_write(TOO_MANY_CONNECTIONS);
     }
@@ -130,17 +134,17 @@ async fn take(
 async fn connection(
     stream: TcpStream,
     _permits: Permits,
-    entrance: Entrance,
+    context: ConnectionContext,
     stopping: CancellationToken,
 ) {
     let Ok(peer) = stream.peer_addr() else { return };
     tune(&stream);
-    let Some(tls) = entrance.tls.clone() else {
-        return requests(stream, peer, entrance, stopping).await;
+    let Some(tls) = context.tls.clone() else {
+        return requests(stream, peer, context, stopping).await;
     };
     let accepted = tokio::time::timeout(FIRST_HEAD, accept(stream, &tls));
     match stopping.run_until_cancelled(accepted).await {
-        Some(Ok(Ok(stream))) => requests(stream, peer, entrance, stopping).await,
+        Some(Ok(Ok(stream))) => requests(stream, peer, context, stopping).await,
         Some(Ok(Err(error))) => tracing::debug!(%error, %peer, "TLS handshake failed"),
         Some(Err(_)) | None => {}
     }
@@ -163,16 +167,16 @@ async fn accept(
 async fn requests(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
-    entrance: Entrance,
+    context: ConnectionContext,
     stopping: CancellationToken,
 ) {
     let begun = Arc::new(AtomicBool::new(false));
     let first = begun.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
         first.store(true, Ordering::Relaxed);
-        let client = entrance.proxies.client(peer.ip(), request.headers());
+        let client = context.proxies.client(peer.ip(), request.headers());
         request.extensions_mut().insert(Peer(client));
-        entrance.site.clone().oneshot(request.map(Body::new))
+        context.site.clone().oneshot(request.map(Body::new))
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_SIZE);

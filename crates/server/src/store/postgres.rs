@@ -212,7 +212,7 @@ impl Guard {
         if state.lost { Err(StoreError::Fenced) } else { Ok(()) }
     }
 
-    async fn lose(&self) {
+    async fn mark_lost(&self) {
         self.state.lock().await.lost = true;
     }
 }
@@ -295,7 +295,7 @@ impl Backend for Server {
         if row.int(0).map_err(failed(what))? == self.epoch {
             return Ok(());
         }
-        self.guard.lose().await;
+        self.guard.mark_lost().await;
         Err(StoreError::Fenced)
     }
 

@@ -65,7 +65,7 @@ pub(super) fn live_jobs(dialect: Dialect) -> Sql {
 pub(super) fn jobs(dialect: Dialect, filter: &JobFilter) -> Sql {
     let mut sql = Sql::new(dialect, &format!("SELECT {JOB_COLUMNS} FROM jobs"));
     job_conditions(&mut sql, filter);
-    sql.and_maybe("id < ", filter.before);
+    sql.and_if_some("id < ", filter.before);
     page(&mut sql, filter.skip, filter.limit);
     sql
 }
@@ -123,8 +123,8 @@ pub(super) fn stored_bytes(dialect: Dialect) -> Sql {
 }
 
 fn job_conditions(sql: &mut Sql, filter: &JobFilter) {
-    sql.and_maybe("user_id = ", filter.user);
-    sql.and_maybe("queue = ", filter.queue.as_deref());
+    sql.and_if_some("user_id = ", filter.user);
+    sql.and_if_some("queue = ", filter.queue.as_deref());
     if !filter.status.is_empty() {
         let words = filter.status.iter().map(|status| Value::from(status.as_str()));
         sql.and("status IN ").bind_row(words);
@@ -145,9 +145,9 @@ pub(super) fn events(dialect: Dialect, filter: &EventFilter) -> Sql {
         "SELECT seq, at, kind, message, job_id, node_id, user_id, CAST(data AS TEXT) FROM events",
     );
     sql.and("seq > ").bind(filter.after);
-    sql.and_maybe("job_id = ", filter.job);
-    sql.and_maybe("node_id = ", filter.node.as_deref());
-    sql.and_maybe("user_id = ", filter.user);
+    sql.and_if_some("job_id = ", filter.job);
+    sql.and_if_some("node_id = ", filter.node.as_deref());
+    sql.and_if_some("user_id = ", filter.user);
     let order = if filter.newest { " ORDER BY seq DESC LIMIT " } else { " ORDER BY seq LIMIT " };
     sql.push(order).bind(filter.limit);
     sql
@@ -176,16 +176,16 @@ pub(super) fn ledger(dialect: Dialect, filter: &LedgerFilter) -> Sql {
          memory, duration_ms, micros, note FROM ledger",
     );
     ledger_conditions(&mut sql, filter);
-    sql.and_maybe("id < ", filter.before);
+    sql.and_if_some("id < ", filter.before);
     page(&mut sql, filter.skip, filter.limit);
     sql
 }
 
 fn ledger_conditions(sql: &mut Sql, filter: &LedgerFilter) {
-    sql.and_maybe("ledger.user_id = ", filter.user);
-    sql.and_maybe("job_id = ", filter.job);
-    sql.and_maybe("at >= ", filter.from);
-    sql.and_maybe("at < ", filter.to);
+    sql.and_if_some("ledger.user_id = ", filter.user);
+    sql.and_if_some("job_id = ", filter.job);
+    sql.and_if_some("at >= ", filter.from);
+    sql.and_if_some("at < ", filter.to);
 }
 
 /// An entry from [`ledger`].

@@ -196,7 +196,7 @@ impl Sql {
     }
 
     /// Adds a condition if the value is present.
-    pub(super) fn and_maybe(&mut self, text: &str, value: Option<impl Into<Value>>) -> &mut Self {
+    pub(super) fn and_if_some(&mut self, text: &str, value: Option<impl Into<Value>>) -> &mut Self {
         if let Some(value) = value {
             self.and(text).bind(value);
         }

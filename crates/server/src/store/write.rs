@@ -19,10 +19,10 @@ use super::records::{
 use super::sql::{Dialect, Sql, Value, in_powers_of_two, in_rows};
 use super::{Change, read};
 
-type Made<T> = Result<T, serde_json::Error>;
+type JsonResult<T> = Result<T, serde_json::Error>;
 
 /// Statements of one transaction.
-pub(super) fn statements(dialect: Dialect, changes: &[Change]) -> Made<Vec<Sql>> {
+pub(super) fn statements(dialect: Dialect, changes: &[Change]) -> JsonResult<Vec<Sql>> {
     let mut batch = Batch::new(dialect);
     for change in changes {
         batch.take(change)?;
@@ -64,7 +64,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn take(&mut self, change: &'a Change) -> Made<()> {
+    fn take(&mut self, change: &'a Change) -> JsonResult<()> {
         match change {
             Change::NewJob(job) => self.new_jobs.push(job),
             Change::Job(id, state) => {
@@ -74,12 +74,12 @@ impl<'a> Batch<'a> {
             Change::Ledger(entry) => self.ledger.push(entry),
             Change::User(user) => self.user(user)?,
             Change::Credential(credential) => self.credential(credential)?,
-            Change::CredentialGone(id) => self.gone("credentials", *id),
+            Change::CredentialGone(id) => self.delete_and_record("credentials", *id),
             Change::Node(node) => self.node(node)?,
-            Change::NodeGone(id) => self.gone("nodes", *id),
+            Change::NodeGone(id) => self.delete_and_record("nodes", *id),
             Change::Heartbeats(heartbeats) => self.heartbeats(heartbeats)?,
             Change::Agent(agent) => self.agent(agent)?,
-            Change::AgentGone(id) => self.gone("agents", *id),
+            Change::AgentGone(id) => self.delete_and_record("agents", *id),
             Change::Queue(queue) => self.queue(queue)?,
             Change::QueueGone(name) => self.remove("queues", "name = ", name),
             Change::Idempotency(row) => self.idempotency(row),
@@ -92,7 +92,7 @@ impl<'a> Batch<'a> {
             Change::JobsGone(jobs) => self.jobs_gone(jobs),
             Change::EventsBefore { at, last } => {
                 self.remove("events", "job_id IS NULL AND at < ", *at);
-                self.remember_gone("events", *last);
+                self.record_deleted_id("events", *last);
             }
             Change::Meta(name, value) => {
                 self.put("meta", "name", &["value"], [Value::from(*name), value.into()]);
@@ -101,7 +101,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Made<Vec<Sql>> {
+    fn finish(mut self) -> JsonResult<Vec<Sql>> {
         let mut all = std::mem::take(&mut self.rare);
         all.extend(self.insert_jobs()?);
         all.extend(self.update_jobs()?);
@@ -145,31 +145,31 @@ impl<'a> Batch<'a> {
             }
         }
         if let Some(last) = jobs.iter().max() {
-            self.remember_gone("jobs", *last);
+            self.record_deleted_id("jobs", *last);
         }
     }
 
     /// Deletes a record and remembers that its id was used.
-    fn gone(&mut self, table: &str, id: impl Into<Value> + Copy) {
+    fn delete_and_record(&mut self, table: &str, id: impl Into<Value> + Copy) {
         self.remove(table, "id = ", id);
-        self.remember_gone(table, id);
+        self.record_deleted_id(table, id);
     }
 
-    fn remember_gone(&mut self, table: &str, id: impl Into<Value>) {
+    fn record_deleted_id(&mut self, table: &str, id: impl Into<Value>) {
         let mut sql = Sql::new(self.dialect, "INSERT INTO gone (name, id) VALUES ");
         sql.bind_row([Value::from(table), id.into()])
             .push(" ON CONFLICT (name) DO UPDATE SET id = excluded.id WHERE gone.id < excluded.id");
         self.rare.push(sql);
     }
 
-    fn user(&mut self, user: &UserRow) -> Made<()> {
+    fn user(&mut self, user: &UserRow) -> JsonResult<()> {
         let key = user.username.to_lowercase();
         let values = [user.id.into(), (&user.username).into(), (&key).into(), Value::json(user)?];
         self.put("users", "id", &["username", "name_key", "doc"], values);
         Ok(())
     }
 
-    fn credential(&mut self, row: &CredentialRow) -> Made<()> {
+    fn credential(&mut self, row: &CredentialRow) -> JsonResult<()> {
         let values = [
             row.id.into(),
             read::word(row.kind)?.as_str().into(),
@@ -181,7 +181,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn node(&mut self, row: &NodeRow) -> Made<()> {
+    fn node(&mut self, row: &NodeRow) -> JsonResult<()> {
         let values = [
             row.id.into(),
             (&row.node_id).into(),
@@ -193,7 +193,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn heartbeats(&mut self, heartbeats: &[HeartbeatRow]) -> Made<()> {
+    fn heartbeats(&mut self, heartbeats: &[HeartbeatRow]) -> JsonResult<()> {
         let last: BTreeMap<NodeId, Stamp> =
             heartbeats.iter().map(|heartbeat| (heartbeat.node, heartbeat.at)).collect();
         let rows: Vec<(NodeId, Stamp)> = last.into_iter().collect();
@@ -207,13 +207,13 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn agent(&mut self, row: &AgentRow) -> Made<()> {
+    fn agent(&mut self, row: &AgentRow) -> JsonResult<()> {
         let values = [row.id.into(), (&row.agent_id).into(), Value::json(row)?];
         self.put("agents", "id", &["agent_id", "doc"], values);
         Ok(())
     }
 
-    fn queue(&mut self, row: &QueueRow) -> Made<()> {
+    fn queue(&mut self, row: &QueueRow) -> JsonResult<()> {
         self.put("queues", "name", &["doc"], [(&row.spec.name).into(), Value::json(row)?]);
         Ok(())
     }
@@ -229,7 +229,7 @@ impl<'a> Batch<'a> {
         self.put("idempotency", "user_id, key", &["body", "job_id", "at"], values);
     }
 
-    fn insert_jobs(&mut self) -> Made<Vec<Sql>> {
+    fn insert_jobs(&mut self) -> JsonResult<Vec<Sql>> {
         let jobs: Vec<(&JobRow, &JobState)> = std::mem::take(&mut self.new_jobs)
             .into_iter()
             .map(|job| (job, self.states.remove(&job.id).unwrap_or(&job.state)))
@@ -250,7 +250,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    fn update_jobs(&self) -> Made<Vec<Sql>> {
+    fn update_jobs(&self) -> JsonResult<Vec<Sql>> {
         let states: Vec<(JobId, &JobState)> =
             self.states.iter().map(|(id, state)| (*id, *state)).collect();
         let around = (
@@ -267,7 +267,7 @@ impl<'a> Batch<'a> {
         Ok(made)
     }
 
-    fn insert_events(&self) -> Made<Vec<Sql>> {
+    fn insert_events(&self) -> JsonResult<Vec<Sql>> {
         let head =
             "INSERT INTO events (seq, at, kind, message, job_id, node_id, user_id, data) VALUES ";
         in_rows(self.dialect, (head, ""), &self.events, |event| {
@@ -284,7 +284,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    fn insert_ledger(&self) -> Made<Vec<Sql>> {
+    fn insert_ledger(&self) -> JsonResult<Vec<Sql>> {
         let head = "INSERT INTO ledger (id, at, day, kind, user_id, job_id, attempt, task, queue, node_id, \
                     gpu_milli, cpu_milli, memory, duration_ms, micros, note) VALUES ";
         in_rows(self.dialect, (head, ""), &self.ledger, |entry| {

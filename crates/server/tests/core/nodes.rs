@@ -477,7 +477,7 @@ async fn concurrent_gpu_cordons_of_two_admins_add_up() {
     let both = NodeUpdate { status: Some(NodeStatus::Maintenance), ..close("7") };
     let refused = rig.core.update_node(&node, both).await.unwrap_err();
     assert_eq!((refused.status, refused.details.field.as_deref()), (422, Some("cordon_gpus")));
-    assert!(!rig.core.node(&node).unwrap().cordoned, "nothing is changed by what is refused");
+    assert!(!rig.core.node(&node).unwrap().cordoned, "a rejected update changes nothing");
 }
 
 #[tokio::test]

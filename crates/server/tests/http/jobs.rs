@@ -119,7 +119,7 @@ async fn worker(site: &Site) -> Worker {
 async fn assignment(response: &mut reqwest::Response) -> Value {
     let mut text = Vec::new();
     loop {
-        text.extend(response.chunk().await.unwrap().expect("the stream goes on"));
+        text.extend(response.chunk().await.unwrap().expect("the stream continues"));
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let Ok(message) = serde_json::from_slice::<Value>(line) else { continue };
             if message["type"] == "assign" {

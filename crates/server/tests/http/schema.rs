@@ -103,7 +103,7 @@ async fn answers_have_the_form_that_the_document_describes() {
         ("/users", "User"),
         ("/auth/me", "User"),
         ("/version", "Version"),
-        ("/health", "Alive"),
+        ("/health", "HealthStatus"),
     ] {
         let answer = site.get(site.admin(), path).await.expect(200);
         let schema = definition(&api, name);

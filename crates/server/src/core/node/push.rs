@@ -41,14 +41,14 @@ pub(super) struct PushLink {
     failing_since: Option<Instant>,
     last_sign: Option<Stamp>,
     /// Tasks that the agent may not have any more.
-    doubts: BTreeMap<TaskRef, Doubt>,
+    unconfirmed: BTreeMap<TaskRef, UnconfirmedTask>,
     /// The agent reported that it has no Docker.
     lacks_docker: bool,
 }
 
-/// Doubt about a task.
+/// A task that its agent may have lost.
 #[derive(Clone, Copy, Debug, Default)]
-struct Doubt {
+struct UnconfirmedTask {
     /// The agent registered again after the task was assigned.
     registered_again: bool,
     /// Answers in a row that the agent does not have the task.
@@ -102,7 +102,7 @@ impl PushLink {
     }
 
     pub(super) fn forget_task(&mut self, task: TaskRef) {
-        self.doubts.remove(&task);
+        self.unconfirmed.remove(&task);
     }
 }
 
@@ -131,8 +131,8 @@ impl LiveNode {
     pub(crate) fn mark_tasks_unconfirmed(&mut self) {
         let last_sign = self.last_sign();
         for task in self.tasks.keys() {
-            let doubt = Doubt { registered_again: true, denials: 0, last_sign };
-            self.push.doubts.entry(*task).or_insert(doubt).registered_again = true;
+            let new = UnconfirmedTask { registered_again: true, denials: 0, last_sign };
+            self.push.unconfirmed.entry(*task).or_insert(new).registered_again = true;
         }
     }
 
@@ -143,14 +143,15 @@ impl LiveNode {
         answer: JobAnswer,
     ) -> Option<MissingTask> {
         if answer == JobAnswer::Known || !self.tasks.contains_key(&task) {
-            self.push.doubts.remove(&task);
+            self.push.unconfirmed.remove(&task);
             return None;
         }
         let last_sign = self.last_sign();
-        let doubt = self.push.doubts.entry(task).or_insert(Doubt { last_sign, ..Doubt::default() });
-        doubt.denials += 1;
-        let certain = doubt.registered_again || answer == JobAnswer::NotFound && doubt.denials > 1;
-        certain.then_some(MissingTask { last_sign: doubt.last_sign })
+        let new = UnconfirmedTask { last_sign, ..UnconfirmedTask::default() };
+        let task = self.push.unconfirmed.entry(task).or_insert(new);
+        task.denials += 1;
+        let certain = task.registered_again || answer == JobAnswer::NotFound && task.denials > 1;
+        certain.then_some(MissingTask { last_sign: task.last_sign })
     }
 }
 

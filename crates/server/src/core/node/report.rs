@@ -159,7 +159,7 @@ impl EngineReport {
         events
     }
 
-    /// Health of a GPU for the engine: a failed GPU is sick even if an admin closed it.
+    /// Health of a GPU for the engine: a failed GPU is unhealthy even if an admin closed it.
     fn gpu_health(&self, node: &NodeId, gpu: GpuId, closed: Option<GpuHealth>) -> Event {
         let health = match self.unusable_gpus.get(&gpu) {
             Some(UnusableGpu::Failed) => GpuHealth::Failed,

@@ -11,7 +11,7 @@ use crate::api_error::ApiError;
 use crate::core::Worker;
 use crate::http::answer::Listed;
 use crate::http::app::App;
-use crate::http::caller::{Anyone, peer};
+use crate::http::caller::{AnyCaller, peer};
 use crate::http::check::{check_agent, check_agent_update};
 use crate::http::limits;
 use crate::http::params::Paging;
@@ -39,7 +39,7 @@ pub(crate) async fn register(
     params(Paging), responses((status = 200, description = "Agents", body = [Agent])))]
 pub(crate) async fn list(
     State(app): State<App>,
-    _: Anyone,
+    _: AnyCaller,
     query: QueryParams,
 ) -> Result<Listed<Agent>, ApiError> {
     Ok(Listed::page(app.core.agents(), query.page()?))
@@ -52,7 +52,7 @@ pub(crate) async fn list(
     responses((status = 200, description = "Agent", body = Agent)))]
 pub(crate) async fn show(
     State(app): State<App>,
-    _: Anyone,
+    _: AnyCaller,
     path: Segments,
 ) -> Result<Answer<Agent>, ApiError> {
     app.core.agent(path.name("agent_id")?).map(Answer)
@@ -66,7 +66,7 @@ pub(crate) async fn show(
     responses((status = 200, description = "Updated agent", body = Agent)))]
 pub(crate) async fn update(
     State(app): State<App>,
-    who: Anyone,
+    who: AnyCaller,
     path: Segments,
     Sent(update): Sent<AgentUpdate>,
 ) -> Result<Answer<Agent>, ApiError> {
@@ -74,10 +74,10 @@ pub(crate) async fn update(
     let name = path.name("agent_id")?;
     let agent = app.core.agent(name)?;
     let may = match who {
-        Anyone::User(caller) => caller.user.role == Role::Admin,
-        Anyone::Worker(Worker::Agent { agent: id, .. }) => id == agent.id,
-        Anyone::Worker(Worker::Node(node)) => node == agent.node_id,
-        Anyone::Worker(Worker::Token) => false,
+        AnyCaller::User(caller) => caller.user.role == Role::Admin,
+        AnyCaller::Worker(Worker::Agent { agent: id, .. }) => id == agent.id,
+        AnyCaller::Worker(Worker::Node(node)) => node == agent.node_id,
+        AnyCaller::Worker(Worker::Token) => false,
     };
     if !may {
         return Err(ApiError::forbidden("only admins and the agent itself can change an agent"));

@@ -43,7 +43,7 @@ pub(crate) async fn register(
     let new: Register = object(&body(request, limits::LOGIN).await?)?;
     if new.invite.is_none() && !app.settings.open_signup {
         return Err(ApiError::forbidden(
-            "sign-up is closed here: ask an admin for an invitation and send its code as `invite`",
+            "Sign-up is disabled: ask an admin for an invitation and send its code as `invite`",
         ));
     }
     check_register(&new)?;

@@ -25,7 +25,7 @@ use crate::store::JobFilter;
 
 /// Health of the server.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Alive {
+pub(crate) struct HealthStatus {
     /// `ok`; `healthy` at `/health`.
     status: &'static str,
 }
@@ -56,27 +56,27 @@ pub(crate) struct StrategyChoice {
 
 /// Liveness probe.
 #[utoipa::path(get, path = "/healthz", tag = "server",
-    responses((status = 200, description = "Alive", body = Alive)))]
-pub(crate) async fn healthz() -> Answer<Alive> {
-    Answer(Alive { status: "ok" })
+    responses((status = 200, description = "Alive", body = HealthStatus)))]
+pub(crate) async fn healthz() -> Answer<HealthStatus> {
+    Answer(HealthStatus { status: "ok" })
 }
 
 /// Liveness probe of the original API.
 #[utoipa::path(get, path = "/health", tag = "server",
-    responses((status = 200, description = "Alive", body = Alive)))]
-pub(crate) async fn health() -> Answer<Alive> {
-    Answer(Alive { status: "healthy" })
+    responses((status = 200, description = "Alive", body = HealthStatus)))]
+pub(crate) async fn health() -> Answer<HealthStatus> {
+    Answer(HealthStatus { status: "healthy" })
 }
 
 /// Readiness probe: the database answers.
 #[utoipa::path(get, path = "/readyz", tag = "server",
-    responses((status = 200, description = "Ready", body = Alive)))]
-pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Alive>, ApiError> {
+    responses((status = 200, description = "Ready", body = HealthStatus)))]
+pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<HealthStatus>, ApiError> {
     if app.stopping.is_cancelled() {
         return Err(ApiError::unavailable("the server is being stopped"));
     }
     app.core.ready().await?;
-    Ok(Answer(Alive { status: "ok" }))
+    Ok(Answer(HealthStatus { status: "ok" }))
 }
 
 /// Name and version of the server.
