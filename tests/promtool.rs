@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Problems that `promtool check metrics` finds; none without the program. Documented names, and those of
+/// Problems that `promtool check metrics` finds; none without the program. Documented names, and names of
 /// `dcgm-exporter`, are exempt.
 pub(crate) fn problems(metrics: &str) -> Option<Vec<String>> {
     let started = Command::new("promtool")

@@ -34,7 +34,7 @@ impl TestRun {
         }
     }
 
-    /// Command lines of processes that still run: those with the mark, and programs built by this checkout, which may have
+    /// Command lines of processes that still run: commands with the mark, and programs of this checkout, which may have
     /// cleared their environment.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let started = Instant::now();

@@ -1,7 +1,8 @@
 //! The `prose` phase: comments and documents name the actor and the object.
 //!
 //! A script cannot judge a sentence. This one finds the patterns that mark most sentences without an actor or an
-//! object: doc comments that start with an interrogative clause, indefinite persons, and phrases that replace a term.
+//! object: doc comments that start with an interrogative clause, indefinite persons, pronouns without a noun in comments,
+//! and phrases that replace a term.
 //! Strings of Rust files and deployed files count, since users read them. Names of tests are sentences, too.
 
 use std::fs;
@@ -21,7 +22,7 @@ Usage: cargo xtask prose
 
 Prints each doc comment that starts with What, Who, Whether, Those, How or Where, and each
 line of Rust, Markdown or a deployed file with an indefinite person or a phrase that
-replaces a term; and each name of a test with such a word.";
+replaces a term; each comment of Rust with a pronoun that needs a noun; and each name of a test with such a word.";
 
 /// Number of known violations. Lower the number with every fix; never raise it.
 const CEILING: usize = 0;
@@ -51,7 +52,7 @@ const PERSONS: [&str; 4] = [
 ];
 
 /// Phrases that replace a term of the glossary, in lower case. Split like the persons.
-const PHRASES: [&str; 9] = [
+const PHRASES: [&str; 16] = [
     concat!("looks ", "after"),
     concat!("looked ", "after"),
     concat!("came ", "of it"),
@@ -61,7 +62,17 @@ const PHRASES: [&str; 9] = [
     concat!("hands ", "in "),
     concat!("slow ", "down a little"),
     concat!("the rest is ", "an"),
+    concat!("whose ", "turn it"),
+    concat!("has the ", "turn"),
+    concat!(" goes ", "on"),
+    concat!("told ", "to"),
+    concat!("switched ", "off"),
+    concat!("handed ", "in"),
+    concat!("sick ", "gpu"),
 ];
+
+/// Words that need a noun, in comments of Rust files.
+const PRONOUNS: [&str; 4] = ["others", "those", "thing", "things"];
 
 /// Words that names of tests do not contain, besides indefinite persons: clauses that stand for a noun, pronouns
 /// without a noun, and words with a term in the glossary.
@@ -118,7 +129,8 @@ fn violations() -> Result<Vec<String>> {
             let function = function_name(line);
             let names_badly = in_test_head && function.is_some_and(has_test_word);
             in_test_head &= function.is_none();
-            if opens || names_person(line) || has_phrase(line) || names_badly {
+            let has_pronoun = is_rust && comment(line).is_some_and(has_pronoun);
+            if opens || names_person(line) || has_phrase(line) || has_pronoun || names_badly {
                 found.push(format!("{file}:{}: {}", number + 1, line.trim()));
             }
         }
@@ -140,6 +152,18 @@ fn doc_comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
     Some(text.trim())
+}
+
+/// Text of a comment on a line of its own.
+fn comment(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']))
+}
+
+fn has_pronoun(comment: &str) -> bool {
+    // Names of fields stand between backticks.
+    let prose = comment.split('`').step_by(2);
+    let words = prose.flat_map(|part| part.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    words.into_iter().any(|word| PRONOUNS.contains(&word.to_lowercase().as_str()))
 }
 
 fn is_test_attribute(line: &str) -> bool {
@@ -216,6 +240,16 @@ mod tests {
         assert!(!has_phrase("\"description\": \"GPUs managed by the scheduler.\""));
         assert!(is_deployed("deploy/grafana/dashboard.json", Some("json")));
         assert!(!is_deployed("web/package.json", Some("json")));
+    }
+
+    #[test]
+    fn a_pronoun_without_a_noun_is_found_in_comments_only() {
+        let pronoun = PRONOUNS[1];
+        let finds = |line: &str| comment(line).is_some_and(has_pronoun);
+        assert!(finds(&format!("    // Pods of jobs, and {pronoun} of gangs.")));
+        assert!(finds(&format!("/// {pronoun} of gangs")));
+        assert!(!finds(&format!("// The field `{pronoun}` lists pods.")));
+        assert!(!finds(&format!("let {pronoun} = 1;")));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Keeps the processes of a cgroup of version 2 from opening device files.
 //!
 //! Version 2 has no devices controller: the kernel asks a program (`BPF_PROG_TYPE_CGROUP_DEVICE`) that is attached to the
-//! cgroup. The program here denies listed device files and allows all others. It is assembled from the list, since a map
+//! cgroup. The program here denies listed device files and allows all other files. It is assembled from the list, since a map
 //! of devices would need more system calls and a lifetime of its own.
 //!
-//! The program is attached with `BPF_F_ALLOW_MULTI`: a device is open only if this program and those of all parents, such
+//! The program is attached with `BPF_F_ALLOW_MULTI`: a device is open only if this program and the programs of all parents, such
 //! as systemd's `DeviceAllow`, allow it. The kernel detaches the program when the cgroup is removed.
 
 use std::io;
@@ -115,7 +115,7 @@ impl DeviceFilter {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
-    /// Applies to the processes of the cgroup and to those that enter it. `cgroup` is its directory.
+    /// Applies to the processes of the cgroup and to processes that enter it. `cgroup` is its directory.
     pub fn attach(&self, cgroup: impl AsFd) -> io::Result<()> {
         let attributes = AttachAttributes {
             target: cgroup.as_fd().as_raw_fd().cast_unsigned(),
@@ -139,7 +139,7 @@ fn with_locked_memory<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> 
 
 /// Prefix of `union bpf_attr`: the kernel takes missing fields as zero. `T` is one of the two structs above.
 fn bpf<T>(command: u32, attributes: &T) -> io::Result<i32> {
-    // SAFETY: `attributes` is a valid struct of the stated size. Its addresses are those of arrays that live until the
+    // SAFETY: `attributes` is a valid struct of the stated size. Its addresses point to arrays that live until the
     // caller returns, with the stated length or a null byte at the end; the kernel only reads them.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>())

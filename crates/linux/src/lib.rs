@@ -7,7 +7,7 @@
 //! | [`device_filter`] | `bpf` | cgroup v2 filters device files only by a program in the kernel |
 //! | [`memory`] | `madvise` | an idle agent keeps only the code in memory that it uses |
 //!
-//! Each `unsafe` block has a comment with its reason, and does one thing. All modules have safe interfaces: no argument of a
+//! Each `unsafe` block has a comment with its reason, and makes one call. All modules have safe interfaces: no argument of a
 //! caller leads to undefined behaviour.
 
 pub mod device_filter;

@@ -18,7 +18,7 @@ fn no_other_crate_may_contain_unsafe_code() {
     }
 }
 
-/// The other lints of this crate are those of the workspace.
+/// The other lints of this crate come from the workspace.
 #[test]
 fn lints_of_the_workspace_apply_here_too() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -153,7 +153,7 @@ pub(crate) fn percent(part: f64, whole: f64) -> f64 {
 }
 
 impl Shape {
-    /// Idle thousandths that this shape cannot use: all of them when no task fits, otherwise those on devices
+    /// Idle thousandths that this shape cannot use: all of them when no task fits, otherwise thousandths on devices
     /// with too little left.
     fn unusable(&self, book: &FreeResources) -> i64 {
         let (mut idle, mut lost, mut places) = (0, 0, 0);

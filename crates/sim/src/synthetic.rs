@@ -142,7 +142,7 @@ impl Synthetic {
     }
 
     fn job(&self, number: usize, at: Time, duration: Span, milli: u32, random: &mut Random) -> Job {
-        let (gpu, tasks) = self.ask(milli);
+        let (gpu, tasks) = self.gpu_request(milli);
         let gpus_of_task = u64::from((milli / tasks).div_ceil(1000));
         let cores = u64::from(random.weighted(&[(3, 2_u32), (4, 4), (3, 8)]));
         let request = Request {
@@ -162,7 +162,7 @@ impl Synthetic {
     }
 
     /// GPU request per task, and number of tasks.
-    fn ask(&self, milli: u32) -> (GpuRequest, u32) {
+    fn gpu_request(&self, milli: u32) -> (GpuRequest, u32) {
         match MilliGpu::new(milli) {
             Ok(share) if share < MilliGpu::WHOLE => (GpuRequest::Fraction(share), 1),
             _ => {

@@ -20,8 +20,8 @@ pub(super) fn start_remapped() -> Result<RunningService> {
     run("userns", "AGENTAFLOW_TEST_USERNS", true, &["--userns-remap=default"])
 }
 
-/// The first engine has the network of this machine, others have one of their own: two engines in one network delete the
-/// bridges and firewall rules of each other.
+/// The first engine has the network of this machine, other engines have one of their own: two engines in one network
+/// delete the bridges and firewall rules of each other.
 fn run(name: &str, variable: &str, own_network: bool, options: &[&str]) -> Result<RunningService> {
     if !tools::is_root() {
         bail!(

@@ -10,8 +10,8 @@ use crate::guardian::device_rule::DeviceRule;
 const NVIDIA_MAJOR: u32 = 195;
 
 /// Rules for a job with these GPUs, by UUID. A job without GPUs gets no device file of the driver. A job with whole or
-/// shared GPUs gets all but those of other GPUs. A job with a MIG slice, or with an unknown GPU, gets all: its slices are
-/// divided by capabilities of the driver, not by `/dev/nvidia0`.
+/// shared GPUs gets all files except the files of other GPUs. A job with a MIG slice, or with an unknown GPU, gets all
+/// files: its slices are divided by capabilities of the driver, not by `/dev/nvidia0`.
 pub(crate) fn denied(gpus: &[String]) -> Vec<DeviceRule> {
     if gpus.is_empty() {
         let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
@@ -45,7 +45,7 @@ fn minor(information: &str) -> Option<(String, u32)> {
     Some((field("GPU UUID")?.to_owned(), field("Device Minor")?.parse().ok()?))
 }
 
-/// Major numbers of NVIDIA's character devices; 195 is fixed, the others are assigned when the driver is loaded.
+/// Major numbers of NVIDIA's character devices; 195 is fixed, the other numbers are assigned when the driver is loaded.
 fn gpu_majors(devices: &str) -> BTreeSet<u32> {
     let characters = devices.lines().take_while(|line| !line.starts_with("Block"));
     let found = characters.filter_map(|line| {

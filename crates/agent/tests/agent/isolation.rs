@@ -69,7 +69,8 @@ async fn a_process_job_has_limits_on_open_files_and_processes() {
     }
     let bed = TestBed::new().await;
     let mut settings = bed.open_settings();
-    (settings.open_files_limit, settings.pids_limit) = (77, 12);
+    settings.open_files_limit = 77;
+    settings.pids_limit = 12;
     let agent = TestBed::agent_with(settings);
     let script = "ulimit -n; for i in $(seq 1 40); do sleep 3 & done; wait; echo unreachable";
     let key = bed.assign(shell(1, script));

@@ -135,7 +135,8 @@ async fn swapped_at(path: &'static str) -> (TempDir, Bench, Launch) {
     let proxy = temp.path().join("proxy.sock");
     tokio::spawn(proxy_until(UnixListener::bind(&proxy).unwrap(), path, Arc::new(swap)));
     let mut changed = settings(bench.state.path());
-    (changed.socket, changed.allowed_mounts) = (proxy, root(temp.path(), true));
+    changed.socket = proxy;
+    changed.allowed_mounts = root(temp.path(), true);
     bench.docker = connect(changed).await;
     let mut launch = bench.launch("cat /data/hostname");
     launch.assignment.volumes = volume(&data, true);

@@ -22,7 +22,7 @@ pub(crate) fn thousand_jobs() -> Vec<Row> {
     vec![Row::new(
         "1,000 jobs of `true` through `up`, process runtime, 16 connections, end to end",
         format!(
-            "{:.0} jobs/s ({took:.2} s, handed in after {:.2} s)",
+            "{:.0} jobs/s ({took:.2} s, submitted after {:.2} s)",
             JOBS as f64 / took,
             handed_in.as_secs_f64()
         ),

@@ -102,7 +102,7 @@ fn docker_result_files_and_folders_reach_the_container() {
     assert_ne!(job["status"], "completed", "a forbidden folder was mounted");
 }
 
-/// Task 0 waits for a line from every other task; the others repeat until it answers.
+/// Task 0 waits for a line from every other task; the other tasks repeat until it answers.
 const RENDEZVOUS: &str = r#"
     if [ "$RANK" = 0 ]; then busybox nc -l -p $MASTER_PORT -e echo "welcome to $WORLD_SIZE"; exit $?; fi
     for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do

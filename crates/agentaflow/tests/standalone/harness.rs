@@ -401,7 +401,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Agents of root keep task folders here, and remove those of deleted agents when they start.
+/// Agents of root keep task folders here, and remove the folders of deleted agents when they start.
 fn remove_task_folders(home: &str) {
     let entries = fs::read_dir("/var/lib/agentaflow-tasks").into_iter().flatten().flatten();
     let owners = entries.map(|entry| entry.path()).filter(|path| {

@@ -67,7 +67,7 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     become_user(plan).map_err(failed(Step::User))
 }
 
-/// The descriptors are not standard ones: the Rust runtime opens those at its start, if they are closed.
+/// The descriptors are not standard ones: the Rust runtime opens standard descriptors at its start, if they are closed.
 fn connect(plan: &Plan<'_>) -> Result<(), Errno> {
     // A process can join a group of its own session only.
     setsid()?;

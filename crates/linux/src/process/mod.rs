@@ -36,7 +36,7 @@ pub use report::{REPORT_LENGTH, Step, outcome};
 pub struct Confinement {
     /// Standard output and standard error.
     pub output: OwnedFd,
-    /// uid and gid; `None` keeps those of the parent.
+    /// uid and gid; `None` keeps the ids of the parent.
     pub user: Option<(u32, u32)>,
     /// Directory of a cgroup of version 2. The process is created in it where the kernel can do that.
     pub unified_cgroup: Option<OwnedFd>,

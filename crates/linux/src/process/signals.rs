@@ -36,7 +36,7 @@ impl Drop for Blocked {
 pub(super) fn reset() {
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: the default action is no handler, so no code runs in a signal context. Fails for signals that have no
-        // other action, and for those of the C library.
+        // other action, and for the signals of the C library.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let _ = change_mask(&set(libc::sigemptyset), None);

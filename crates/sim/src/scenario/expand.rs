@@ -41,7 +41,7 @@ impl Scenario {
         }
         let mut random = Random::new(self.seed);
         for jobs in &self.jobs {
-            // A random stream per entry: a change of one entry does not affect the others.
+            // A random stream per entry: a change of one entry does not affect the other entries.
             let stream = Random::new(random.next());
             let expanded =
                 jobs.expand(stream, &mut seen).map_err(|help| wrong("job", &jobs.name, help))?;
@@ -179,7 +179,7 @@ impl Jobs {
 
     fn workload(&self) -> Result<Workload, PartError> {
         let request = Request {
-            gpu: self.ask()?,
+            gpu: self.gpu_request()?,
             models: self.models.iter().map(|model| model.as_str().into()).collect(),
             nvlink: self.nvlink,
             cpu: self.cpu.unwrap_or_default().0,
@@ -198,7 +198,7 @@ impl Jobs {
         Ok(workload)
     }
 
-    fn ask(&self) -> Result<GpuRequest, PartError> {
+    fn gpu_request(&self) -> Result<GpuRequest, PartError> {
         match (self.gpus, self.gpu_memory, self.mig) {
             (None, None, None) => Ok(GpuRequest::None),
             (Some(gpus), None, None) => match gpus.0 {

@@ -55,7 +55,7 @@ pub(super) fn prepare_folder(launch: &Launch, folder: &Path) -> Result<(), Start
 
 /// Parts of the host that a container uses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct ContainerResources<'a> {
     pub(super) volumes: &'a [OpenVolume],
     pub(super) network: &'a ContainerNetwork,
 }
@@ -76,7 +76,7 @@ pub(super) fn body(
     agent: &str,
     launch: &Launch,
     image: &str,
-    surroundings: &Surroundings<'_>,
+    resources: &ContainerResources<'_>,
 ) -> Result<ContainerCreateBody, StartError> {
     // Names every field, so that a new field does not compile before it reaches the container or is listed here.
     let Assignment {
@@ -113,8 +113,8 @@ pub(super) fn body(
         // For processes only.
         user_id: _,
     } = &launch.assignment;
-    let mut host = host_config(settings, launch, surroundings.volumes)?;
-    let network = surroundings.network;
+    let mut host = host_config(settings, launch, resources.volumes)?;
+    let network = resources.network;
     let address = launch.env.iter().find(|(name, _)| name == MASTER_ADDR);
     let address = address.and_then(|(_, address)| address.parse().ok());
     let (networking_config, exposed_ports) =

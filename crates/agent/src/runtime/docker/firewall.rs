@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use super::network::CLOSED;
 
-/// Addresses at which clouds serve metadata and credentials: link-local ones, and those of Alibaba Cloud and Azure.
+/// Addresses at which clouds serve metadata and credentials: link-local ones, and addresses of Alibaba Cloud and Azure.
 const METADATA: [&str; 3] = ["169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32"];
 
 /// Programs that change the rules.

@@ -43,8 +43,8 @@ impl Docker {
         self.restrict_host_access().await?;
         let creating = self.networks.lock().await;
         let network = self.ensure_network(key).await.map_err(|error| fault::node(&error))?;
-        let surroundings = create::Surroundings { volumes: &volumes, network: &network };
-        let body = create::body(&self.settings, &self.agent, launch, &image, &surroundings)?;
+        let resources = create::ContainerResources { volumes: &volumes, network: &network };
+        let body = create::body(&self.settings, &self.agent, launch, &image, &resources)?;
         let created = self.create_with_quota(key, body).await;
         drop(creating);
         let id = created.map_err(|error| fault::start(&error, &secrets))?;

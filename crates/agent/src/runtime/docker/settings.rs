@@ -30,7 +30,7 @@ pub struct DockerSettings {
     pub allow_host_access: bool,
     /// Images may come from registries on this host.
     pub allow_local_registry: bool,
-    /// Images of the host need no check, except those that this agent pulled with credentials.
+    /// Images of the host need no check, except images that this agent pulled with credentials.
     pub trust_local_images: bool,
 }
 
