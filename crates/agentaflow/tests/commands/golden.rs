@@ -52,9 +52,9 @@ pub(crate) fn check(path: &Path, program: &str, stage: &mut impl Stage) {
     if std::env::var_os("UPDATE").is_some_and(|value| !value.is_empty()) {
         fs::write(path, output).unwrap();
     } else if output != written {
-        let name = path.display();
+        let name = path.display().to_string();
         let diff = TextDiff::from_lines(&*written, &*output);
-        let diff = diff.unified_diff().header(name, "actual output").to_string();
+        let diff = diff.unified_diff().header(&name, "actual output").to_string();
         panic!("{name} differs; UPDATE=1 writes it anew\n{diff}");
     }
 }

@@ -6,6 +6,9 @@ mod harness;
 #[path = "../standalone/http.rs"]
 #[allow(dead_code, reason = "a part of it is for other tests")]
 mod http;
+#[path = "../../../../tests/job_folder.rs"]
+#[allow(dead_code, reason = "a part of it is for other tests")]
+mod job_folder;
 #[path = "../standalone/procs.rs"]
 #[allow(dead_code, reason = "a part of it is for other tests")]
 mod procs;
