@@ -200,6 +200,7 @@ fn options(args: &Args) -> Result<Options> {
         metrics_access: args.metrics_access.in_cluster()?,
         own_address: kubernetes::own_address(),
         interval,
+        certificate: args.webhook_cert.clone(),
     })
 }
 
