@@ -1,6 +1,11 @@
 //! Facts that a driver feeds: the cluster as of one moment.
 
+use std::path::Path;
+
+use agentaflow_api::client::not_after;
 use agentaflow_api::units::Stamp;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 /// The cluster as of one moment. A part without facts has no alerts.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +25,8 @@ pub struct NodeFacts {
     pub name: String,
     /// The node should report and does not.
     pub silent: bool,
+    /// Not known yet, as after a restart of the driver: the alert stays as it is.
+    pub unknown: bool,
     pub last_report: Option<Stamp>,
 }
 
@@ -104,4 +111,14 @@ pub struct DiskFacts {
 pub struct SchedulerFacts {
     /// Time at which the scheduling loop last began a turn.
     pub last_turn: Stamp,
+}
+
+impl CertificateFacts {
+    /// The first certificate of a PEM file; none if it cannot be read.
+    pub fn of_file(path: &Path) -> Option<Self> {
+        let pem = std::fs::read(path).ok()?;
+        let first = CertificateDer::pem_slice_iter(&pem).next()?.ok()?;
+        let expires = Stamp(not_after(&first)?.as_millisecond());
+        Some(Self { name: path.display().to_string(), expires })
+    }
 }

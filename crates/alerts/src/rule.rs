@@ -74,6 +74,12 @@ pub(crate) struct Observation {
     pub(crate) condition: Option<Condition>,
 }
 
+impl Observation {
+    fn unknown(kind: AlertKind, subject: AlertSubject) -> Self {
+        Self { kind, subject, condition: None }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Condition {
     pub(crate) severity: Severity,
@@ -256,14 +262,20 @@ impl Observations<'_> {
             gpu: Some(gpu.gpu.clone()),
             ..AlertSubject::default()
         };
+        let holder = gpu.job.as_ref().map(|job| AlertSubject {
+            job: Some(job.job.clone()),
+            user: job.user.clone(),
+            ..subject.clone()
+        });
         if gpu.stale {
-            for kind in GPU_KINDS {
-                self.list.push(Observation { kind, subject: subject.clone(), condition: None });
-            }
+            let kinds = GPU_KINDS.map(|kind| Observation::unknown(kind, subject.clone()));
+            self.list.extend(kinds);
+            let idle = holder.map(|holder| Observation::unknown(AlertKind::GpuIdle, holder));
+            self.list.extend(idle);
             return;
         }
         self.gpu_faults(gpu, &subject);
-        self.gpu_load(gpu, &subject);
+        self.gpu_load(gpu, &subject, holder);
     }
 
     fn gpu_faults(&mut self, gpu: &GpuFacts, subject: &AlertSubject) {
@@ -287,7 +299,7 @@ impl Observations<'_> {
         });
     }
 
-    fn gpu_load(&mut self, gpu: &GpuFacts, subject: &AlertSubject) {
+    fn gpu_load(&mut self, gpu: &GpuFacts, subject: &AlertSubject, holder: Option<AlertSubject>) {
         let place = format!("GPU {} on {}", gpu.gpu, gpu.node);
         let share = |part: Option<f64>, all: Option<f64>| {
             Some(100.0 * part? / all.filter(|all| *all > 0.0)?)
@@ -301,21 +313,23 @@ impl Observations<'_> {
         self.add(AlertKind::GpuMemory, subject.clone(), memory, MEMORY, |value| {
             format!("The memory of {place} is {} % full", short(value))
         });
-        if let Some(job) = &gpu.job {
-            let subject = AlertSubject {
-                job: Some(job.job.clone()),
-                user: job.user.clone(),
-                ..subject.clone()
-            };
-            self.add(AlertKind::GpuIdle, subject, gpu.utilization, IDLE, |value| {
-                format!("Job {} holds {place} and uses {} % of it", job.job, short(value))
-            });
-        }
+        let Some(holder) = holder else { return };
+        let job = holder.job.clone().unwrap_or_default();
+        self.add(AlertKind::GpuIdle, holder, gpu.utilization, IDLE, |value| {
+            format!("Job {job} holds {place} and uses {} % of it", short(value))
+        });
     }
 
     fn nodes(&mut self, now: Stamp, facts: &Facts) {
-        for node in facts.nodes.iter().filter(|node| node.silent) {
+        for node in &facts.nodes {
             let subject = AlertSubject { node: Some(node.name.clone()), ..AlertSubject::default() };
+            if node.unknown {
+                self.list.push(Observation::unknown(AlertKind::NodeSilent, subject));
+                continue;
+            }
+            if !node.silent {
+                continue;
+            }
             let last = node.last_report.map(|last| seconds_between(last, now));
             let since = last.map(|last| format!(" for {}", rounded(last))).unwrap_or_default();
             self.add(AlertKind::NodeSilent, subject, Some(1.0), SILENT, |_| {
@@ -389,7 +403,7 @@ impl Observations<'_> {
     }
 }
 
-/// Kinds whose condition is unknown while a node does not report. The idle alert names a job and resolves.
+/// Kinds whose condition is unknown while a node does not report; the one about an idle GPU names a job.
 const GPU_KINDS: [AlertKind; 6] = [
     AlertKind::GpuHot,
     AlertKind::GpuEcc,

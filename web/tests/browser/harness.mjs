@@ -1,6 +1,6 @@
 // Starts the program and a browser for the tests.
 import { spawn } from 'node:child_process'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -17,9 +17,10 @@ export function launch() {
   return chromium.launch({ executablePath: BROWSER, args: ARGUMENTS })
 }
 
-/** `agentaflow up` with simulated GPUs in a folder of its own. */
-export async function up(gpus = 4) {
+/** `agentaflow up` with simulated GPUs in a folder of its own; `alerts` is the configuration of the alerts. */
+export async function up(gpus = 4, alerts = '') {
   const folder = mkdtempSync(join(tmpdir(), 'agentaflow-dashboard-'))
+  writeFileSync(join(folder, 'alerts.toml'), alerts)
   const port = await freePort()
   const server = new Server(folder, port, gpus)
   await server.start()
@@ -35,7 +36,7 @@ class Server {
   }
 
   async start() {
-    const args = ['up', '--listen', `127.0.0.1:${this.port}`, '--data-dir', join(this.folder, 'data'), '--sim-gpus', String(this.gpus), '--heartbeat', '1s']
+    const args = ['up', '--listen', `127.0.0.1:${this.port}`, '--data-dir', join(this.folder, 'data'), '--sim-gpus', String(this.gpus), '--heartbeat', '1s', '--alerts', join(this.folder, 'alerts.toml')]
     this.process = spawn(PROGRAM, args, { stdio: ['ignore', 'pipe', 'pipe'] })
     let output = ''
     const failed = new Promise((_, reject) => {

@@ -231,6 +231,7 @@ fn options(args: &Args) -> Result<Options> {
         traces: args.otlp.collector()?,
         own_address: kubernetes::own_address(),
         interval,
+        certificate: args.webhook_cert.clone(),
     })
 }
 

@@ -274,13 +274,13 @@ fn alerts_are_listed_silenced_and_tested_from_the_command_line() {
     assert_eq!((tested.code, tested.out.as_str()), (Some(0), "sink ops: delivered\n"));
     receiver.wait_for("a test", is_about("test", "firing"));
     let unknown = cluster.run(&["alerts", "test", "nobody"]);
-    assert_eq!(unknown.code, Some(4), "{}", unknown.err);
+    assert_eq!(unknown.code, Some(3), "{}", unknown.err);
     let about_node = |received: &Received| received.body["kind"] == "node_silent";
     assert!(!receiver.received().iter().any(about_node), "the silence holds");
     let ended = cluster.run(&["alerts", "unsilence", &id]);
     assert_eq!((ended.code, ended.out), (Some(0), format!("silence {id} ended\n")));
     receiver.wait_for("the alert", about_node);
-    assert_eq!(cluster.run(&["alerts", "unsilence", &id]).code, Some(4));
+    assert_eq!(cluster.run(&["alerts", "unsilence", &id]).code, Some(3));
     let everything = cluster.run(&["alerts", "silence", "--for", "1h"]);
     assert!(everything.err.contains("name an alert, or use --kind"), "{}", everything.err);
 }

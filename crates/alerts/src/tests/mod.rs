@@ -93,6 +93,7 @@ pub(crate) fn silent(names: &[&str]) -> Facts {
     let node = |name: &&str| NodeFacts {
         name: (*name).to_owned(),
         silent: true,
+        unknown: false,
         last_report: Some(Stamp(START.0 - 90_000)),
     };
     Facts { nodes: names.iter().map(node).collect(), ..Facts::default() }

@@ -264,6 +264,37 @@ fn alerts_of_a_gpu_stay_as_they_are_while_its_node_is_silent() {
 }
 
 #[test]
+fn alerts_stay_as_they_are_until_a_restarted_driver_knows_their_objects() {
+    let mut bench = Bench::new("");
+    let mut facts = gpu(|gpu| {
+        gpu.xid = Some(79);
+        (gpu.utilization, gpu.job) = (Some(0.0), Some(job()));
+    });
+    facts.nodes = silent(&["b"]).nodes;
+    bench.observe(&facts);
+    bench.wait(HOUR).observe(&facts);
+    let firing = bench.kinds();
+    assert_eq!(firing.len(), 3);
+    bench.restart();
+    facts.gpus[0] = crate::GpuFacts {
+        node: "a".into(),
+        gpu: "0".into(),
+        stale: true,
+        job: Some(job()),
+        ..crate::GpuFacts::default()
+    };
+    (facts.nodes[0].silent, facts.nodes[0].unknown) = (false, true);
+    for _ in 0..10 {
+        assert_eq!(bench.wait(MINUTE).observe(&facts), []);
+    }
+    assert_eq!(bench.kinds(), firing);
+    // The job ended meanwhile.
+    facts.gpus[0].job = None;
+    bench.observe(&facts);
+    assert_eq!(bench.wait(MINUTE).observe(&facts)[0].alert.kind, Kind::GpuIdle);
+}
+
+#[test]
 fn another_job_on_an_idle_gpu_is_another_alert() {
     let idle = |job: &str| {
         let job = JobFacts { job: job.into(), user: None };
@@ -296,4 +327,19 @@ fn readings_that_are_no_numbers_fire_nothing() {
     bench.observe(&facts);
     bench.wait(HOUR * 2).observe(&facts);
     assert!(bench.kinds().is_empty());
+}
+
+#[test]
+fn the_expiry_of_a_certificate_file_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cert.pem");
+    assert_eq!(CertificateFacts::of_file(&file), None);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2030, 1, 2);
+    std::fs::write(&file, params.self_signed(&key).unwrap().pem()).unwrap();
+    let found = CertificateFacts::of_file(&file).unwrap();
+    assert_eq!(found.expires.to_string(), "2030-01-02T00:00:00.000Z");
+    std::fs::write(&file, "no certificate").unwrap();
+    assert_eq!(CertificateFacts::of_file(&file), None);
 }

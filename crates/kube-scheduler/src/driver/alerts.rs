@@ -6,12 +6,14 @@
 
 use agentaflow_alerts::deliver::deliver;
 use agentaflow_alerts::{
-    Alerts, Config, Delivery, Facts, Message, Secrets, State, Transition, TransitionKind,
+    Alerts, CertificateFacts, Config, Delivery, Facts, Message, Secrets, State, Transition,
+    TransitionKind,
 };
 use agentaflow_api::alert::{AlertReport, AlertTestReport, AlertTestRequest, AlertTestResult};
 use agentaflow_api::units::Stamp;
 use agentaflow_kube_core::{names, slim};
 use kube::Client;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -89,6 +91,8 @@ pub(crate) struct AlertTask {
     pub(crate) namespace: String,
     pub(crate) lease: String,
     pub(crate) identity: String,
+    /// Certificate file of the webhook.
+    pub(crate) certificate: Option<PathBuf>,
 }
 
 struct Running {
@@ -173,7 +177,10 @@ impl Running {
     /// Evaluates the rules, stores the state, and starts the deliveries that are due.
     async fn turn(&mut self) {
         let now = self.task.now();
-        let facts = self.task.facts.borrow_and_update().clone();
+        let mut facts = self.task.facts.borrow_and_update().clone();
+        if let Some(file) = &self.task.certificate {
+            facts.certificates.extend(CertificateFacts::of_file(file));
+        }
         let (transitions, deliveries, test) = {
             let mut board = self.task.board.lock();
             board.now = now;

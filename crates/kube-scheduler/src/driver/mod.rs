@@ -91,6 +91,8 @@ pub struct Options {
     pub own_address: Option<IpAddr>,
     /// Longest time between two passes.
     pub interval: Duration,
+    /// Certificate file of the webhook, whose expiry raises an alert; none if the webhook renews its own.
+    pub certificate: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -341,6 +343,7 @@ impl Leader {
             namespace: self.options.namespace.clone(),
             lease: self.options.lease.clone(),
             identity: self.options.identity.clone(),
+            certificate: self.options.certificate.clone(),
         }
     }
 

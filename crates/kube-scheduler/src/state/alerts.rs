@@ -60,6 +60,7 @@ fn add_node(facts: &mut Facts, devices: &GpuNode, lost: bool) {
         name: name.clone(),
         // A node in maintenance may be switched off.
         silent: lost && !maintenance,
+        unknown: false,
         last_report: status.last_updated.as_ref().map(|time| Stamp(time.0.as_millisecond())),
     });
     for reading in &status.gpu_status {

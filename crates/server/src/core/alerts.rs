@@ -210,12 +210,14 @@ fn node_facts(view: &NodeView, status: NodeStatus) -> NodeFacts {
         name: view.node().spec.node_name.clone(),
         // A node in maintenance may be switched off, and a new node has not reported yet.
         silent: status == NodeStatus::Inactive,
+        unknown: !view.is_settled(),
         last_report: view.node().last_heartbeat,
     }
 }
 
 fn is_stale(view: &NodeView, status: NodeStatus, now: Stamp) -> bool {
     match status {
+        _ if !view.is_settled() => true,
         NodeStatus::Active | NodeStatus::Error => false,
         NodeStatus::Pending | NodeStatus::Inactive => true,
         NodeStatus::Maintenance => view

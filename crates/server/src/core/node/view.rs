@@ -24,6 +24,8 @@ pub(crate) struct NodeView {
     /// None if the engine does not know the node.
     room: Option<NodeRoom>,
     holders: Vec<GpuHolder>,
+    /// The node made contact since the server started, or is lost.
+    settled: bool,
 }
 
 /// A job that holds a GPU of a node, or a part of it.
@@ -43,6 +45,11 @@ impl NodeView {
     /// Free amounts; none if the engine does not know the node.
     pub(crate) fn room(&self) -> Option<NodeRoom> {
         self.room
+    }
+
+    /// Returns false while a server that has restarted waits for the first contact of the node.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// Jobs with GPUs of the node.
@@ -99,7 +106,8 @@ impl LiveNode {
             booking.gpus.iter().map(move |gpu| holder(gpu.index))
         });
         let holders = holders.collect();
-        NodeView { node, alive_until, stream, answers, room, holders }
+        let settled = self.was_contacted() || self.is_lost();
+        NodeView { node, alive_until, stream, answers, room, holders, settled }
     }
 
     fn api_node(&self) -> Node {
