@@ -7,6 +7,9 @@
 mod harness;
 #[path = "../standalone/http.rs"]
 mod http;
+#[allow(dead_code, reason = "a part of it is for other tests")]
+#[path = "../../../../tests/job_folder.rs"]
+mod job_folder;
 #[path = "../standalone/procs.rs"]
 mod procs;
 

@@ -65,7 +65,7 @@ fn xid(status: &'static str) -> impl Fn(&Received) -> bool {
 async fn arrives(receiver: &Receiver, what: &str, test: impl Fn(&Received) -> bool) -> Received {
     wait_for(what, async || {
         let received = receiver.received();
-        received.iter().find(|one| test(one)).cloned().ok_or(received)
+        received.iter().find(|one| test(one)).cloned().ok_or_else(|| format!("{received:#?}"))
     })
     .await
 }
@@ -104,7 +104,7 @@ async fn the_secret_names_the_webhook_and_a_changed_one_takes_effect_without_a_r
         let tested = me.run(&["alerts", "test"]);
         assert!(tested.status.success(), "{tested:?}");
         let all = receiver.received();
-        all.iter().find(|one| one.path == "/second").cloned().ok_or(all)
+        all.iter().find(|one| one.path == "/second").cloned().ok_or_else(|| format!("{all:#?}"))
     })
     .await;
     assert_eq!(map.body["kind"], "test");
@@ -142,7 +142,7 @@ async fn a_leader_killed_between_attempt_and_answer_leaves_the_message_to_the_ne
     scheduler.crash_and_restart().await;
     let again = wait_for("the next leader sends it again", async || {
         let all = receiver.received();
-        all.get(1).cloned().ok_or(all)
+        all.get(1).cloned().ok_or_else(|| format!("{all:#?}"))
     })
     .await;
     assert_eq!(again.body, first.body, "the whole payload is equal");

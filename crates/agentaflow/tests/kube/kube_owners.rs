@@ -93,7 +93,7 @@ async fn the_replacement_of_an_evicted_pod_starts_before_a_younger_pod() {
     tokio::time::sleep(Duration::from_millis(1100)).await;
     let evicted = share.api::<Pod>().evict(&first, &EvictParams::default()).await;
     evicted.expect("an eviction");
-    share.gone(&first).await;
+    share.wait_deleted(&first).await;
     let second = only_pod(&share, "app=serve").await;
     placed_by_us(&share, &second).await;
     let younger = share.pod("younger").await.expect("the younger pod").spec;
