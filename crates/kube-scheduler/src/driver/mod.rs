@@ -14,7 +14,7 @@ mod leader_address;
 mod lease;
 mod lease_times;
 mod log_format;
-mod metrics;
+pub(crate) mod metrics;
 mod owner_lookup;
 mod priority_classes;
 mod status_writes;
@@ -101,7 +101,7 @@ pub async fn run(
     let (health, queries) =
         Health::new(metrics.clone(), options.metrics_access.clone(), leader.clone());
     serve(&options, &health, &stop).await?;
-    let server = ApiServer::new(client.clone(), metrics.api_errors.clone());
+    let server = ApiServer::new(client.clone(), metrics.api_requests.clone());
     let lease = Lease::new(server.clone(), &options, leader);
     // A follower is ready to take over.
     health.set_ready(true);
@@ -260,14 +260,14 @@ impl Leader {
                 () = tokio::time::sleep_until(wake.into()) => {}
                 Some(query) = queries.recv() => {
                     self.health.mark_alive();
-                    query.answer(&state);
+                    query.answer(&mut state);
                     continue;
                 }
             }
             self.health.mark_alive();
             for _ in 0..MAX_QUERIES {
                 let Ok(query) = queries.try_recv() else { break };
-                query.answer(&state);
+                query.answer(&mut state);
             }
             changed |= !batch.is_empty();
             for update in batch.drain(..) {
@@ -281,7 +281,8 @@ impl Leader {
             snapshot.stale |= changed || has_actions;
             self.health.metrics.record(&state.take_activity());
             if metrics.is_due() {
-                self.health.metrics.set_summary(state.summary());
+                let passed = metrics.last.elapsed();
+                self.health.metrics.set_summary(state.summary(), passed);
                 self.executor.submit(state.queue_statuses());
                 metrics.finish();
             }
