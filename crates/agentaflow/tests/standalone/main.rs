@@ -14,6 +14,8 @@ mod losses;
 mod metrics;
 mod original;
 mod original_worker;
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 mod postgres;
 mod procs;
 #[path = "../../../../tests/prometheus.rs"]
