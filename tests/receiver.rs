@@ -18,6 +18,8 @@ pub(crate) struct Received {
     /// Headers in lower case.
     pub(crate) head: String,
     pub(crate) body: Value,
+    /// Status of the answer.
+    pub(crate) status: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -117,8 +119,9 @@ impl Receiver {
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let status = {
             let mut state = self.state.lock().ok()?;
-            state.received.push(Received { path, head, body });
-            state.status
+            let status = state.status;
+            state.received.push(Received { path, head, body, status });
+            status
         };
         let Some(status) = status else {
             // Held until the peer closes the connection.

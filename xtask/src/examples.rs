@@ -1,12 +1,13 @@
 //! `cargo xtask examples`: the installation files in `examples/k8s`, generated from `deploy`.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::generate::{Files, Generator};
-use crate::{crds, repo};
+use crate::{crds, grafana, repo};
 
 pub(crate) const HELP: &str = "\
 Generate examples/k8s, the files of the documented installation, from deploy.
@@ -37,8 +38,6 @@ const INSTALLED: [(&str, &[&str]); 5] = [
 const RIGHTS: [&str; 4] =
     [crds::FOLDER, "deploy/kubernetes/0", "deploy/kubernetes/1", "deploy/kubernetes/2"];
 
-const DASHBOARD: &str = "deploy/grafana/dashboard.json";
-
 fn generate() -> Result<Files> {
     let all = repo::files()?;
     let mut files = Files::new();
@@ -48,9 +47,9 @@ fn generate() -> Result<Files> {
         let parts = from.map(|file| read(file)).collect::<Result<Vec<String>>>()?;
         files.insert(format!("{FOLDER}/{name}"), joined(&parts));
     }
-    let dashboard = read(DASHBOARD)?;
-    files.insert(format!("{FOLDER}/grafana-dashboard.yaml"), dashboard_yaml(&dashboard));
-    files.insert(format!("{FOLDER}/grafana-dashboard.json"), dashboard_json(&dashboard)?);
+    let dashboards = dashboards(&all)?;
+    files.insert(format!("{FOLDER}/grafana-dashboard.yaml"), dashboards_yaml(&dashboards));
+    files.insert(format!("{FOLDER}/grafana-dashboard.json"), dashboards_json(&dashboards)?);
     Ok(files)
 }
 
@@ -66,18 +65,33 @@ fn header(source: &str) -> String {
     format!("# Generated from {source} by `cargo xtask examples`; edit the source.\n")
 }
 
+/// Dashboards by their key in the `ConfigMap`.
+type Dashboards = BTreeMap<String, String>;
+
+fn dashboards(all: &[String]) -> Result<Dashboards> {
+    let files = all.iter().filter_map(|file| {
+        let name = file.strip_prefix(grafana::FOLDER)?.strip_prefix('/')?;
+        Some((file, format!("agentaflow-{name}")))
+    });
+    files.map(|(file, key)| Ok((key, read(file)?))).collect()
+}
+
 /// Grafana's sidecar loads dashboards from every `ConfigMap` with the label `grafana_dashboard`.
-fn dashboard_yaml(dashboard: &str) -> String {
-    let indented = dashboard.trim_end().replace('\n', "\n    ");
-    let head = header(DASHBOARD);
+fn dashboards_yaml(dashboards: &Dashboards) -> String {
+    let head = header(grafana::FOLDER);
+    let data = dashboards.iter().map(|(key, text)| {
+        let indented = text.trim_end().replace('\n', "\n    ");
+        format!("  {key}: |\n    {indented}\n")
+    });
     format!(
         "{head}apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {MAP}\n  namespace: agentaflow\n  labels:\n    \
-         app.kubernetes.io/part-of: agentaflow\n    grafana_dashboard: \"1\"\ndata:\n  {KEY}: |\n    {indented}\n"
+         app.kubernetes.io/part-of: agentaflow\n    grafana_dashboard: \"1\"\ndata:\n{}",
+        data.collect::<String>()
     )
 }
 
 /// The same `ConfigMap` as JSON, for `kubectl apply`.
-fn dashboard_json(dashboard: &str) -> Result<String> {
+fn dashboards_json(dashboards: &Dashboards) -> Result<String> {
     let map = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -86,14 +100,12 @@ fn dashboard_json(dashboard: &str) -> Result<String> {
             "namespace": "agentaflow",
             "labels": {"app.kubernetes.io/part-of": "agentaflow", "grafana_dashboard": "1"},
         },
-        "data": {KEY: dashboard},
+        "data": dashboards,
     });
     Ok(serde_json::to_string_pretty(&map)? + "\n")
 }
 
 const MAP: &str = "agentaflow-grafana-dashboard";
-
-const KEY: &str = "agentaflow.json";
 
 #[cfg(test)]
 mod tests {
@@ -116,51 +128,19 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_the_dashboard_keep_every_line() {
-        let dashboard = "{\n  \"title\": \"x\"\n}\n";
-        let yaml = dashboard_yaml(dashboard);
-        let (_, block) = yaml.split_once("agentaflow.json: |\n").unwrap();
-        let lines: Vec<&str> =
-            block.lines().map(|line| line.strip_prefix("    ").unwrap()).collect();
-        assert_eq!(lines.join("\n") + "\n", dashboard);
+    fn both_forms_of_the_dashboards_keep_every_line() {
+        let text = |title: &str| format!("{{\n  \"title\": \"{title}\"\n}}\n");
+        let all: Dashboards =
+            [("a.json".to_owned(), text("x")), ("b.json".to_owned(), text("y"))].into();
+        let yaml = dashboards_yaml(&all);
+        let (_, blocks) = yaml.split_once("data:\n  a.json: |\n").unwrap();
+        let (a, b) = blocks.split_once("  b.json: |\n").unwrap();
+        for (block, title) in [(a, "x"), (b, "y")] {
+            let lines = block.lines().map(|line| line.strip_prefix("    ").unwrap());
+            assert_eq!(lines.collect::<Vec<_>>().join("\n") + "\n", text(title));
+        }
         let json: serde_json::Value =
-            serde_json::from_str(&dashboard_json(dashboard).unwrap()).unwrap();
-        assert_eq!(json["data"]["agentaflow.json"], dashboard);
-    }
-
-    /// Metric names in a text, without the suffixes of histograms and counters.
-    fn metrics(text: &str, before: char) -> BTreeSet<String> {
-        let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
-        let words = text.match_indices("agentaflow_").filter(|(at, _)| {
-            let found = text[..*at].chars().next_back().unwrap_or(' ');
-            !is_part(found) && (before == ' ' || found == before)
-        });
-        words
-            .map(|(at, _)| {
-                let name: String = text[at..].chars().take_while(|c| is_part(*c)).collect();
-                let endings = ["_bucket", "_sum", "_count", "_total"];
-                let bare = endings.iter().find_map(|ending| name.strip_suffix(ending));
-                bare.map(str::to_owned).unwrap_or(name)
-            })
-            .collect()
-    }
-
-    #[test]
-    fn the_dashboard_shows_every_metric_and_no_other() {
-        let is_source = |file: &&String| {
-            file.starts_with("crates/")
-                && file.ends_with("/metrics.rs")
-                && !file.contains("/tests/")
-                || file.starts_with("crates/metrics/src/")
-        };
-        let sources = repo::files().unwrap();
-        let code: Vec<String> = sources
-            .iter()
-            .filter(is_source)
-            .map(|file| read(file).unwrap())
-            .map(|code| code.split("#[cfg(test)]").next().unwrap_or_default().to_owned())
-            .collect();
-        let code = code.concat();
-        assert_eq!(metrics(&read(DASHBOARD).unwrap(), ' '), metrics(&code, '"'));
+            serde_json::from_str(&dashboards_json(&all).unwrap()).unwrap();
+        assert_eq!(json["data"], serde_json::to_value(&all).unwrap());
     }
 }

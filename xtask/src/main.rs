@@ -11,6 +11,7 @@ mod crds;
 mod examples;
 mod generate;
 mod glossary;
+mod grafana;
 mod kube;
 mod leftovers;
 mod links;
@@ -56,7 +57,7 @@ struct Subcommand {
     run: fn(&[String]) -> Result<ExitCode, CommandError>,
 }
 
-const SUBCOMMANDS: [Subcommand; 14] = [
+const SUBCOMMANDS: [Subcommand; 15] = [
     Subcommand {
         name: "run",
         about: "Build the program and start it: API, scheduler and one worker",
@@ -110,6 +111,12 @@ const SUBCOMMANDS: [Subcommand; 14] = [
         about: "Generate deploy/crds from the code",
         help: crds::HELP,
         run: |rest| crds::GENERATOR.run(rest),
+    },
+    Subcommand {
+        name: "grafana",
+        about: "Generate the dashboards in deploy/grafana",
+        help: grafana::HELP,
+        run: |rest| grafana::GENERATOR.run(rest),
     },
     Subcommand {
         name: "examples",

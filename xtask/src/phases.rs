@@ -9,8 +9,8 @@ use crate::output::out;
 use crate::report::Report;
 use crate::test_programs::{self, Tier};
 use crate::{
-    commits, crds, examples, glossary, links, machine_paths, openapi, process, prose, reference,
-    repo, tools, web,
+    commits, crds, examples, glossary, grafana, links, machine_paths, openapi, process, prose,
+    reference, repo, tools, web,
 };
 
 /// One check of the repository.
@@ -25,7 +25,7 @@ pub(crate) struct Phase {
     pub(crate) check: fn(Tier) -> Result<Report>,
 }
 
-pub(crate) const PHASES: [Phase; 19] = [
+pub(crate) const PHASES: [Phase; 20] = [
     cheap("fmt", "the code is formatted", |_| fmt()),
     ci("clippy", "clippy reports nothing", |_| clippy()),
     ci("deny", "dependencies: licences, sources, duplicates, advisories", |_| deny()),
@@ -35,6 +35,7 @@ pub(crate) const PHASES: [Phase; 19] = [
     ci("openapi", "docs/openapi.json matches the code", |_| openapi::GENERATOR.check()),
     ci("reference", "docs/commands.md matches the code", |_| reference::GENERATOR.check()),
     ci("crds", "deploy/crds matches the code", |_| crds::GENERATOR.check()),
+    cheap("grafana", "deploy/grafana matches its tables", |_| grafana::GENERATOR.check()),
     cheap("examples", "examples/k8s matches deploy", |_| examples::GENERATOR.check()),
     ci("doc", "the API documentation builds without warnings", |_| doc()),
     cheap("links", "relative links in Markdown files resolve", |_| links::check()),

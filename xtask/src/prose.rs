@@ -238,7 +238,7 @@ mod tests {
     fn a_phrase_is_found_in_strings_of_code_and_of_dashboards() {
         assert!(has_phrase(&format!("\"description\": \"GPUs that the program {}.\"", PHRASES[0])));
         assert!(!has_phrase("\"description\": \"GPUs managed by the scheduler.\""));
-        assert!(is_deployed("deploy/grafana/dashboard.json", Some("json")));
+        assert!(is_deployed("deploy/grafana/cluster.json", Some("json")));
         assert!(!is_deployed("web/package.json", Some("json")));
     }
 

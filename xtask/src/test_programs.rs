@@ -31,7 +31,8 @@ const FULL_PROPERTY_CASES: &str = "1024";
 const FULL_CHAOS_SECONDS: &str = "120";
 
 /// Programs that tests without a service use: the firewall of Docker jobs is tested with real rules.
-const OPTIONAL_PROGRAMS: [&str; 5] = ["ip", "iptables", "prometheus-alertmanager", "promtool", "script"];
+const OPTIONAL_PROGRAMS: [&str; 5] =
+    ["ip", "iptables", "prometheus-alertmanager", "promtool", "script"];
 
 /// Size of a test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -301,7 +301,7 @@ fn the_pods_of_a_device_are_named() {
 
 #[test]
 fn a_restarted_monitor_remembers_unhealthy_and_lost_gpus() {
-    let unhealthy = seen(vec![with(gpu(0), |sample| sample.xids = vec![79]), gpu(1), gpu(2)]);
+    let unhealthy = seen(vec![with(gpu(0), |sample| sample.xids = vec![109]), gpu(1), gpu(2)]);
     let before = after(&[unhealthy, seen(vec![gpu(0), gpu(1)])]);
     let mut published = GpuNode::new("n1", before.spec.clone());
     published.status = Some(before.status.clone());

@@ -436,10 +436,11 @@ mod tests {
                 write_devices(&devices, text);
                 write_dcgm(&devices, text);
             });
-            assert_eq!(text.lines().filter(|line| line.contains("GPU-00000999-")).count(), 42);
-            began.elapsed()
+            (began.elapsed(), text)
         };
-        let fastest = (0..10).map(|_| scrape()).min().unwrap();
+        let (_, text) = scrape();
+        assert_eq!(text.lines().filter(|line| line.contains("GPU-00000999-")).count(), 40);
+        let fastest = (0..30).map(|_| scrape().0).min().unwrap();
         println!("the series of 1,000 GPUs took {fastest:?}");
         assert!(fastest.as_millis() < 50, "{fastest:?}");
     }

@@ -166,15 +166,21 @@ impl Exposition {
         self.text.push_str(name);
         self.text.push_str(suffix);
         for (index, (label, value)) in labels.iter().enumerate() {
-            let _ = write!(self.text, "{}{label}=\"", if index == 0 { '{' } else { ',' });
+            self.text.push_str(if index == 0 { "{" } else { "," });
+            self.text.push_str(label);
+            self.text.push_str("=\"");
             escape(&mut self.text, value);
             self.text.push('"');
         }
-        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+        self.text.push_str(if labels.is_empty() { " " } else { "} " });
+        let _ = writeln!(self.text, "{value}");
     }
 }
 
 fn escape(text: &mut String, value: &str) {
+    if !value.contains(['\\', '"', '\n']) {
+        return text.push_str(value);
+    }
     for character in value.chars() {
         match character {
             '\\' => text.push_str("\\\\"),

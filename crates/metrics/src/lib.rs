@@ -4,12 +4,14 @@
 //! labels that users choose are bounded by [`Bounded`].
 
 mod bounded;
+mod decisions;
 mod device;
 mod endpoint;
 mod exposition;
 mod values;
 
 pub use bounded::Bounded;
+pub use decisions::{Decisions, PreemptionRight};
 pub use device::{
     DeviceReading, JOB_NAMES, POD_NAMES, WorkloadNames, WorkloadReading, write_dcgm, write_devices,
     write_workloads,

@@ -10,6 +10,8 @@ mod http;
 #[allow(dead_code, reason = "a part of it is for other tests")]
 #[path = "../../../../tests/job_folder.rs"]
 mod job_folder;
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 #[path = "../standalone/procs.rs"]
 mod procs;
 

@@ -8,7 +8,7 @@ use crate::skip::skip;
 use crate::support::{NodePlan, Scheduler, Share, get};
 
 /// Documented metrics with their types.
-const DOCUMENTED: [(&str, &str); 14] = [
+const DOCUMENTED: [(&str, &str); 23] = [
     ("agentaflow_gpu_total", "untyped"),
     ("agentaflow_gpu_available", "gauge"),
     ("agentaflow_gpu_utilization", "gauge"),
@@ -23,6 +23,15 @@ const DOCUMENTED: [(&str, &str); 14] = [
     ("agentaflow_kubelet_rejections_total", "counter"),
     ("agentaflow_api_errors_total", "counter"),
     ("agentaflow_foreign_gpu_pods", "gauge"),
+    ("agentaflow_gpus_allocated", "gauge"),
+    ("agentaflow_gpus_fragmented", "gauge"),
+    ("agentaflow_gpus_largest_block", "gauge"),
+    ("agentaflow_running_cost_dollars_per_hour", "gauge"),
+    ("agentaflow_decisions_total", "counter"),
+    ("agentaflow_gpu_allocated_seconds_total", "counter"),
+    ("agentaflow_gpu_used_seconds_total", "counter"),
+    ("agentaflow_eta_error_seconds", "histogram"),
+    ("agentaflow_api_request_duration_seconds", "histogram"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,6 +48,10 @@ async fn metrics_and_health_of_leader_and_follower() {
         ("agentaflow_gpu_total", 8.0),
         ("agentaflow_gpu_available", 7.0),
         ("agentaflow_nodes", 2.0),
+        ("agentaflow_gpus_allocated", 1.0),
+        ("agentaflow_gpus_largest_block", 4.0),
+        ("agentaflow_decisions_total{outcome=\"placed\",reason=\"\"}", 1.0),
+        ("agentaflow_decisions_total{outcome=\"pending\",reason=\"NeverFits\"}", 1.0),
         ("agentaflow_workloads_running", 1.0),
         ("agentaflow_workloads_pending", 1.0),
         ("agentaflow_bindings_total{result=\"bound\"}", 1.0),
@@ -55,6 +68,8 @@ async fn metrics_and_health_of_leader_and_follower() {
         assert_eq!(types.get(name), Some(&kind), "{name}");
         assert!(text.contains(&format!("# HELP {name} ")), "{name} has no help");
     }
+    let price = scheduler.metric("agentaflow_running_cost_dollars_per_hour").expect("a price");
+    assert!(price > 0.0, "an A100 has a price: {price}");
     for name in ["agentaflow_scheduling_duration", "agentaflow_scheduling_duration_seconds"] {
         let count = scheduler.metric(&format!("{name}_count")).expect("passes");
         let all = scheduler.metric(&format!("{name}_bucket{{le=\"+Inf\"}}")).expect("passes");

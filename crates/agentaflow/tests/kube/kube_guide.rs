@@ -143,7 +143,7 @@ fn monitoring_stack(desk: &Desk) {
     desk.types("kubectl apply -f examples/k8s/grafana-dashboard.yaml");
     assert_eq!(desk.types(version), before, "both files hold the same object");
     let data = "kubectl get configmap/agentaflow-grafana-dashboard -n agentaflow -o \
-                jsonpath='{.data.agentaflow\\.json}'";
+                jsonpath='{.data.agentaflow-cluster\\.json}'";
     let dashboard: serde_json::Value = serde_json::from_str(&desk.types(data)).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
     assert!(panels.iter().any(|panel| panel["targets"][0]["expr"].is_string()), "{dashboard}");

@@ -7,8 +7,8 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
+use crate::http::Connection;
 use crate::plans::pod_waits;
-use crate::rest::Connection;
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
 /// Two nodes on which strategies differ: `small` has less memory and is partly used, `large` is free.

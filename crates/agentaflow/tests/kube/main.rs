@@ -5,6 +5,17 @@ mod command_line;
 mod controllers;
 #[path = "../commands/golden.rs"]
 mod golden;
+#[allow(dead_code, reason = "the generator uses the rest")]
+#[path = "../../../../xtask/src/grafana/tables/mod.rs"]
+mod grafana;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../standalone/harness.rs"]
+mod harness;
+#[path = "../standalone/http.rs"]
+mod http;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../../../tests/job_folder.rs"]
+mod job_folder;
 mod kube_alerts;
 mod kube_chaos;
 mod kube_coexistence;
@@ -27,6 +38,7 @@ mod kube_owners;
 mod kube_permissions;
 mod kube_policies;
 mod kube_preemption;
+mod kube_prometheus;
 mod kube_quotas;
 mod kube_settings;
 mod kube_top;
@@ -41,6 +53,14 @@ mod network_policy;
 #[path = "../commands/normal.rs"]
 mod normal;
 mod plans;
+/// One counter of ports for the whole process.
+mod ports {
+    pub(crate) use crate::support::free_port;
+}
+#[path = "../standalone/procs.rs"]
+mod procs;
+#[path = "../../../../tests/prometheus.rs"]
+mod prometheus;
 #[path = "../../../../tests/promtool.rs"]
 mod promtool;
 #[allow(dead_code, reason = "a part of it is for other tests")]
@@ -49,8 +69,6 @@ mod pty;
 #[allow(dead_code, reason = "a part of it is for other tests")]
 #[path = "../../../../tests/receiver.rs"]
 mod receiver;
-#[path = "../standalone/http.rs"]
-mod rest;
 mod service;
 #[path = "../../../../tests/skip.rs"]
 mod skip;

@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
-use crate::rest::{Answer, Connection};
+use crate::http::{Answer, Connection};
 use crate::support::{NodePlan, Program, Proxy, Share, free_port, repository, wait_for};
 
 /// Body of the documented request.

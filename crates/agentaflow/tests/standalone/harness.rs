@@ -12,13 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-#[path = "../../../../tests/ports.rs"]
-mod ports;
-
 use crate::http::{Answer, Connection};
 use crate::job_folder::job_folder;
+pub(crate) use crate::ports::free_port;
 use crate::procs::{kill_all, processes};
-pub(crate) use ports::free_port;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
 

@@ -20,8 +20,8 @@ mod losses;
 mod metrics;
 mod original;
 mod original_worker;
-#[path = "../../../../tests/otlp_receiver.rs"]
-mod otlp_receiver;
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 mod postgres;
 mod procs;
 #[path = "../../../../tests/prometheus.rs"]
@@ -32,6 +32,7 @@ mod promtool;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod pty;
 mod push;
+#[allow(dead_code, reason = "a part of it is for other tests")]
 #[path = "../../../../tests/receiver.rs"]
 mod receiver;
 mod registration;

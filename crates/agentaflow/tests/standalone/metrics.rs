@@ -99,23 +99,31 @@ fn beyond_loopback_a_scrape_needs_the_read_token() {
     assert!(!cluster.server.output().contains("read-me"), "the token is logged");
     let agent = free_port();
     let at = format!("127.0.0.1:{agent}");
-    cluster.agent("worker", &["--health-listen", &at]);
+    cluster.agent("worker", &["--health-listen", &at, "--dcgm-names"]);
     cluster.wait_for_nodes(1);
     let (status, text) = scrape(agent, None);
     assert_eq!(status, 200, "{text}");
     assert_eq!(series(&text, "agentaflow_device_utilization{").len(), 2, "{text}");
     assert!(series(&text, "agentaflow_gpu_total").is_empty(), "totals come from the server");
+    let Some(problems) = promtool::problems(&text) else {
+        skip!("needs promtool; `sudo apt-get install prometheus` installs it");
+    };
+    assert!(problems.is_empty(), "{problems:#?}");
 }
 
 /// Expressions of the dashboard in the public repository of `dcgm-exporter`, with its variables filled in.
-const DCGM_DASHBOARD: [&str; 7] = [
+const DCGM_DASHBOARD: [&str; 10] = [
     r#"DCGM_FI_DEV_GPU_TEMP{instance=~".*", gpu=~".*"}"#,
     r#"avg(DCGM_FI_DEV_GPU_TEMP{instance=~".*", gpu=~".*"})"#,
     r#"DCGM_FI_DEV_POWER_USAGE{instance=~".*", gpu=~".*"}"#,
     r#"sum(DCGM_FI_DEV_POWER_USAGE{instance=~".*", gpu=~".*"})"#,
     r#"DCGM_FI_DEV_SM_CLOCK{instance=~".*", gpu=~".*"} * 1000000"#,
+    r#"DCGM_FI_DEV_GPU_UTIL{instance=~".*", gpu=~".*"}"#,
     r#"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{instance=~".*", gpu=~".*"}"#,
     r#"DCGM_FI_DEV_FB_USED{instance=~".*", gpu=~".*"}"#,
+    // The label of its legends, before and after it was renamed, and the utilization of its earlier versions.
+    r#"DCGM_FI_DEV_FB_USED{Hostname=~".+", hostname=~".+"}"#,
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
 ];
 
 #[test]

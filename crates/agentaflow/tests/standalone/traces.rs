@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{Cluster, SOON, eventually};
-use crate::otlp_receiver::OtlpReceiver;
+use crate::receiver::{Received, Receiver};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -23,10 +23,25 @@ fn nanoseconds(span: &Value, field: &str) -> u64 {
     span[field].as_str().unwrap().parse().unwrap()
 }
 
+/// Spans that the receiver accepted, each id once.
+fn accepted_spans(receiver: &Receiver) -> Vec<Value> {
+    let mut spans: Vec<Value> = Vec::new();
+    let accepted = |one: &Received| one.path == "/v1/traces" && one.status == Some(200);
+    for export in receiver.received().into_iter().filter(accepted) {
+        let list = &export.body["resourceSpans"][0]["scopeSpans"][0]["spans"];
+        for span in list.as_array().expect("spans") {
+            if spans.iter().all(|known| known["spanId"] != span["spanId"]) {
+                spans.push(span.clone());
+            }
+        }
+    }
+    spans
+}
+
 /// Spans of the job with this number, once they have been exported.
-fn spans_of(receiver: &OtlpReceiver, job: i64) -> Vec<Value> {
+fn spans_of(receiver: &Receiver, job: i64) -> Vec<Value> {
     eventually("the trace", SOON, || {
-        let spans = receiver.spans();
+        let spans = accepted_spans(receiver);
         let root = spans
             .iter()
             .find(|span| attribute(span, "agentaflow.job.id") == Some(&json!(job.to_string())))?;
@@ -41,8 +56,8 @@ fn spans_of(receiver: &OtlpReceiver, job: i64) -> Vec<Value> {
 
 #[test]
 fn a_trace_shows_each_step_of_a_job_from_submission_to_exit() {
-    let receiver = OtlpReceiver::start();
-    let cluster = Cluster::up(&["--otlp-endpoint", &receiver.url()]);
+    let receiver = Receiver::start(Some(200));
+    let cluster = Cluster::up(&["--otlp-endpoint", &receiver.url("")]);
     // Holds both GPUs, so that the next job waits.
     let first = cluster.submit("sleep 1", json!({"gpu_count": 2}));
     let mut command = cluster.cli(&["submit", "--gpus", "2", "--", "sh", "-c"]);
@@ -80,15 +95,15 @@ fn a_trace_shows_each_step_of_a_job_from_submission_to_exit() {
 
 #[test]
 fn a_trace_survives_kills_of_the_server_and_outages_of_the_receiver() {
-    let receiver = OtlpReceiver::start();
+    let receiver = Receiver::start(Some(200));
     receiver.answer_with(503);
-    let mut cluster = Cluster::up(&["--otlp-endpoint", &receiver.url()]);
+    let mut cluster = Cluster::up(&["--otlp-endpoint", &receiver.url("")]);
     let job = cluster.submit("true", json!({}));
     cluster.wait_for_status(job, "completed");
     cluster.server.signal(Signal::KILL);
     cluster.server.wait(SOON);
     cluster.restart_server();
-    assert!(receiver.spans().is_empty());
+    assert!(accepted_spans(&receiver).is_empty());
     receiver.answer_with(200);
     let spans = spans_of(&receiver, job);
     assert_eq!(named(&spans, "job")["status"]["code"], 1);
@@ -115,17 +130,16 @@ fn logs_of_server_and_agent_name_the_trace_of_the_job() {
 
 #[test]
 fn gpu_metrics_have_the_names_of_opentelemetry() {
-    let receiver = OtlpReceiver::start();
+    let receiver = Receiver::start(Some(200));
     let environment = vec![
-        ("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), receiver.url()),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), receiver.url("")),
         ("OTEL_EXPORTER_OTLP_HEADERS".to_owned(), "authorization=Bearer hidden".to_owned()),
     ];
     let cluster = Cluster::up_with(&[], environment);
     let export = eventually("metrics", SOON, || {
-        receiver.exports().into_iter().find(|export| export.path == "/v1/metrics")
+        receiver.received().into_iter().find(|export| export.path == "/v1/metrics")
     });
-    let authorization = export.headers.iter().find(|(name, _)| name == "authorization");
-    assert_eq!(authorization.map(|(_, value)| value.as_str()), Some("Bearer hidden"));
+    assert!(export.head.contains("authorization: bearer hidden"), "{}", export.head);
     let resource = &export.body["resourceMetrics"][0];
     assert_eq!(attribute(&resource["resource"], "service.name"), Some(&json!("agentaflow-agent")));
     let metrics = resource["scopeMetrics"][0]["metrics"].as_array().unwrap();

@@ -9,6 +9,8 @@ mod http;
 #[path = "../../../../tests/job_folder.rs"]
 #[allow(dead_code, reason = "a part of it is for other tests")]
 mod job_folder;
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 #[path = "../standalone/procs.rs"]
 #[allow(dead_code, reason = "a part of it is for other tests")]
 mod procs;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::lease::Leadership;
-use super::metrics::ApiErrors;
+use super::metrics::ApiRequests;
 
 /// Timeout of a request; writes of a leader time out earlier if its lease ends earlier. The API server gets the same timeout.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
@@ -45,13 +45,13 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    fn count(&self, errors: &ApiErrors) {
+    fn count(&self, requests: &ApiRequests) {
         match self {
-            Self::NotFound(_) => errors.not_found.inc(),
-            Self::Conflict(_) => errors.conflict.inc(),
-            Self::QuotaExceeded(_) | Self::Refused { .. } => errors.refused.inc(),
-            Self::TooMany(_) => errors.throttled.inc(),
-            Self::Unknown(_) => errors.no_response.inc(),
+            Self::NotFound(_) => requests.not_found.inc(),
+            Self::Conflict(_) => requests.conflict.inc(),
+            Self::QuotaExceeded(_) | Self::Refused { .. } => requests.refused.inc(),
+            Self::TooMany(_) => requests.throttled.inc(),
+            Self::Unknown(_) => requests.no_response.inc(),
             Self::NotLeading => {}
         }
     }
@@ -102,7 +102,7 @@ pub(crate) struct ApiServer {
     /// Writes stop when it ends; none for the leader election itself.
     leadership: Option<Leadership>,
     writes: Arc<InFlightWrites>,
-    errors: Arc<ApiErrors>,
+    requests: Arc<ApiRequests>,
 }
 
 /// Writes that may still take effect.
@@ -145,8 +145,8 @@ impl std::fmt::Debug for ApiServer {
 }
 
 impl ApiServer {
-    pub(crate) fn new(client: Client, errors: Arc<ApiErrors>) -> Self {
-        Self { client, leadership: None, writes: Arc::default(), errors }
+    pub(crate) fn new(client: Client, requests: Arc<ApiRequests>) -> Self {
+        Self { client, leadership: None, writes: Arc::default(), requests }
     }
 
     /// The same API server; writes are sent only during this leadership.
@@ -155,7 +155,7 @@ impl ApiServer {
             client: self.client.clone(),
             leadership: Some(leadership.clone()),
             writes: Arc::default(),
-            errors: self.errors.clone(),
+            requests: self.requests.clone(),
         }
     }
 
@@ -240,7 +240,7 @@ impl ApiServer {
     ) -> Result<T, Failure> {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let request = Request::builder()
-            .method(method)
+            .method(method.clone())
             .uri(path)
             .header(http::header::CONTENT_TYPE, kind)
             .header(http::header::ACCEPT, "application/json")
@@ -250,11 +250,13 @@ impl ApiServer {
                 message: error.to_string(),
                 uid_differs: false,
             })?;
+        let began = Instant::now();
         let answer = match tokio::time::timeout(timeout, self.client.request(request)).await {
             Ok(answer) => answer.map_err(Failure::from),
             Err(_) => Err(Failure::Unknown(format!("timed out after {timeout:?}"))),
         };
-        answer.inspect_err(|failure| failure.count(&self.errors))
+        self.requests.observe(&method, began.elapsed());
+        answer.inspect_err(|failure| failure.count(&self.requests))
     }
 }
 

@@ -49,10 +49,10 @@ pub(crate) enum Query {
 
 impl Query {
     /// Sends the response, unless the caller has disconnected.
-    pub(crate) fn answer(self, state: &ClusterState) {
+    pub(crate) fn answer(self, state: &mut ClusterState) {
         match self {
             Self::Explain { key, answer } if !answer.is_closed() => {
-                let _ = answer.send(state.explain(&key));
+                let _ = answer.send(state.explain_to_caller(&key));
             }
             Self::WhatIf { namespace, object, answer } if !answer.is_closed() => {
                 let _ = answer.send(state.what_if(&namespace, &object));

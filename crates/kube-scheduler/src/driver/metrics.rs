@@ -1,13 +1,20 @@
 //! Metrics of the scheduler.
 
+mod api;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use agentaflow_api::pending::PendingCode;
 use agentaflow_engine::PreemptionReason;
 use agentaflow_metrics::MetricType::{self, Counter as CounterType, Gauge, Untyped};
-use agentaflow_metrics::{Counter, Exposition, Histogram, MetricSource};
+use agentaflow_metrics::{
+    Bounded, Counter, Decisions, Exposition, Histogram, MetricSource, PreemptionRight,
+};
+
+pub(crate) use api::ApiRequests;
 
 use crate::state::{Activity, BindResult, ClusterSummary};
 
@@ -18,10 +25,6 @@ const BUCKETS: [f64; 12] =
 /// Upper bounds of the buckets of a binding, in seconds.
 const BIND_BUCKETS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
-/// Upper bounds of the buckets of the time in the queue, in seconds.
-const QUEUE_BUCKETS: [f64; 12] =
-    [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0];
-
 /// Queues with their own label value; all other queues are `other`, so that the number of series is bounded.
 const MOST_QUEUES: usize = 200;
 
@@ -29,14 +32,12 @@ const MOST_QUEUES: usize = 200;
 pub(crate) struct Metrics {
     summary: Mutex<ClusterSummary>,
     passes: Histogram<{ BUCKETS.len() }>,
-    queue_waits: Histogram<{ QUEUE_BUCKETS.len() }>,
     pub(crate) binds: Histogram<{ BIND_BUCKETS.len() }>,
-    preempted_for_priority: Counter,
-    preempted_for_quota: Counter,
+    decisions: Decisions,
     evicted: Counter,
     eviction_refused: Counter,
     kubelet_rejections: Counter,
-    pub(crate) api_errors: Arc<ApiErrors>,
+    pub(crate) api_requests: Arc<ApiRequests>,
     bound: Counter,
     refused: Counter,
     gone: Counter,
@@ -50,14 +51,12 @@ impl Default for Metrics {
         Self {
             summary: Mutex::default(),
             passes: Histogram::new(BUCKETS),
-            queue_waits: Histogram::new(QUEUE_BUCKETS),
             binds: Histogram::new(BIND_BUCKETS),
-            preempted_for_priority: Counter::default(),
-            preempted_for_quota: Counter::default(),
+            decisions: Decisions::new(PendingCode::ALL.iter().map(|code| code.as_str())),
             evicted: Counter::default(),
             eviction_refused: Counter::default(),
             kubelet_rejections: Counter::default(),
-            api_errors: Arc::default(),
+            api_requests: Arc::default(),
             bound: Counter::default(),
             refused: Counter::default(),
             gone: Counter::default(),
@@ -84,13 +83,22 @@ impl Metrics {
 
     pub(crate) fn record(&self, activity: &Activity) {
         for wait in &activity.queue_waits {
-            self.queue_waits.observe(*wait);
+            self.decisions.count_placement(*wait);
         }
         for reason in &activity.preemptions {
-            match reason {
-                PreemptionReason::Priority => self.preempted_for_priority.inc(),
-                PreemptionReason::Reclaim => self.preempted_for_quota.inc(),
-            }
+            self.decisions.count_preemption(match reason {
+                PreemptionReason::Priority => PreemptionRight::Priority,
+                PreemptionReason::Reclaim => PreemptionRight::Reclaim,
+            });
+        }
+        for code in &activity.waits {
+            self.decisions.count_wait(code.as_str());
+        }
+        for error in &activity.eta_errors {
+            self.decisions.observe_eta_error(*error);
+        }
+        for _ in 0..activity.displacements {
+            self.decisions.count_displacement();
         }
         for _ in 0..activity.kubelet_rejections {
             self.kubelet_rejections.inc();
@@ -101,7 +109,9 @@ impl Metrics {
         if refused { self.eviction_refused.inc() } else { self.evicted.inc() }
     }
 
-    pub(crate) fn set_summary(&self, summary: ClusterSummary) {
+    /// `passed` is the time since the previous summary.
+    pub(crate) fn set_summary(&self, summary: ClusterSummary, passed: Duration) {
+        self.decisions.add_gpu_time(summary.allocated, summary.busy, passed);
         if let Ok(mut held) = self.summary.lock() {
             *held = summary;
         }
@@ -116,6 +126,7 @@ impl Metrics {
     }
 
     fn activity(&self, text: &mut Exposition) {
+        self.decisions.write(text);
         text.value(
             "agentaflow_events_dropped_total",
             CounterType,
@@ -135,14 +146,6 @@ impl Metrics {
             "Bindings by result.",
             bindings.map(|(result, counter)| ([("result", result)], counter.get())),
         );
-        let preemptions =
-            [("priority", &self.preempted_for_priority), ("reclaim", &self.preempted_for_quota)];
-        text.series(
-            "agentaflow_preemptions_total",
-            CounterType,
-            "Preempted workloads by the right of the preemptor.",
-            preemptions.map(|(reason, counter)| ([("reason", reason)], counter.get())),
-        );
         let evictions = [("evicted", &self.evicted), ("refused", &self.eviction_refused)];
         text.series(
             "agentaflow_evictions_total",
@@ -158,13 +161,8 @@ impl Metrics {
         );
     }
 
-    /// Phases of scheduling: in the queue, in a pass, and in the binding request.
+    /// Phases of scheduling after the queue: in a pass, and in the binding request.
     fn latencies(&self, text: &mut Exposition) {
-        text.histogram(
-            "agentaflow_queue_wait_seconds",
-            "Time from the submission of a workload to its placement.",
-            &self.queue_waits,
-        );
         let help = "Duration of a scheduling pass in seconds.";
         text.histogram("agentaflow_scheduling_duration", help, &self.passes);
         text.histogram("agentaflow_scheduling_duration_seconds", help, &self.passes);
@@ -190,35 +188,7 @@ impl MetricSource for Metrics {
             self.activity(text);
             self.latencies(text);
         }
-        self.api_errors.write(text);
-    }
-}
-
-/// Failed requests to the API server by kind.
-#[derive(Debug, Default)]
-pub(crate) struct ApiErrors {
-    pub(crate) not_found: Counter,
-    pub(crate) conflict: Counter,
-    pub(crate) refused: Counter,
-    pub(crate) throttled: Counter,
-    pub(crate) no_response: Counter,
-}
-
-impl ApiErrors {
-    fn write(&self, text: &mut Exposition) {
-        let kinds = [
-            ("not_found", &self.not_found),
-            ("conflict", &self.conflict),
-            ("refused", &self.refused),
-            ("throttled", &self.throttled),
-            ("no_response", &self.no_response),
-        ];
-        text.series(
-            "agentaflow_api_errors_total",
-            CounterType,
-            "Failed requests to the API server by kind.",
-            kinds.map(|(kind, counter)| ([("kind", kind)], counter.get())),
-        );
+        self.api_requests.write(text);
     }
 }
 
@@ -231,7 +201,7 @@ fn pending_by_queue(summary: &ClusterSummary) -> BTreeMap<(&str, &'static str), 
         if known {
             named.insert(queue);
         }
-        let queue = if known { queue.as_str() } else { "other" };
+        let queue = if known { queue.as_str() } else { Bounded::OTHER };
         *bounded.entry((queue, *reason)).or_default() += count;
     }
     bounded
@@ -239,7 +209,7 @@ fn pending_by_queue(summary: &ClusterSummary) -> BTreeMap<(&str, &'static str), 
 
 fn cluster(summary: &ClusterSummary, text: &mut Exposition) {
     let pending: u64 = summary.pending.values().sum();
-    let values: [(&str, MetricType, &str, f64); 9] = [
+    let values: [(&str, MetricType, &str, f64); 13] = [
         ("agentaflow_gpu_total", Untyped, "GPUs managed.", summary.gpus),
         ("agentaflow_gpu_available", Gauge, "Free GPUs without the reserved ones.", summary.free),
         (
@@ -249,6 +219,30 @@ fn cluster(summary: &ClusterSummary, text: &mut Exposition) {
             summary.reserved,
         ),
         ("agentaflow_gpu_utilization", Gauge, "Mean utilization in percent.", summary.utilization),
+        (
+            "agentaflow_gpus_allocated",
+            Gauge,
+            "Allocated GPUs; a shared GPU counts with its allocated share.",
+            summary.allocated,
+        ),
+        (
+            "agentaflow_gpus_fragmented",
+            Gauge,
+            "Free shares of partly allocated GPUs, which no whole-GPU workload can use.",
+            summary.fragmented,
+        ),
+        (
+            "agentaflow_gpus_largest_block",
+            Gauge,
+            "Most free GPUs on one node.",
+            summary.largest_block,
+        ),
+        (
+            "agentaflow_running_cost_dollars_per_hour",
+            Gauge,
+            "Cost of the placed pods.",
+            summary.dollars_per_hour,
+        ),
         ("agentaflow_nodes", Gauge, "Nodes managed.", summary.nodes as f64),
         (
             "agentaflow_monitors_lost",
@@ -294,12 +288,10 @@ fn cluster(summary: &ClusterSummary, text: &mut Exposition) {
         "GPU pods of other schedulers: pending, or placed on managed nodes.",
         foreign.map(|(state, count)| ([("state", state)], count as f64)),
     );
-    text.series(
-        "agentaflow_queue_gpus_used",
-        Gauge,
-        "Used GPUs by queue.",
-        summary.queues.iter().map(|(queue, milli)| ([("queue", queue)], *milli as f64 / 1000.0)),
-    );
+    let mut used = Bounded::new(MOST_QUEUES);
+    summary.queues.iter().for_each(|(queue, milli)| used.add(queue, *milli as f64 / 1000.0));
+    let used = used.iter().map(|(queue, gpus)| ([("queue", queue)], gpus));
+    text.series("agentaflow_queue_gpus_used", Gauge, "Used GPUs by queue.", used);
 }
 
 #[cfg(test)]
@@ -329,10 +321,18 @@ mod tests {
         let mut summary = ClusterSummary::default();
         for number in 0..MOST_QUEUES + 50 {
             summary.pending_by_queue.insert((format!("q{number:04}"), "NoRoom"), 1);
+            summary.queues.insert(format!("q{number:04}"), 2_000);
         }
         let bounded = pending_by_queue(&summary);
         assert_eq!(bounded.len(), MOST_QUEUES + 1);
         assert_eq!(bounded.get(&("other", "NoRoom")), Some(&50));
+        let metrics = Metrics::default();
+        metrics.set_leading(true);
+        metrics.set_summary(summary, Duration::ZERO);
+        let text = text_of(&metrics);
+        let used = text.lines().filter(|line| line.starts_with("agentaflow_queue_gpus_used{"));
+        assert_eq!(used.count(), MOST_QUEUES + 1);
+        assert!(text.contains("agentaflow_queue_gpus_used{queue=\"other\"} 100\n"), "{text}");
     }
 
     #[test]
@@ -341,11 +341,24 @@ mod tests {
         metrics.set_leading(true);
         metrics.record(&Activity {
             queue_waits: vec![Duration::from_secs(90)],
-            preemptions: Vec::new(),
+            eta_errors: vec![Duration::from_secs(30)],
+            preemptions: vec![PreemptionReason::Reclaim],
+            waits: vec![PendingCode::NoRoom, PendingCode::NoRoom],
+            displacements: 3,
             kubelet_rejections: 2,
         });
+        let summary = ClusterSummary {
+            allocated: 2.5,
+            busy: 1.5,
+            fragmented: 0.5,
+            largest_block: 4.0,
+            dollars_per_hour: 7.25,
+            ..ClusterSummary::default()
+        };
+        metrics.set_summary(summary, Duration::from_secs(10));
         metrics.eviction(false);
-        metrics.api_errors.throttled.inc();
+        metrics.api_requests.throttled.inc();
+        metrics.api_requests.observe(&http::Method::PATCH, Duration::from_millis(3));
         let text = text_of(&metrics);
         for line in [
             "agentaflow_queue_wait_seconds_bucket{le=\"60\"} 0",
@@ -353,7 +366,20 @@ mod tests {
             "agentaflow_kubelet_rejections_total 2",
             "agentaflow_evictions_total{result=\"evicted\"} 1",
             "agentaflow_api_errors_total{kind=\"throttled\"} 1",
+            "agentaflow_api_request_duration_seconds_bucket{method=\"PATCH\",le=\"0.0025\"} 0",
+            "agentaflow_api_request_duration_seconds_bucket{method=\"PATCH\",le=\"0.005\"} 1",
             "agentaflow_preemptions_total{reason=\"priority\"} 0",
+            "agentaflow_preemptions_total{reason=\"reclaim\"} 1",
+            "agentaflow_decisions_total{outcome=\"placed\",reason=\"\"} 1",
+            "agentaflow_decisions_total{outcome=\"displaced\",reason=\"\"} 3",
+            "agentaflow_decisions_total{outcome=\"pending\",reason=\"NoRoom\"} 2",
+            "agentaflow_eta_error_seconds_sum 30",
+            "agentaflow_gpu_allocated_seconds_total 25",
+            "agentaflow_gpu_used_seconds_total 15",
+            "agentaflow_gpus_allocated 2.5",
+            "agentaflow_gpus_fragmented 0.5",
+            "agentaflow_gpus_largest_block 4",
+            "agentaflow_running_cost_dollars_per_hour 7.25",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing:\n{text}");
         }

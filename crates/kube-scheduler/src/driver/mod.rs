@@ -17,7 +17,7 @@ mod leader_address;
 mod lease;
 mod lease_times;
 mod log_format;
-mod metrics;
+pub(crate) mod metrics;
 mod owner_lookup;
 mod priority_classes;
 mod status_writes;
@@ -114,7 +114,7 @@ pub async fn run(
     let (health, queries) =
         Health::new(metrics.clone(), options.metrics_access.clone(), leader.clone());
     serve(&options, &health, &stop).await?;
-    let server = ApiServer::new(client.clone(), metrics.api_errors.clone());
+    let server = ApiServer::new(client.clone(), metrics.api_requests.clone());
     let lease = Lease::new(server.clone(), &options, leader);
     // A follower is ready to take over.
     health.set_ready(true);
@@ -284,14 +284,14 @@ impl Leader {
                 () = tokio::time::sleep_until(wake.into()) => {}
                 Some(query) = queries.recv() => {
                     self.health.mark_alive();
-                    query.answer(&state);
+                    query.answer(&mut state);
                     continue;
                 }
             }
             self.health.mark_alive();
             for _ in 0..MAX_QUERIES {
                 let Ok(query) = queries.try_recv() else { break };
-                query.answer(&state);
+                query.answer(&mut state);
             }
             changed |= !batch.is_empty();
             for update in batch.drain(..) {
@@ -305,7 +305,8 @@ impl Leader {
             snapshot.stale |= changed || has_actions;
             self.health.metrics.record(&state.take_activity());
             if metrics.is_due() {
-                self.health.metrics.set_summary(state.summary());
+                let passed = metrics.last.elapsed();
+                self.health.metrics.set_summary(state.summary(), passed);
                 if self.missing.is_empty() {
                     self.facts.send_replace(state.alert_facts(self.clock.now()));
                 }

@@ -4,8 +4,9 @@ use agentaflow_api::explain::Explanation;
 use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_engine::{GpuHealth, Time, WaitReason, WorkloadId, WorkloadState};
 use agentaflow_explain as explain;
-use agentaflow_kube_core::pod_end;
 use agentaflow_kube_core::quota::FullQuota;
+use agentaflow_kube_core::slim::Pod;
+use agentaflow_kube_core::{names, pod_end, translate};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ use super::gang_table::Gang;
 use super::membership::{single_pod_id, workload_id};
 use super::node_table::NodeEntry;
 use super::parked::Parked;
-use super::pod_entry::{PodState, node_of};
+use super::pod_entry::{BindingState, PodState, node_of};
 use crate::controller::{WAITING_FOR_QUOTA, WAITING_FOR_REPLACEMENT};
 
 /// Reason of a workload that preempted, and whose room a pod of another scheduler took.
@@ -91,6 +92,10 @@ impl ReportedReason {
         self.cause = Some(cause);
     }
 
+    pub(super) fn pending_code(&self) -> PendingCode {
+        self.code
+    }
+
     /// In `CamelCase`.
     pub(super) fn code(&self) -> &'static str {
         self.cause.as_ref().map_or(self.code.as_str(), Cause::code)
@@ -133,6 +138,16 @@ pub struct ClusterSummary {
     pub free: f64,
     /// Devices reserved for pending workloads.
     pub reserved: f64,
+    /// Allocated devices; a shared device counts with its allocated share.
+    pub allocated: f64,
+    /// Allocated devices times the part of the time in which a kernel runs.
+    pub busy: f64,
+    /// Free shares of partly allocated devices.
+    pub fragmented: f64,
+    /// Most free devices on one node.
+    pub largest_block: f64,
+    /// Cost of the placed pods.
+    pub dollars_per_hour: f64,
     /// Mean of the utilization readings, 0 to 100.
     pub utilization: f64,
     /// Nodes managed.
@@ -156,6 +171,18 @@ pub struct ClusterSummary {
 }
 
 impl ClusterState {
+    /// As [`Self::explain`]; remembers the first ETA of a pending workload, which is compared with its placement.
+    pub fn explain_to_caller(&mut self, key: &Key) -> Option<WorkloadExplanation> {
+        let explained = self.explain(key)?;
+        let gang = self.gangs.get_mut(&WorkloadId::from(explained.workload.as_str()));
+        if let (Some(gang), Some(eta)) =
+            (gang.filter(|gang| !gang.placed), explained.explanation.eta)
+        {
+            gang.given_eta.get_or_insert(Time(u64::try_from(eta.0).unwrap_or_default()));
+        }
+        Some(explained)
+    }
+
     /// Explains a `GPUWorkload`, pod, pod group or job by namespace and name.
     pub fn explain(&self, key: &Key) -> Option<WorkloadExplanation> {
         let group = WorkloadId::from(format!("{}/group/{}", key.namespace, key.name));
@@ -239,7 +266,19 @@ impl ClusterState {
             summary.nodes += 1;
             let entry = self.nodes.get(node.node.id.as_str());
             let fraction = entry.map_or(1.0, NodeEntry::device_fraction);
+            let room = self.engine.scheduler().node_room(&node.node.id).unwrap_or_default();
+            let devices = |milli: u64| milli as f64 / 1_000.0 * fraction;
+            summary.allocated += devices(room.gpu_milli_allocated);
+            if room.takes_tasks {
+                summary.fragmented += devices(room.gpu_milli_fragmented);
+                let block = (f64::from(room.gpus_free) * fraction).floor();
+                summary.largest_block = summary.largest_block.max(block);
+            }
+            let mut busy = 0.0;
             for gpu in &node.gpus {
+                if gpu.users > 0 {
+                    busy += f64::from(gpu.utilization.get()) / 100.0 * fraction;
+                }
                 summary.gpus += fraction;
                 if node.open && gpu.health == GpuHealth::Healthy && gpu.milli_free >= 1000 {
                     summary.free += fraction;
@@ -249,6 +288,7 @@ impl ClusterState {
                     readings += 1;
                 }
             }
+            summary.busy += busy.min(devices(room.gpu_milli_allocated));
         }
         summary.monitors_lost = self.monitors.lost() as u64;
         summary.foreign_pending = self.foreign_demand.len() as u64;
@@ -272,8 +312,14 @@ impl ClusterState {
             }
         }
         for (_, entry) in self.pods.iter() {
-            if let PodState::Parked(reason) = &entry.state {
-                *summary.pending.entry(reason.code()).or_default() += 1;
+            match &entry.state {
+                PodState::Parked(reason) => {
+                    *summary.pending.entry(reason.code()).or_default() += 1;
+                }
+                PodState::Member { binding: BindingState::Bound(_), .. } => {
+                    summary.dollars_per_hour += entry.pod.as_deref().map_or(0.0, price);
+                }
+                _ => {}
             }
         }
         for queue in self.engine.scheduler().queues() {
@@ -316,6 +362,13 @@ impl ClusterState {
             pod.is_some_and(|pod| pod.status.phase.as_deref() == Some("Running"))
         })
     }
+}
+
+/// Dollars per hour of a pod, fixed at its placement.
+fn price(pod: &Pod) -> f64 {
+    let annotations = pod.metadata.annotations.as_ref();
+    let price = annotations.and_then(|all| translate::micro_dollars(all.get(names::POD_PRICE)?));
+    price.map_or(0.0, |price| price.0 as f64 / 1e6)
 }
 
 /// A parking reason in types of the REST API.

@@ -45,6 +45,8 @@ pub(super) struct Gang {
     pub(super) nominated: bool,
     /// Nodes on which victims make room for the gang.
     pub(super) freed: Option<FreedRoom>,
+    /// First ETA that a caller was given since the last placement.
+    pub(super) given_eta: Option<Time>,
 }
 
 /// Nodes of a preemption, and its time.
@@ -94,6 +96,7 @@ impl Gang {
             reason: None,
             nominated: false,
             freed: None,
+            given_eta: None,
         }
     }
 

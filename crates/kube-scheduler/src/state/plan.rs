@@ -69,10 +69,11 @@ impl ClusterState {
                 Decision::Displace {
                     workload, cause: Fault::ReplacementMissing { .. }, ..
                 } => {
+                    self.activity.displacements += 1;
                     self.restart_gang(&workload);
                 }
                 // A gang breaks where its binding fails; Kubernetes handles a pod whose node or GPU fails.
-                Decision::Displace { .. } => {}
+                Decision::Displace { .. } => self.activity.displacements += 1,
                 Decision::Wait { workload, reason } => self.record_wait(&workload, &reason),
             }
         }
@@ -114,7 +115,8 @@ impl ClusterState {
         };
         gang.freed = None;
         if !gang.placed {
-            self.activity.placed(gang.traits.submitted, self.engine.now());
+            let eta = gang.given_eta.take();
+            self.activity.placed(gang.traits.submitted, eta, self.engine.now());
         }
         gang.placed = true;
         gang.reason = None;
@@ -306,6 +308,7 @@ impl ClusterState {
     fn record_wait(&mut self, id: &WorkloadId, reason: &Arc<WaitReason>) {
         let mut pending = ReportedReason::new(reason, self.engine.now());
         let reaction = WaitReaction::to(reason);
+        self.activity.waits.push(pending.pending_code());
         if !reaction.keeps_nomination
             && let Some(taken) = self.take_taken_room(id)
         {

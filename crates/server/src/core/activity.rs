@@ -10,13 +10,11 @@ use agentaflow_api::job::JobStatus;
 use agentaflow_api::pending::PendingCode;
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::PreemptionReason;
-use agentaflow_metrics::{Counter, Histogram, HistogramFamily};
+use agentaflow_metrics::{Counter, Decisions, Histogram, HistogramFamily, PreemptionRight};
 
 /// Upper bounds in seconds.
 pub(crate) const PASS_BUCKETS: [f64; 12] =
     [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0];
-pub(crate) const WAIT_BUCKETS: [f64; 12] =
-    [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0];
 pub(crate) const COMMIT_BUCKETS: [f64; 10] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5];
 pub(crate) const REQUEST_BUCKETS: [f64; 9] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
@@ -27,56 +25,32 @@ const MOST_ETAS: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct Activity {
     pub(crate) passes: Histogram<{ PASS_BUCKETS.len() }>,
-    pub(crate) queue_waits: Histogram<{ WAIT_BUCKETS.len() }>,
-    /// Difference between the first ETA that a caller was given, and the placement.
-    pub(crate) eta_errors: Histogram<{ WAIT_BUCKETS.len() }>,
+    pub(crate) decisions: Decisions,
     pub(crate) commits: Histogram<{ COMMIT_BUCKETS.len() }>,
     pub(crate) failed_commits: Counter,
     /// By route, method and class of the status.
     pub(crate) requests: HistogramFamily<3, { REQUEST_BUCKETS.len() }>,
-    pub(crate) placed: Counter,
-    pub(crate) displaced: Counter,
-    pub(crate) preempted_for_priority: Counter,
-    pub(crate) preempted_for_quota: Counter,
-    /// New pending reasons, in the order of [`PendingCode::ALL`].
-    waits: Vec<Counter>,
     pub(crate) completed: Counter,
     pub(crate) failed: Counter,
     pub(crate) cancelled: Counter,
     pub(crate) billed: Counter,
-    pub(crate) gpu_time: GpuTime,
     /// Time at which the committer last began a turn, in milliseconds since 1970.
     last_turn: AtomicI64,
     etas: Mutex<BTreeMap<JobId, Stamp>>,
-}
-
-/// GPU time in GPU milliseconds.
-#[derive(Debug, Default)]
-pub(crate) struct GpuTime {
-    pub(crate) allocated: Counter,
-    /// Part of it in which a kernel ran.
-    pub(crate) used: Counter,
 }
 
 impl Default for Activity {
     fn default() -> Self {
         Self {
             passes: Histogram::new(PASS_BUCKETS),
-            queue_waits: Histogram::new(WAIT_BUCKETS),
-            eta_errors: Histogram::new(WAIT_BUCKETS),
+            decisions: Decisions::new(PendingCode::ALL.iter().map(|code| code.as_str())),
             commits: Histogram::new(COMMIT_BUCKETS),
             failed_commits: Counter::default(),
             requests: HistogramFamily::new(REQUEST_BUCKETS),
-            placed: Counter::default(),
-            displaced: Counter::default(),
-            preempted_for_priority: Counter::default(),
-            preempted_for_quota: Counter::default(),
-            waits: PendingCode::ALL.iter().map(|_| Counter::default()).collect(),
             completed: Counter::default(),
             failed: Counter::default(),
             cancelled: Counter::default(),
             billed: Counter::default(),
-            gpu_time: GpuTime::default(),
             last_turn: AtomicI64::new(0),
             etas: Mutex::default(),
         }
@@ -85,22 +59,10 @@ impl Default for Activity {
 
 impl Activity {
     pub(crate) fn count_preemption(&self, reason: PreemptionReason) {
-        match reason {
-            PreemptionReason::Priority => self.preempted_for_priority.inc(),
-            PreemptionReason::Reclaim => self.preempted_for_quota.inc(),
-        }
-    }
-
-    pub(crate) fn count_wait(&self, code: PendingCode) {
-        let position = PendingCode::ALL.iter().position(|known| *known == code);
-        if let Some(counter) = position.and_then(|position| self.waits.get(position)) {
-            counter.inc();
-        }
-    }
-
-    /// Number of new pending reasons by code.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = (PendingCode, f64)> {
-        PendingCode::ALL.iter().copied().zip(self.waits.iter().map(Counter::get))
+        self.decisions.count_preemption(match reason {
+            PreemptionReason::Priority => PreemptionRight::Priority,
+            PreemptionReason::Reclaim => PreemptionRight::Reclaim,
+        });
     }
 
     pub(crate) fn count_end(&self, status: JobStatus) {
@@ -135,11 +97,10 @@ impl Activity {
 
     /// Records the placement of a job that was created at `created`.
     pub(crate) fn record_placement(&self, job: JobId, created: Stamp, now: Stamp) {
-        self.placed.inc();
-        self.queue_waits.observe(between(created, now));
+        self.decisions.count_placement(between(created, now));
         let eta = self.etas.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
         if let Some(eta) = eta {
-            self.eta_errors.observe(between(eta.min(now), eta.max(now)));
+            self.decisions.observe_eta_error(between(eta.min(now), eta.max(now)));
         }
     }
 

@@ -196,7 +196,7 @@ impl Core {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut last = std::time::Instant::now();
         while self.inner.stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            let passed = last.elapsed().as_millis() as f64;
+            let passed = last.elapsed();
             last = std::time::Instant::now();
             let (mut allocated, mut used) = (0.0, 0.0);
             for view in self.inner.published.node_views() {
@@ -204,8 +204,7 @@ impl Core {
                 allocated += own;
                 used += busy_gpus(&view).min(own);
             }
-            self.inner.activity.gpu_time.allocated.add((allocated * passed) as u64);
-            self.inner.activity.gpu_time.used.add((used * passed) as u64);
+            self.inner.activity.decisions.add_gpu_time(allocated, used, passed);
         }
     }
 }
@@ -218,26 +217,7 @@ fn busy_gpus(view: &NodeView) -> f64 {
 }
 
 fn write_activity(activity: &Activity, text: &mut Exposition) {
-    let decisions = [
-        ("placed", "", activity.placed.get()),
-        ("displaced", "", activity.displaced.get()),
-        ("preempted", "priority", activity.preempted_for_priority.get()),
-        ("preempted", "reclaim", activity.preempted_for_quota.get()),
-    ];
-    let waits = activity.waits().map(|(code, count)| ("pending", code.as_str(), count));
-    text.series(
-        "agentaflow_decisions_total",
-        Counter,
-        "Decisions of the scheduler by outcome and reason.",
-        decisions
-            .into_iter()
-            .chain(waits)
-            .map(|(outcome, reason, count)| ([("outcome", outcome), ("reason", reason)], count)),
-    );
-    let preemptions =
-        decisions[2..].iter().map(|(_, reason, count)| ([("reason", *reason)], *count));
-    let help = "Preempted jobs by the right of the preemptor.";
-    text.series("agentaflow_preemptions_total", Counter, help, preemptions);
+    activity.decisions.write(text);
     let ended = [
         (JobStatus::Completed, activity.completed.get()),
         (JobStatus::Failed, activity.failed.get()),
@@ -250,16 +230,6 @@ fn write_activity(activity: &Activity, text: &mut Exposition) {
         ended.map(|(status, count)| ([("status", status.as_str())], count)),
     );
     let values = [
-        (
-            "agentaflow_gpu_allocated_seconds_total",
-            "Allocated GPU time.",
-            activity.gpu_time.allocated.get() / 1e3,
-        ),
-        (
-            "agentaflow_gpu_used_seconds_total",
-            "Allocated GPU time in which a kernel ran.",
-            activity.gpu_time.used.get() / 1e3,
-        ),
         ("agentaflow_billed_dollars_total", "Booked costs.", activity.billed.get() / 1e6),
         (
             "agentaflow_store_commit_failures_total",
@@ -277,10 +247,6 @@ fn write_latencies(activity: &Activity, text: &mut Exposition) {
     let help = "Duration of a scheduling pass.";
     text.histogram("agentaflow_scheduling_duration", help, &activity.passes);
     text.histogram("agentaflow_scheduling_duration_seconds", help, &activity.passes);
-    let help = "Time from the submission of a job to its placement.";
-    text.histogram("agentaflow_queue_wait_seconds", help, &activity.queue_waits);
-    let help = "Difference between the first ETA that a caller was given, and the placement.";
-    text.histogram("agentaflow_eta_error_seconds", help, &activity.eta_errors);
     let help = "Duration of a transaction of the store.";
     text.histogram("agentaflow_store_commit_duration_seconds", help, &activity.commits);
     let requests = activity.requests.series();

@@ -89,7 +89,7 @@ impl State {
             return;
         }
         let user = Some(job.user_id);
-        self.activity.count_wait(reason.code());
+        self.activity.decisions.count_wait(reason.code().as_str());
         let text = agentaflow_explain::pending::reason(&reason, stamp_of(now));
         let data: Map<String, Value> =
             [("reason".to_owned(), json!(reason.code()))].into_iter().collect();
@@ -192,7 +192,7 @@ impl State {
         let Some(id) = job_of(workload) else { return };
         let Some(job) = self.jobs.get(id) else { return };
         let has_live_task = job.state.has_live_task();
-        self.activity.displaced.inc();
+        self.activity.decisions.count_displacement();
         let (cause, message) = stop_for(fault);
         let lost = matches!(fault, Fault::NodeLost(_));
         if action == OnFault::Keep && lost {

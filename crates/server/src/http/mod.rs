@@ -39,8 +39,8 @@ use utoipa_axum::routes;
 
 use crate::api_error::ApiError;
 use routes::{
-    agents, alerts, auth, billing, events, history, jobs, keys, link, logs, nodes, proof, queues, system,
-    users,
+    agents, alerts, auth, billing, events, history, jobs, keys, link, logs, nodes, proof, queues,
+    system, users,
 };
 
 pub use app::{App, Parts, Peer};

@@ -3,6 +3,7 @@
 mod clock;
 mod faults;
 mod jobs;
+mod metrics;
 mod money;
 mod nodes;
 mod retention;

@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::real::{NAME, RealNode, container_pid, lent, pod_resources, script};
 use crate::PROGRAM;
+use crate::promtool;
+use crate::skip::skip;
 use crate::support::{Cluster, PodPlan, Program, Share, free_port, get, wait_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,7 +80,7 @@ async fn a_gpu_process_is_attributed_to_its_pod() {
         metrics: Some(([127, 0, 0, 1], port).into()),
         metrics_access: agentaflow_metrics::Access::Open,
         exporter: None,
-        dcgm_names: false,
+        dcgm_names: true,
         once: false,
     };
     let client = Cluster::client_of(&share.cluster.kubeconfig).await;
@@ -91,6 +93,11 @@ async fn a_gpu_process_is_attributed_to_its_pod() {
         if reported == wanted { Ok(()) } else { Err(format!("{reported:?} in:\n{text}")) }
     })
     .await;
+    let text = get(port, "/metrics").expect("a response").body;
+    let Some(problems) = promtool::problems(&text) else {
+        skip!("needs promtool; `sudo apt-get install prometheus` installs it");
+    };
+    assert!(problems.is_empty(), "{problems:#?}");
 }
 
 /// Pod and bytes of a metric line.

@@ -6,6 +6,7 @@ mod foreign;
 mod gangs;
 mod harness;
 mod losses;
+mod metrics;
 mod objects;
 mod operations;
 mod pods;
