@@ -11,13 +11,14 @@ use crate::output::out;
 use crate::{process, repo};
 
 /// Programs and their Debian packages.
-const DEBIAN_PACKAGES: [(&str, &str); 11] = [
+const DEBIAN_PACKAGES: [(&str, &str); 12] = [
     ("chromium", "chromium"),
     ("containerd", "containerd"),
     ("curl", "curl"),
     ("dockerd", "docker.io"),
     ("git", "git"),
     ("ip", "iproute2"),
+    ("ipset", "ipset"),
     ("iptables", "iptables"),
     ("openssl", "openssl"),
     ("promtool", "prometheus"),
