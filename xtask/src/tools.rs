@@ -18,6 +18,7 @@ const DEBIAN_PACKAGES: [(&str, &str); 12] = [
     ("dockerd", "docker.io"),
     ("git", "git"),
     ("ip", "iproute2"),
+    ("ipset", "ipset"),
     ("iptables", "iptables"),
     ("openssl", "openssl"),
     ("prometheus-alertmanager", "prometheus-alertmanager"),

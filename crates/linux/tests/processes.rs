@@ -307,7 +307,9 @@ fn a_covered_folder_stays_visible_only_if_the_user_of_the_process_can_reach_it()
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     let hidden = own.path().join(host.path().strip_prefix("/tmp").unwrap());
-    [own.path(), &hidden, &kept].into_iter().for_each(|path| open(path, 0o755));
+    for path in [own.path(), &hidden, &kept] {
+        open(path, 0o755);
+    }
     let confine = |confinement: &mut Confinement| {
         let mut mounts = Mounts::default();
         mounts.add(own.path(), Path::new("/tmp")).unwrap();

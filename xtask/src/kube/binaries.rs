@@ -23,6 +23,10 @@ const KUBELET: Program =
 /// Built only for a real node: its pods resolve the names of Services.
 const COREDNS: Program = Program { name: "coredns", module: CONTROLLERS, package: "./dns" };
 
+/// Built only for a real node: enforces network policies there.
+const NETWORK_POLICIES: Program =
+    Program { name: "network-policies", module: "network-policies", package: "./agent" };
+
 const PROGRAMS: [Program; 11] = [
     Program { name: "etcd", module: "control-plane", package: "go.etcd.io/etcd/server/v3" },
     Program {
@@ -177,7 +181,7 @@ pub(super) struct NodePrograms {
 /// Builds the programs of a real node if missing or outdated.
 pub(super) fn ensure_node_programs() -> Result<NodePrograms> {
     let binaries = locate()?;
-    for program in [&KUBELET, &COREDNS] {
+    for program in [&KUBELET, &COREDNS, &NETWORK_POLICIES] {
         program.ensure(&binaries)?;
     }
     let [kubelet, coredns] = [KUBELET, COREDNS].map(|program| binaries.folder.join(program.name));

@@ -42,10 +42,6 @@ async fn a_posted_job_runs_as_a_kubernetes_job_and_is_billed() {
     let selector = policy.spec.unwrap().pod_selector.unwrap().match_expressions.unwrap();
     let pod_labels = made.spec.clone().unwrap().template.metadata.unwrap().labels.unwrap();
     assert!(selector.iter().all(|term| pod_labels.contains_key(&term.key)), "{pod_labels:?}");
-    crate::skip::report(
-        "kube_jobs::enforcement_of_network_policies",
-        "needs a network plugin that enforces NetworkPolicies; only the objects are checked",
-    );
     // Readers of Jobs must not see the secrets.
     assert!(!serde_json::to_string(&made).unwrap().contains("imagenet"));
     let secret = fleet.share.api::<Secret>().get(&format!("{name}-env")).await.unwrap();

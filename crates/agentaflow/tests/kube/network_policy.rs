@@ -7,13 +7,14 @@ use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyEgressRule};
 use crate::support::repository;
 
 /// Networks of nodes, pods, services and the metadata service of clouds (`169.254.169.254`, `fd00:ec2::254`).
-const CLOSED: [&str; 9] = [
+const CLOSED: [&str; 10] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
     "169.254.0.0/16",
     "172.16.0.0/12",
     "192.168.0.0/16",
+    "198.18.0.0/15",
     "::1/128",
     "fc00::/7",
     "fe80::/10",

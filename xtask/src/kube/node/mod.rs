@@ -91,7 +91,7 @@ fn ensure_programs(dir: &Path) -> Result<PathBuf> {
     if let Some(replaced) = REPLACED.iter().find(|replaced| dir.starts_with(replaced)) {
         bail!("the data folder cannot be inside `{replaced}`; choose a different one with `--dir`");
     }
-    for program in ["containerd", "runc", "ip"] {
+    for program in ["containerd", "runc", "ip", "ipset", "iptables"] {
         tools::ensure_program(program)?;
     }
     tools::ensure_static_busybox()?;

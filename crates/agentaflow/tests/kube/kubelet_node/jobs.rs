@@ -9,7 +9,7 @@ use crate::support::{Share, wait_for};
 use crate::workers::Fleet;
 
 /// A job with one GPU and a script.
-fn script(script: &str) -> Value {
+pub(super) fn script(script: &str) -> Value {
     json!({
         "docker_image": "agentaflow-test/busybox",
         "docker_tag": "1",
@@ -22,7 +22,7 @@ fn script(script: &str) -> Value {
 }
 
 /// The images of the node are in no registry.
-async fn fleet(gpus: usize) -> (Fleet, RealNode) {
+pub(super) async fn fleet(gpus: usize) -> (Fleet, RealNode) {
     fleet_with(gpus, &["--trust-local-images"]).await
 }
 

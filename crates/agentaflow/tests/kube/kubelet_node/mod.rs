@@ -5,6 +5,7 @@ mod commands;
 mod device_plugin;
 mod jobs;
 mod monitor;
+mod network_policies;
 mod real;
 mod rendezvous;
 mod workloads;
