@@ -2,7 +2,6 @@
 
 use agentaflow_engine::{
     AdoptedTask, AdoptedWorkload, BudgetId, Decision, Event, NodeId, Scheduler, Time, Workload,
-    WorkloadId,
 };
 use agentaflow_kube_core::slim::{
     CsiNode, DisruptionBudget, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
