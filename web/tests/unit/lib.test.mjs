@@ -77,6 +77,24 @@ test('a request for another run has the fields of the job and no state', () => {
   assert.equal(lib.missingSecrets(job()), '')
 })
 
+test('a curve begins with the history of the server and keeps its own readings', () => {
+  const series = { name: '0', columns: [{ name: 'memory_mib', values: [1024, null, 3072] }] }
+  const curves = { start: '2026-11-15T06:00:00.000Z', step_seconds: 15, series: [series] }
+  const start = Date.parse(curves.start) / 1000
+  assert.deepEqual(lib.timesOf(curves), [start + 7.5, start + 22.5, start + 37.5])
+  assert.deepEqual(lib.column(series, 'memory_mib', 1024), [1, null, 3])
+  assert.equal(lib.column(series, 'power_watts'), undefined)
+  const history = new lib.History(2, 4)
+  history.push((start + 30) * 1000, [7, 8])
+  history.prepend(lib.timesOf(curves), [lib.column(series, 'memory_mib', 1024), undefined])
+  assert.deepEqual(history.times, [start + 7.5, start + 22.5, start + 30])
+  assert.deepEqual(history.columns, [[1, null, 7], [null, null, 8]])
+  const full = new lib.History(1, 3)
+  for (const at of [40, 50]) full.push((start + at) * 1000, [at])
+  full.prepend(lib.timesOf(curves), [[1, 2, 3]])
+  assert.deepEqual([full.times, full.columns], [[start + 37.5, start + 40, start + 50], [[3, 40, 50]]])
+})
+
 test('the history of a curve is bounded', () => {
   const history = new lib.History(2, 3)
   for (let at = 1; at <= 5; at++) history.push(at * 1000, [at, undefined])

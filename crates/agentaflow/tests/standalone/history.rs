@@ -83,7 +83,7 @@ fn curves_and_use_survive_kill_9_and_other_users_see_neither() {
     assert_eq!(status(&of_job).0, 404);
     assert_eq!(status("/billing/waste?by=job"), (200, "[]".to_owned()));
 
-    cluster.post(&format!("/gpu-workers/jobs/{id}/cancel"), &Value::Null).ok();
+    cluster.post(&format!("/gpu-workers/jobs/{id}/cancel"), &json!({})).ok();
     let ended = cluster.wait_for_status(id, "cancelled");
     let usage = &ended["gpu_usage"];
     assert!(usage["used_ms"].as_u64().unwrap() >= 15_000, "{usage}");
