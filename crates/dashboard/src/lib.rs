@@ -1,6 +1,10 @@
 //! Files of the browser dashboard. `cargo xtask web` builds them from `web` into `web/dist`; a program built without
 //! them has no dashboard.
 
+mod files;
+
+pub use files::{HEADERS, NOT_BUILT, accepts};
+
 use std::borrow::Cow;
 
 #[derive(rust_embed::RustEmbed)]

@@ -2,6 +2,7 @@
 
 use agentaflow_api::job::Job;
 use agentaflow_kube_core::names;
+use agentaflow_kube_core::slim::Pod;
 use kube::Api;
 use kube::api::{DynamicObject, PostParams};
 use kube::core::gvk::ParseGroupVersionError;
@@ -28,7 +29,7 @@ impl Cluster {
         let view = self.view();
         if is_workload(object) {
             let workload = serde_json::from_value(made).unwrap_or_default();
-            return Ok(view.workload(&workload, &[]));
+            return Ok(view.workload::<Pod>(&workload, &[]));
         }
         if kind == "Pod" {
             let pod = serde_json::from_value(made.clone()).unwrap_or_default();

@@ -25,6 +25,7 @@ mod named;
 mod node_view;
 mod nodes;
 mod once;
+pub mod present;
 mod queues;
 mod scheduler;
 mod settings;

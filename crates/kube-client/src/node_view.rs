@@ -48,6 +48,13 @@ impl Seen {
         self
     }
 
+    /// Node as a scheduler watches it: without addresses and heartbeats of the kubelet.
+    pub(super) fn watched(slim: &slim::Node, devices: Option<&GpuNode>, pods: Vec<Pod>) -> Self {
+        let view = translate::node(slim, devices, None);
+        let (node, slim, devices) = (whole(slim), slim.clone(), devices.cloned());
+        Self { node, slim, devices, pods, view }
+    }
+
     pub(super) fn slim(&self) -> &slim::Node {
         &self.slim
     }
@@ -349,6 +356,27 @@ impl Seen {
 pub(super) fn whole_name(pod: &Pod) -> String {
     let part = |part: &Option<String>| part.clone().unwrap_or_default();
     format!("{}/{}", part(&pod.metadata.namespace), part(&pod.metadata.name))
+}
+
+fn whole(slim: &slim::Node) -> core::Node {
+    let conditions = slim.status.conditions.iter().flatten().map(|one| core::NodeCondition {
+        type_: one.kind.clone(),
+        status: one.status.clone(),
+        ..core::NodeCondition::default()
+    });
+    core::Node {
+        metadata: slim.metadata.clone(),
+        spec: Some(core::NodeSpec {
+            unschedulable: slim.spec.unschedulable,
+            taints: slim.spec.taints.clone(),
+            ..core::NodeSpec::default()
+        }),
+        status: Some(core::NodeStatus {
+            allocatable: slim.status.allocatable.clone(),
+            conditions: Some(conditions.collect()),
+            ..core::NodeStatus::default()
+        }),
+    }
 }
 
 /// Devices that a pod's annotation names; a share counts as its device.

@@ -82,7 +82,7 @@ fn no_kind(error: Failure) -> Failure {
 }
 
 /// Converts a queue to the REST API.
-fn show(queue: &slim::Queue) -> Queue {
+pub(super) fn show(queue: &slim::Queue) -> Queue {
     let name = queue.metadata.name.clone().unwrap_or_default();
     let spec = queue.spec.0.as_ref().map(|spec| (**spec).clone()).unwrap_or_default();
     let made = queue.metadata.creation_timestamp.as_ref().map(stamp).unwrap_or_default();

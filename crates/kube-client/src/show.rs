@@ -10,6 +10,7 @@ use agentaflow_kube_core::slim::{Pod, Workload};
 use agentaflow_kube_core::translate::micro_dollars;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use serde_json::Value;
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use super::ending::{self, Ending};
@@ -26,7 +27,7 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn workload(&self, workload: &Workload, pods: &[Pod]) -> Job {
+    pub(super) fn workload<P: Borrow<Pod>>(&self, workload: &Workload, pods: &[P]) -> Job {
         let status = &workload.status;
         let phase = status.phase.unwrap_or_default();
         let named = named(&workload.metadata, Kind::Workload);
@@ -148,9 +149,9 @@ fn cost(price: Dollars, milliseconds: i64) -> Dollars {
     Dollars(i64::try_from(whole + i128::from(up)).unwrap_or(i64::MAX))
 }
 
-pub(super) fn current(pods: &[Pod]) -> BTreeMap<u32, &Pod> {
+pub(super) fn current<P: Borrow<Pod>>(pods: &[P]) -> BTreeMap<u32, &Pod> {
     let mut newest: BTreeMap<u32, &Pod> = BTreeMap::new();
-    for pod in pods {
+    for pod in pods.iter().map(Borrow::borrow) {
         let held = newest.entry(number(pod, names::POD_TASK)).or_insert(pod);
         if attempt(pod) >= attempt(held) {
             *held = pod;

@@ -35,11 +35,7 @@ pub async fn serve(
     let Certificate { namespace, service, .. } = &options.certificate;
     let api_service = api_service::ApiService::new(&client, namespace, service);
     let router = router::router(&client, namespace, front_proxy.clone());
-    let port = Port {
-        purpose: "custom metrics",
-        address: options.listen,
-        certificate: options.certificate,
-        front_proxy: Some(front_proxy),
-    };
+    let (listen, certificate) = (options.listen, options.certificate);
+    let port = Port::bind("custom metrics", listen, certificate, Some(front_proxy))?;
     port.serve(client, router, api_service, stop).await
 }

@@ -6,4 +6,5 @@ pub mod controller;
 pub mod driver;
 pub mod state;
 
-pub use driver::{LeaseTimes, LeaseTimesError, Options, SchedulerError, run};
+pub use driver::{ClusterReader, LeaseTimes, LeaseTimesError, Options, Replica, SchedulerError};
+pub use state::{ClusterSnapshot, NodeSnapshot};

@@ -23,11 +23,11 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Port {
     /// For log and errors, such as `admission`.
-    pub purpose: &'static str,
-    pub address: SocketAddr,
-    pub certificate: Certificate,
-    /// Only connections of this front proxy are accepted.
-    pub front_proxy: Option<FrontProxy>,
+    purpose: &'static str,
+    listener: TcpListener,
+    address: SocketAddr,
+    certificate: Certificate,
+    front_proxy: Option<FrontProxy>,
 }
 
 /// Objects of the cluster that name a port, such as webhook configurations.
@@ -54,6 +54,24 @@ pub enum ServeError {
 }
 
 impl Port {
+    /// Opens the port. With a front proxy only its connections are accepted.
+    pub fn bind(
+        purpose: &'static str,
+        address: SocketAddr,
+        certificate: Certificate,
+        front_proxy: Option<FrontProxy>,
+    ) -> Result<Self, ServeError> {
+        let listen = |source| ServeError::Listen { address, source };
+        let listener = TcpListener::bind(address).map_err(listen)?;
+        listener.set_nonblocking(true).map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        Ok(Self { purpose, listener, address, certificate, front_proxy })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Serves until `stop`. Waits for the API server at startup.
     pub async fn serve(
         self,
@@ -63,18 +81,16 @@ impl Port {
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
         let (purpose, address) = (self.purpose, self.address);
-        let listen = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(listen)?;
-        listener.set_nonblocking(true).map_err(listen)?;
         let (identity, tls) = tokio::select! {
             first = self.first_identity(&client) => first,
             () = stop.cancelled() => return Ok(()),
         };
         let handle = Handle::new();
-        let server = axum_server::from_tcp_rustls(listener, tls.clone()).map_err(listen)?;
-        let server = server
-            .handle(handle.clone())
-            .serve(router.into_make_service_with_connect_info::<SocketAddr>());
+        let listener = self.listener.try_clone();
+        let server =
+            listener.and_then(|listener| axum_server::from_tcp_rustls(listener, tls.clone()));
+        let server = server.map_err(|source| ServeError::Listen { address, source })?;
+        let server = server.handle(handle.clone()).serve(router.into_make_service());
         tokio::pin!(server);
         tracing::info!(%address, "serving {purpose}");
         let ended = |source| ServeError::Serve { purpose, address, source };

@@ -42,12 +42,7 @@ pub(super) async fn serve(
         client: client.clone(),
         options: options.clone(),
     });
-    let port = Port {
-        purpose: "admission",
-        address: options.listen,
-        certificate: options.certificate(),
-        front_proxy: None,
-    };
+    let port = Port::bind("admission", options.listen, options.certificate(), None)?;
     port.serve(client, router(state.clone()), Configurations(state), stop).await
 }
 

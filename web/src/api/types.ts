@@ -24,5 +24,6 @@ export type Series = Schemas['Series']
 export type User = Schemas['User']
 export type Role = Schemas['Role']
 export type ApiKey = Schemas['ApiKey']
-export type Version = Schemas['Version']
+/** A cluster also names its pages and its way to log in. */
+export type Version = Schemas['Version'] & { pages?: string[]; login?: 'token' }
 export type ErrorBody = Schemas['ErrorBody']

@@ -4,6 +4,7 @@ import { isLive } from '../lib/job-row.ts'
 import { column, History, timesOf } from '../lib/history.ts'
 import { jobs } from './jobs.svelte.ts'
 import { nodes } from './nodes.svelte.ts'
+import { session } from './session.svelte.ts'
 
 const SAMPLE_MS = 5000
 
@@ -36,6 +37,7 @@ class Cluster {
 
   async #loadPast(): Promise<void> {
     // Without the past, curves begin now.
+    if (!session.has('history')) return
     const past = await call('get', '/history/cluster', { query: { points: 240 } }).catch(() => undefined)
     if (!past) return
     const names = ['gpus_used', 'utilization_percent', 'jobs_pending', 'jobs_running', 'dollars_per_hour']

@@ -5,6 +5,7 @@ import type { Node } from '../api/types.ts'
 import { gpuKey, gpusOf, type Gpu } from '../lib/gpu.ts'
 import { column, History, timesOf } from '../lib/history.ts'
 import { events } from './events.svelte.ts'
+import { session } from './session.svelte.ts'
 
 const POLL_MS = 5000
 const PAGE = 200
@@ -44,7 +45,7 @@ class Nodes {
 
   /** Loads the last hour of the GPUs of a node, once. */
   async loadPast(id: string): Promise<void> {
-    if (this.#past.has(id)) return
+    if (this.#past.has(id) || !session.has('history')) return
     this.#past.add(id)
     // Without the past, curves begin now.
     const past = await call('get', '/history/nodes/{node_id}', { path: { node_id: id }, query: { points: 240 } }).catch(() => undefined)

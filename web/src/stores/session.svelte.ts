@@ -13,6 +13,8 @@ class Session {
   isAdmin = $derived(this.user?.role === 'admin')
   /** Viewers have read-only access. */
   mayWrite = $derived(this.user !== undefined && this.user.role !== 'viewer')
+  /** The dashboard of a cluster: its jobs have namespaces, and neither numbers nor owners. */
+  ofCluster = $derived(this.version?.login === 'token')
   seesAll = $derived(this.user?.role === 'admin' || this.user?.role === 'viewer')
 
   constructor() {
@@ -22,11 +24,16 @@ class Session {
     })
   }
 
+  /** A cluster lacks some pages. */
+  has(page: string): boolean {
+    return this.version?.pages?.includes(page) ?? true
+  }
+
   async start(): Promise<void> {
     try {
-      const [user, version] = await Promise.all([call('get', '/auth/me'), call('get', '/version')])
-      this.user = user
-      this.version = version
+      // The login page depends on it, so it comes first.
+      this.version = await call('get', '/version')
+      this.user = await call('get', '/auth/me')
       this.state = 'signed-in'
     } catch (error) {
       const rejected = error instanceof Failure && error.status === 401
@@ -41,6 +48,13 @@ class Session {
 
   async login(username: string, password: string): Promise<void> {
     await call('post', '/auth/login', { body: { username, password, cookie: true } })
+    location.reload()
+  }
+
+  async loginWithToken(token: string): Promise<void> {
+    const headers = { 'Content-Type': 'application/json' }
+    const response = await fetch('/auth/login', { method: 'POST', headers, body: JSON.stringify({ token }) })
+    if (!response.ok) throw await Failure.of(response)
     location.reload()
   }
 

@@ -10,10 +10,17 @@ use crate::connect;
 use crate::context::{Kubernetes, variable};
 
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<kube::Client> {
+    client_of(config(kubeconfig).await?)
+}
+
+pub(crate) async fn config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
+    let target = Kubernetes { kubeconfig: kubeconfig.map(Path::to_owned), ..Kubernetes::default() };
+    connect::config(&target).await
+}
+
+pub(crate) fn client_of(config: kube::Config) -> Result<kube::Client> {
     // Fails only if a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let target = Kubernetes { kubeconfig: kubeconfig.map(Path::to_owned), ..Kubernetes::default() };
-    let config = connect::config(&target).await?;
     kube::Client::try_from(config).context("cannot create a client for the cluster")
 }
 

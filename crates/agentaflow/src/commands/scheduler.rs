@@ -4,10 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agentaflow_dashboard::Dashboard;
 use agentaflow_kube_metrics as custom_metrics;
 use agentaflow_kube_scheduler::state::{Settings, SettingsError, node_selector, percent, strategy};
-use agentaflow_kube_scheduler::{self as scheduler, LeaseTimes, Options};
+use agentaflow_kube_scheduler::{LeaseTimes, Options, Replica};
 use agentaflow_kube_serve::{CertificateSource, ServeError};
+use agentaflow_kube_web as web;
 use agentaflow_kube_webhook as webhook;
 use anyhow::{Context as _, Result};
 use tokio_util::sync::CancellationToken;
@@ -115,6 +117,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen, help_heading = "Endpoints")]
     custom_metrics: Option<kubernetes::Listen>,
 
+    /// Listen address of the dashboard, over HTTPS; `none` disables it [default: port 8443 in a pod, else none]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = kubernetes::listen, help_heading = "Endpoints")]
+    dashboard: Option<kubernetes::Listen>,
+
     #[command(flatten)]
     log: LogArgs,
     #[command(flatten)]
@@ -126,10 +132,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let options = options(args)?;
     let stop = CancellationToken::new();
     standalone::runtime(2)?.block_on(async {
-        let client = kubernetes::client(args.kubeconfig.as_deref()).await?;
+        let cluster = kubernetes::config(args.kubeconfig.as_deref()).await?;
+        let client = kubernetes::client_of(cluster.clone())?;
         let admission = webhook_options(args, &options.namespace);
-        let ports = ports(args, admission, client.clone(), stop.clone());
-        let scheduler = scheduler::run(options, client, stop.clone());
+        let replica = Replica::new(options, client.clone());
+        let dashboard = dashboard_address(args).map(|listen| web::Options {
+            listen,
+            certificate: admission.certificate(),
+            cluster,
+            reader: replica.reader(),
+            dashboard: Dashboard::embedded(),
+        });
+        let ports = ports(args, admission, dashboard, client, stop.clone());
+        let scheduler = replica.run(stop.clone());
         tokio::pin!(ports, scheduler);
         tokio::select! {
             ended = &mut scheduler => return Ok(ended?),
@@ -149,6 +164,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 async fn ports(
     args: &Args,
     admission: webhook::Options,
+    dashboard: Option<web::Options>,
     client: kube::Client,
     stop: CancellationToken,
 ) -> Result<()> {
@@ -157,8 +173,13 @@ async fn ports(
         let options = custom_metrics::Options { listen, certificate: admission.certificate() };
         custom_metrics::serve(options, client.clone(), stop.clone())
     });
+    let dashboard = dashboard.map(|options| web::serve(options, client.clone(), stop.clone()));
     let admission = webhook_address(args).map(|_| webhook::serve(admission, client, stop.clone()));
-    tokio::try_join!(until_stop(admission, &stop), until_stop(metrics, &stop))?;
+    tokio::try_join!(
+        until_stop(admission, &stop),
+        until_stop(metrics, &stop),
+        until_stop(dashboard, &stop),
+    )?;
     Ok(())
 }
 
@@ -230,9 +251,14 @@ fn options(args: &Args) -> Result<Options> {
         metrics_access: args.metrics_access.of_daemon(metrics)?,
         traces: args.otlp.collector()?,
         own_address: kubernetes::own_address(),
+        dashboard: dashboard_address(args),
         interval,
         certificate: args.webhook_cert.clone(),
     })
+}
+
+fn dashboard_address(args: &Args) -> Option<SocketAddr> {
+    kubernetes::listen_in_pod(args.dashboard, web::PORT)
 }
 
 /// An API server that gets a URL of the webhook is on another machine.

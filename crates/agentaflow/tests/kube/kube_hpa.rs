@@ -247,19 +247,7 @@ impl Direct<'_> {
         let identity = certificate.map(|name| {
             json!({"client-certificate": file(name, "crt"), "client-key": file(name, "key")})
         });
-        let config: Kubeconfig = serde_json::from_value(json!({
-            "clusters": [{"name": "c", "cluster": {
-                "server": format!("https://127.0.0.1:{}", self.port), "insecure-skip-tls-verify": true,
-            }}],
-            "users": [{"name": "u", "user": identity.unwrap_or(json!({}))}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-        }))
-        .expect("a kubeconfig");
-        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
-        let mut config = config.expect("a complete kubeconfig");
-        config.default_retry = false;
-        let client = Client::try_from(config).expect("a client");
+        let client = insecure_client(self.port, identity).await;
         let mut request = http::Request::get(self.path);
         if let Some(user) = user {
             request = request.header("X-Remote-User", user).header("X-Remote-Group", "g");
@@ -267,4 +255,20 @@ impl Direct<'_> {
         let request = request.body(kube::client::Body::empty()).expect("a request");
         client.send(request).await.ok().map(|answer| answer.status().as_u16())
     }
+}
+
+/// Client for an HTTPS port on the loopback interface; it accepts every certificate.
+pub(crate) async fn insecure_client(port: u16, identity: Option<Value>) -> Client {
+    let server = format!("https://127.0.0.1:{port}");
+    let config: Kubeconfig = serde_json::from_value(json!({
+        "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": true}}],
+        "users": [{"name": "u", "user": identity.unwrap_or(json!({}))}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }))
+    .expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
+    let mut config = config.expect("a complete kubeconfig");
+    config.default_retry = false;
+    Client::try_from(config).expect("a client")
 }

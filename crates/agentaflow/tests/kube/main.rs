@@ -22,6 +22,7 @@ mod kube_coexistence;
 mod kube_commands;
 mod kube_conditions;
 mod kube_crash;
+mod kube_dashboard;
 mod kube_endpoints;
 mod kube_faults;
 mod kube_gangs;

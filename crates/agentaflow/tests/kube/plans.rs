@@ -30,6 +30,11 @@ impl WorkloadPlan {
         self
     }
 
+    pub(crate) fn namespace(mut self, namespace: &str) -> Self {
+        self.0["metadata"]["namespace"] = json!(namespace);
+        self
+    }
+
     /// Sets a field of the spec.
     pub(crate) fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
         self.0["spec"][field] = value.into();

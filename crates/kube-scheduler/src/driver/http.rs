@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::alerts::AlertBoard;
 use super::leader_address::{self, Addresses, LeaderAddress};
 use super::metrics::Metrics;
-use crate::state::{ClusterState, Key, WorkloadExplanation};
+use crate::state::{ClusterSnapshot, ClusterState, Key, WorkloadExplanation};
 
 /// Time without a pass after which the loop counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_mins(1);
@@ -45,6 +45,9 @@ pub(crate) enum Query {
         object: serde_json::Value,
         answer: oneshot::Sender<Result<Explanation, String>>,
     },
+    Snapshot {
+        answer: oneshot::Sender<ClusterSnapshot>,
+    },
 }
 
 impl Query {
@@ -56,6 +59,9 @@ impl Query {
             }
             Self::WhatIf { namespace, object, answer } if !answer.is_closed() => {
                 let _ = answer.send(state.what_if(&namespace, &object));
+            }
+            Self::Snapshot { answer } if !answer.is_closed() => {
+                let _ = answer.send(state.snapshot());
             }
             _ => {}
         }
@@ -91,6 +97,11 @@ impl Health {
         let started = Instant::now();
         let alerts = AlertBoard::default();
         (Self { metrics, scrape, alerts, leader, queries, started, last_pass, ready }, asked)
+    }
+
+    /// Address of the leader, which the lease fills in.
+    pub(crate) fn leader(&self) -> LeaderAddress {
+        self.leader.clone()
     }
 
     /// Records a pass.
@@ -141,6 +152,34 @@ impl Health {
         let last_pass = self.last_pass.load(Ordering::Relaxed);
         last_pass != NEVER
             && u128::from(self.age().saturating_sub(last_pass)) > STUCK_AFTER.as_millis()
+    }
+}
+
+/// Reads the state of a scheduler in this process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ClusterReader(Health);
+
+impl ClusterReader {
+    pub(crate) fn new(health: Health) -> Self {
+        Self(health)
+    }
+
+    /// Objects that the scheduler knows; none unless this replica leads and its state is complete.
+    pub async fn snapshot(&self) -> Option<ClusterSnapshot> {
+        if !self.is_leading() || !self.0.ready.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (answer, answered) = oneshot::channel();
+        self.0.ask(Query::Snapshot { answer }, answered).await
+    }
+
+    pub fn is_leading(&self) -> bool {
+        self.0.metrics.is_leading()
+    }
+
+    /// Address of the dashboard of the leader.
+    pub fn leader_dashboard(&self) -> Option<SocketAddr> {
+        self.0.leader.get().dashboard
     }
 }
 

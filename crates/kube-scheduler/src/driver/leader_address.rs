@@ -16,6 +16,7 @@ use std::time::Duration;
 /// Annotations of the Lease.
 const HTTP: &str = "agentaflow.gpu/leader-http";
 const METRICS: &str = "agentaflow.gpu/leader-metrics";
+const DASHBOARD: &str = "agentaflow.gpu/leader-dashboard";
 /// Header of a forwarded request.
 pub(crate) const FORWARDED: &str = "x-agentaflow-forwarded";
 /// Timeout of a forwarded request, above the leader's own.
@@ -28,6 +29,7 @@ const MAX_RESPONSE: usize = 16 << 20;
 pub(crate) struct Addresses {
     pub(crate) http: Option<SocketAddr>,
     pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) dashboard: Option<SocketAddr>,
 }
 
 impl Addresses {
@@ -35,6 +37,7 @@ impl Addresses {
     pub(crate) fn of(
         http: Option<SocketAddr>,
         metrics: Option<SocketAddr>,
+        dashboard: Option<SocketAddr>,
         own: Option<IpAddr>,
     ) -> Self {
         let reachable = |listen: Option<SocketAddr>| match listen {
@@ -43,18 +46,18 @@ impl Addresses {
             }
             listen => listen,
         };
-        Self { http: reachable(http), metrics: reachable(metrics) }
+        Self { http: reachable(http), metrics: reachable(metrics), dashboard: reachable(dashboard) }
     }
 
     pub(crate) fn annotations(&self) -> BTreeMap<String, String> {
-        let pairs = [(HTTP, self.http), (METRICS, self.metrics)];
+        let pairs = [(HTTP, self.http), (METRICS, self.metrics), (DASHBOARD, self.dashboard)];
         let known = pairs.into_iter().filter_map(|(name, address)| Some((name, address?)));
         known.map(|(name, address)| (name.to_owned(), address.to_string())).collect()
     }
 
     pub(crate) fn read(annotations: &BTreeMap<String, String>) -> Self {
         let address = |name: &str| annotations.get(name).and_then(|text| text.parse().ok());
-        Self { http: address(HTTP), metrics: address(METRICS) }
+        Self { http: address(HTTP), metrics: address(METRICS), dashboard: address(DASHBOARD) }
     }
 }
 
@@ -113,10 +116,10 @@ mod tests {
         let any: SocketAddr = "0.0.0.0:8080".parse().expect("an address");
         let local: SocketAddr = "127.0.0.1:9090".parse().expect("an address");
         let own: IpAddr = "10.1.2.3".parse().expect("an address");
-        let addresses = Addresses::of(Some(any), Some(local), Some(own));
+        let addresses = Addresses::of(Some(any), Some(local), None, Some(own));
         assert_eq!(addresses.http.map(|one| one.to_string()).as_deref(), Some("10.1.2.3:8080"));
         assert_eq!(addresses.metrics, Some(local));
         assert_eq!(Addresses::read(&addresses.annotations()), addresses);
-        assert_eq!(Addresses::of(Some(any), None, None), Addresses::default());
+        assert_eq!(Addresses::of(Some(any), None, None, None), Addresses::default());
     }
 }

@@ -197,7 +197,12 @@ impl Lease {
             name: options.lease.clone(),
             identity: options.identity.clone(),
             times: options.lease_times,
-            own: Addresses::of(options.health, options.metrics, options.own_address),
+            own: Addresses::of(
+                options.health,
+                options.metrics,
+                options.dashboard,
+                options.own_address,
+            ),
             leader,
         }
     }

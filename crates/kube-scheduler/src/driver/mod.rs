@@ -47,11 +47,11 @@ use alerts::AlertTask;
 use api::{ApiServer, Failure};
 use clock::Clock;
 use executor::Executor;
+pub use http::ClusterReader;
 use http::{Health, Query};
 use leader_address::LeaderAddress;
 use lease::{Leadership, Lease};
 pub use lease_times::{LeaseTimes, LeaseTimesError};
-use metrics::Metrics;
 use traces::Traces;
 use usage_store::UsageStore;
 use watch::WatchUpdate;
@@ -87,6 +87,8 @@ pub struct Options {
     pub metrics_access: Access,
     /// Receiver of traces; none exports nothing.
     pub traces: Option<Collector>,
+    /// Address of the dashboard, for standby replicas; another program part serves it.
+    pub dashboard: Option<SocketAddr>,
     /// IP under which other replicas reach this one, if an endpoint listens on all addresses.
     pub own_address: Option<IpAddr>,
     /// Longest time between two passes.
@@ -103,16 +105,41 @@ pub enum SchedulerError {
     Lost,
 }
 
-/// Runs a replica until `stop`: waits for leadership, leads, and releases the lease.
-pub async fn run(
+/// A replica before it runs.
+#[expect(missing_debug_implementations, reason = "the client has none")]
+pub struct Replica {
     options: Options,
     client: Client,
+    health: Health,
+    queries: mpsc::Receiver<Query>,
+}
+
+impl Replica {
+    pub fn new(options: Options, client: Client) -> Self {
+        let access = options.metrics_access.clone();
+        let (health, queries) = Health::new(Arc::default(), access, LeaderAddress::default());
+        Self { options, client, health, queries }
+    }
+
+    pub fn reader(&self) -> ClusterReader {
+        ClusterReader::new(self.health.clone())
+    }
+
+    /// Runs until `stop`: waits for leadership, leads, and releases the lease.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), SchedulerError> {
+        let Self { options, client, health, queries } = self;
+        run(options, client, health, queries, stop).await
+    }
+}
+
+async fn run(
+    options: Options,
+    client: Client,
+    health: Health,
+    queries: mpsc::Receiver<Query>,
     stop: CancellationToken,
 ) -> Result<(), SchedulerError> {
-    let metrics = Arc::new(Metrics::default());
-    let leader = LeaderAddress::default();
-    let (health, queries) =
-        Health::new(metrics.clone(), options.metrics_access.clone(), leader.clone());
+    let (metrics, leader) = (health.metrics.clone(), health.leader());
     serve(&options, &health, &stop).await?;
     let server = ApiServer::new(client.clone(), metrics.api_requests.clone());
     let lease = Lease::new(server.clone(), &options, leader);

@@ -42,6 +42,7 @@ mod queue_table;
 mod quota;
 mod replacements;
 mod settings;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -62,6 +63,7 @@ pub use activity::Activity;
 pub use change::{Change, Object};
 pub use explain::{ClusterSummary, WorkloadExplanation};
 pub use settings::{MONITOR_TIMEOUT, Settings, SettingsError, node_selector, percent, strategy};
+pub use snapshot::{ClusterSnapshot, NodeSnapshot};
 
 use agentaflow_engine::{Event, NodeRanking, Policy, Rejected, Snapshot, Time};
 use agentaflow_kube_core::names;

@@ -21,8 +21,8 @@ pub(super) struct NodeTable(BTreeMap<Arc<str>, NodeEntry>);
 
 #[derive(Debug, Default)]
 pub(super) struct NodeEntry {
-    node: Option<Node>,
-    devices: Option<GpuNode>,
+    node: Option<Arc<Node>>,
+    devices: Option<Arc<GpuNode>>,
     csi: Option<CsiNode>,
     /// The last report of the monitor is too old.
     monitor_lost: bool,
@@ -70,6 +70,11 @@ impl NodeEntry {
     pub(super) fn has_gpu(&self, id: &str) -> bool {
         let sent = self.sent.as_ref();
         sent.is_some_and(|sent| sent.node.gpus.iter().any(|gpu| gpu.id.as_str() == id))
+    }
+
+    /// The object and the report of its monitor; none if the node does not exist.
+    pub(super) fn objects(&self) -> Option<(Arc<Node>, Option<Arc<GpuNode>>)> {
+        Some((self.node.clone()?, self.devices.clone()))
     }
 
     /// Labels as the engine knows them.
@@ -125,12 +130,12 @@ impl NodeTable {
     pub(super) fn set_node(&mut self, name: &Arc<str>, node: Option<Node>) -> bool {
         let entry = self.0.entry(name.clone()).or_default();
         let is_new = entry.node.is_none();
-        entry.node = node;
+        entry.node = node.map(Arc::new);
         is_new
     }
 
     pub(super) fn set_devices(&mut self, name: &Arc<str>, devices: Option<GpuNode>) {
-        self.0.entry(name.clone()).or_default().devices = devices;
+        self.0.entry(name.clone()).or_default().devices = devices.map(Arc::new);
     }
 
     pub(super) fn set_monitor_lost(&mut self, name: &Arc<str>, lost: bool) {
@@ -258,7 +263,7 @@ impl NodeTable {
     fn describe(&self, name: &str, settings: &Settings, volumes: &Volumes) -> Option<NodeView> {
         let entry = self.0.get(name)?;
         let node = entry.node.as_ref().filter(|node| settings.selects(node))?;
-        let mut view = translate::node(node, entry.devices.as_ref(), entry.csi.as_ref());
+        let mut view = translate::node(node, entry.devices.as_deref(), entry.csi.as_ref());
         if entry.monitor_lost {
             view.readings.iter_mut().for_each(|(_, reading)| *reading = Percent::default());
         }

@@ -3,10 +3,10 @@
 use agentaflow_engine::{Event, Queue as EngineQueue, QueueId, Quota};
 use agentaflow_kube_core::crd::{GpuQueueSpec, GpuQueueStatus, QueueAmounts};
 use agentaflow_kube_core::names;
-use agentaflow_kube_core::slim::Queue;
+use agentaflow_kube_core::slim::{Decoded, Queue};
 use agentaflow_kube_core::translate;
 use agentaflow_units::QuantityError;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -140,6 +140,16 @@ impl QueueTable {
                 && engine_queue(name, spec).as_ref().ok() != self.active.get(*name)
         });
         ready.map(|(name, _)| name.clone())
+    }
+
+    /// Queues with their specs and last statuses, without other metadata.
+    pub(super) fn objects(&self) -> Vec<Queue> {
+        let shown = |(name, spec): (&Arc<str>, &GpuQueueSpec)| Queue {
+            metadata: ObjectMeta { name: Some(name.to_string()), ..ObjectMeta::default() },
+            spec: Decoded(Ok(Box::new(spec.clone()))),
+            status: self.statuses.get(name).map(|entry| entry.status.clone()).unwrap_or_default(),
+        };
+        self.specs.iter().map(shown).collect()
     }
 
     fn serves(&self, name: &str, namespace: &str) -> bool {

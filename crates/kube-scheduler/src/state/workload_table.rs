@@ -28,7 +28,7 @@ pub(super) struct WorkloadTable {
 
 #[derive(Debug, Default)]
 struct WorkloadEntry {
-    object: Workload,
+    object: Arc<Workload>,
     /// Requested pods that the watch has not reported, and the time of the next request.
     creating: BTreeMap<String, Time>,
     /// Deleted pods that the watch has not reported as ending, and the time of the next request.
@@ -64,8 +64,12 @@ impl WorkloadTable {
         self.entries.keys()
     }
 
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.entries.values().map(|entry| &entry.object)
+    }
+
     pub(super) fn object(&self, key: &Key) -> Option<&Workload> {
-        self.entries.get(key).map(|entry| &entry.object)
+        self.entries.get(key).map(|entry| &*entry.object)
     }
 
     pub(super) fn spec(&self, key: &Key) -> Option<&GpuWorkloadSpec> {
@@ -83,11 +87,10 @@ impl WorkloadTable {
                 || old.object.spec.0.is_ok() != workload.spec.0.is_ok()
         });
         let mut entry = same.unwrap_or_default();
-        let status = std::mem::take(&mut entry.object.status);
-        entry.object = workload;
+        let last = std::mem::replace(&mut entry.object, Arc::new(workload));
         if entry.status_written.is_some() {
-            entry.status_differs = entry.object.status != status;
-            entry.object.status = status;
+            entry.status_differs = entry.object.status != last.status;
+            Arc::make_mut(&mut entry.object).status = last.status.clone();
             entry.repeats = if entry.status_differs { entry.repeats } else { 0 };
         }
         self.entries.insert(key, entry);
@@ -257,7 +260,7 @@ impl WorkloadEntry {
         let status = result.status.or_else(|| overdue.then(|| self.object.status.clone()));
         if let Some(status) = status {
             let urgency = Urgency::new(status.phase == self.object.status.phase, priority);
-            self.object.status = status.clone();
+            Arc::make_mut(&mut self.object).status = status.clone();
             self.status_written = Some(now);
             self.status_differs = true;
             let (workload, uid) = (key.clone(), uid.clone());

@@ -1,30 +1,16 @@
 //! The dashboard: one page for all paths below `/ui`, and its files.
 
-use std::borrow::Cow;
-
 use agentaflow_api::error::ResourceKind;
+use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
 
-use agentaflow_dashboard::Dashboard;
+use agentaflow_dashboard::{Dashboard, NOT_BUILT, accepts};
 
 use super::app::App;
 use super::routes::system::nowhere;
 use crate::api_error::ApiError;
-
-/// Remedy for a program without a dashboard.
-pub(crate) const NOT_BUILT: &str = "This program was built without the dashboard. In its sources, \
-                                    `cargo xtask run` builds both; without npm it leaves the dashboard out.";
-
-/// Files whose names contain a hash of their content never change.
-const FOREVER: &str = "public, max-age=31536000, immutable";
-/// The page names the current files, so browsers ask for it each time.
-const EACH_TIME: &str = "no-cache";
-/// Scripts, styles and data of this server only; no inline script or style, no markup from text.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'; \
-                      require-trusted-types-for 'script'; trusted-types svelte-trusted-html";
 
 /// The page of the dashboard. Programs that ask for a path below `/ui` get an error, not a page.
 pub(crate) async fn page(State(app): State<App>, headers: HeaderMap) -> Result<Response, ApiError> {
@@ -38,77 +24,16 @@ pub(crate) async fn page(State(app): State<App>, headers: HeaderMap) -> Result<R
 
 /// Content of `index.html`.
 pub(crate) fn shell(dashboard: Dashboard, headers: &HeaderMap) -> Result<Response, ApiError> {
-    send(dashboard, "index.html", EACH_TIME, headers)
-        .ok_or_else(|| ApiError::absent(ResourceKind::Path, NOT_BUILT))
+    let page = dashboard.page(headers).map(|page| page.map(Body::from));
+    page.ok_or_else(|| ApiError::absent(ResourceKind::Path, NOT_BUILT))
 }
 
 /// A file of the dashboard.
 pub(crate) async fn file(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let path = request.uri().path().trim_start_matches('/');
-    let cache = if path.starts_with("assets/") { FOREVER } else { EACH_TIME };
-    let dashboard = app.settings.dashboard.filter(|_| is_plain(path));
-    let found = dashboard.and_then(|all| send(all, path, cache, request.headers()));
+    let found = app.settings.dashboard.and_then(|all| all.asset(path, request.headers()));
     match found {
-        Some(response) => Ok(response),
+        Some(response) => Ok(response.map(Body::from)),
         None => Err(nowhere().await),
     }
-}
-
-/// Response with the file, compressed if the client supports it and the file has a compressed form.
-fn send(
-    dashboard: Dashboard,
-    path: &str,
-    cache: &'static str,
-    headers: &HeaderMap,
-) -> Option<Response> {
-    let small = accepts(headers, header::ACCEPT_ENCODING, "gzip")
-        .then(|| dashboard.file(&format!("{path}.gz")))
-        .flatten();
-    let zipped = small.is_some();
-    let content = small.or_else(|| dashboard.file(path))?;
-    let all = [
-        (header::CONTENT_TYPE, kind(path)),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::CACHE_CONTROL, cache),
-        (header::VARY, "Accept, Accept-Encoding"),
-    ];
-    let mut response = match content {
-        Cow::Borrowed(bytes) => bytes.into_response(),
-        Cow::Owned(bytes) => bytes.into_response(),
-    };
-    for (name, value) in all {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    if zipped {
-        let gzip = HeaderValue::from_static("gzip");
-        response.headers_mut().insert(header::CONTENT_ENCODING, gzip);
-    }
-    Some(response)
-}
-
-/// Letters, digits and `-_.` in segments that do not start with a dot.
-fn is_plain(path: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    path.split('/').all(|part| !part.starts_with('.') && part.chars().all(plain))
-}
-
-fn kind(path: &str) -> &'static str {
-    match path.rsplit_once('.').map(|(_, extension)| extension) {
-        Some("html") => "text/html; charset=utf-8",
-        Some("js") => "text/javascript; charset=utf-8",
-        Some("css") => "text/css; charset=utf-8",
-        Some("svg") => "image/svg+xml",
-        _ => "application/octet-stream",
-    }
-}
-
-/// Returns true if a list header names the value and does not exclude it with `q=0`.
-fn accepts(headers: &HeaderMap, name: header::HeaderName, value: &str) -> bool {
-    let texts = headers.get_all(name).iter().filter_map(|text| text.to_str().ok());
-    let mut entries = texts.flat_map(|text| text.split(','));
-    entries.any(|entry| {
-        let mut parts = entry.split(';').map(str::trim);
-        let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case(value));
-        named && !parts.any(|part| matches!(part, "q=0" | "q=0.0"))
-    })
 }

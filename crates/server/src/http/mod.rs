@@ -158,15 +158,8 @@ async fn finish(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     tracing::debug!(%method, path, status = response.status().as_u16(), "Request answered");
     let headers = response.headers_mut();
-    let always = [
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::X_FRAME_OPTIONS, "DENY"),
-        // Not `no-referrer`: browsers would then hide the origin of the server's own forms.
-        (header::REFERRER_POLICY, "same-origin"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    ];
-    for (name, value) in always {
-        headers.insert(name, HeaderValue::from_static(value));
+    for (name, value) in agentaflow_dashboard::HEADERS {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     if !headers.contains_key(header::CACHE_CONTROL) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use agentaflow_api::job::Job;
 use agentaflow_api::node::{Node, NodeStatus};
 
-use super::dashboard::NOT_BUILT;
 use super::html::{document, escaped, prose};
 use crate::settings::Settings;
 use crate::store::UserRow;
+use agentaflow_dashboard::NOT_BUILT;
 
 /// Page without a login. `named` is true if the request used a host name of this server.
 pub(crate) fn for_visitors(settings: &Settings, named: bool) -> String {
