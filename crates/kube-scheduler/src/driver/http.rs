@@ -170,7 +170,7 @@ impl ClusterReader {
             return None;
         }
         let (answer, answered) = oneshot::channel();
-        self.0.ask(Query::Snapshot { answer }, answered).await
+        self.0.query(Query::Snapshot { answer }, answered).await
     }
 
     pub fn is_leading(&self) -> bool {

@@ -110,7 +110,7 @@ impl NodeTable {
 
     /// Reports of the monitors; true for a monitor that does not report any more.
     pub(super) fn reports(&self) -> impl Iterator<Item = (&GpuNode, bool)> {
-        self.0.values().filter_map(|entry| Some((entry.devices.as_ref()?, entry.monitor_lost)))
+        self.0.values().filter_map(|entry| Some((entry.devices.as_deref()?, entry.monitor_lost)))
     }
 
     pub(super) fn is_known(&self, name: &str) -> bool {
