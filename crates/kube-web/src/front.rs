@@ -13,8 +13,10 @@ use tokio_util::sync::CancellationToken;
 /// First byte of a connection that another replica passes on; TLS never starts with it. It is not passed on again, so that
 /// two replicas that take each other for the leader cannot loop.
 const FORWARDED: u8 = 0;
-/// Time for the first byte, and for the connection to the leader.
+/// Time for the first byte, for a leader, and for the connection to it.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of looks for a leader.
+const PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct Front {
     listener: TcpListener,
@@ -55,6 +57,18 @@ impl Front {
     }
 }
 
+/// Waits for a leader.
+async fn target(inner: SocketAddr, reader: &ClusterReader, forwarded: bool) -> SocketAddr {
+    loop {
+        let leader = || reader.leader_dashboard().filter(|_| !forwarded);
+        let found = if reader.is_leading() { Some(inner) } else { leader() };
+        if let Some(found) = found {
+            return found;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 async fn pass_on(
     mut browser: TcpStream,
     inner: SocketAddr,
@@ -66,11 +80,8 @@ async fn pass_on(
     if forwarded {
         browser.read_exact(&mut first).await?;
     }
-    let target = match reader.is_leading() {
-        true => Some(inner),
-        false => reader.leader_dashboard().filter(|_| !forwarded),
-    };
-    let Some(target) = target else { return Ok(()) };
+    let target = target(inner, reader, forwarded);
+    let target = tokio::time::timeout(TIMEOUT, target).await?;
     let mut leader = tokio::time::timeout(TIMEOUT, TcpStream::connect(target)).await??;
     if target != inner {
         leader.write_all(&[FORWARDED]).await?;

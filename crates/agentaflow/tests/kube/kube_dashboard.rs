@@ -1,6 +1,8 @@
 //! The dashboard of a cluster: readers see and change what Kubernetes lets them see and change.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use http::{HeaderMap, Request};
@@ -13,7 +15,10 @@ use crate::PROGRAM;
 use crate::kube_hpa::insecure_client;
 use crate::kube_permissions::kubeconfig_of_role;
 use crate::plans::{WorkloadPlan, in_phase, workload};
-use crate::support::{NodePlan, PodPlan, Scheduler, Share, free_port, wait_for};
+use crate::skip::skip;
+use crate::support::{
+    NodePlan, PodPlan, Program, Scheduler, Share, free_port, repository, wait_for,
+};
 
 /// Rights of a viewer of a namespace.
 const VIEW: &str = "[{apiGroups: [agentaflow.io], resources: [gpuworkloads], verbs: [get, list]}, \
@@ -171,6 +176,34 @@ async fn a_standby_replica_shows_the_dashboard_of_the_leader() {
     assert_eq!(there.get("/auth/me").await.status, 200);
 }
 
+/// Needs Chromium, Node.js, and the packages and the pages of `web`, which `cargo xtask web` installs and builds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_browser_logs_in_with_a_token_and_follows_the_jobs_of_its_namespace() {
+    let web = repository().join("web");
+    let program = std::env::var_os("AGENTAFLOW_BROWSER").unwrap_or("/usr/bin/chromium".into());
+    if !web.join("node_modules/playwright-core").exists() || !Path::new(&program).exists() {
+        skip!("needs Chromium and the packages of web; `cargo xtask web` installs them");
+    }
+    let lab = Lab::start().await;
+    let ada = lab.reader("ada", &lab.own, VIEW).await;
+    if ada.get("/").await.status != 200 {
+        skip!("needs a program with the dashboard; `cargo xtask web` builds it");
+    }
+    lab.workload(&lab.own, "alpha").await;
+    lab.workload(&lab.other, "beta").await;
+    lab.admin.sees(&["alpha", "beta"]).await;
+    let mut browser = Command::new("node");
+    browser.current_dir(web).arg("tests/cluster/dashboard.mjs");
+    browser.arg(format!("https://127.0.0.1:{}", lab.port)).args(["alpha", "beta", "gamma"]);
+    browser.env("TOKEN", ada.token()).env("AGENTAFLOW_BROWSER", program);
+    let mut browser = Program::start(browser, &lab.share.file("browser.log"));
+    browser.says("watching").await;
+    lab.workload(&lab.own, "gamma").await;
+    let ended = browser.ended().await;
+    assert!(ended.success(), "{}", browser.log());
+}
+
 /// A scheduler with a dashboard, and two namespaces.
 struct Lab {
     share: Share,
@@ -178,6 +211,7 @@ struct Lab {
     client: Client,
     admin: Reader,
     node: String,
+    port: u16,
     own: String,
     other: String,
 }
@@ -206,7 +240,7 @@ impl Lab {
         });
         share.apply_object(binding).await;
         let admin = Reader::new(&share, &client, "ops").await;
-        Self { share, _scheduler: scheduler, client, admin, node, own, other }
+        Self { share, _scheduler: scheduler, client, admin, node, port, own, other }
     }
 
     /// An account with these rights in a namespace.

@@ -55,6 +55,8 @@ pub(crate) async fn stream(
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    // Changes from now on are events.
+    app.board.rows().await?;
     let after = match last.or(wanted.after) {
         Some(after) => EventSeq(after),
         None => app.board.newest(),

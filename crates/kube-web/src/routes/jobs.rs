@@ -2,7 +2,7 @@
 
 use agentaflow_api::event::Event;
 use agentaflow_api::explain::Explanation;
-use agentaflow_api::ids::JobId;
+use agentaflow_api::ids::{EventSeq, JobId};
 use agentaflow_api::job::Job;
 use agentaflow_kube_client::LogQuery;
 use axum::Json;
@@ -101,7 +101,9 @@ pub(crate) async fn events(
 ) -> Result<Json<Vec<Event>>, Problem> {
     let job = job(&app, &person, id).await?;
     let events = person.cluster(&app)?.events(Some(&handle(&job))).await?;
-    Ok(Json(events.into_iter().map(|event| Event { job_id: Some(job.id), ..event }).collect()))
+    let numbered = (1..).zip(events);
+    let told = |(seq, event)| Event { seq: EventSeq(seq), job_id: Some(job.id), ..event };
+    Ok(Json(numbered.map(told).collect()))
 }
 
 #[derive(Debug, Default, Deserialize)]
