@@ -52,7 +52,8 @@ impl Seen {
     pub(super) fn watched(slim: &slim::Node, devices: Option<&GpuNode>, pods: Vec<Pod>) -> Self {
         let view = translate::node(slim, devices, None);
         let (node, slim, devices) = (whole(slim), slim.clone(), devices.cloned());
-        Self { node, slim, devices, pods, view }
+        // The scheduler itself marks lost monitors.
+        Self { node, slim, devices, pods, view, monitor_lost: false }
     }
 
     pub(super) fn slim(&self) -> &slim::Node {
