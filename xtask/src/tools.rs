@@ -11,7 +11,7 @@ use crate::output::out;
 use crate::{process, repo};
 
 /// Programs and their Debian packages.
-const DEBIAN_PACKAGES: [(&str, &str); 12] = [
+const DEBIAN_PACKAGES: [(&str, &str); 13] = [
     ("chromium", "chromium"),
     ("containerd", "containerd"),
     ("curl", "curl"),
