@@ -12,12 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+#[path = "../../../../tests/job_folder.rs"]
+mod job_folder;
 #[path = "../../../../tests/ports.rs"]
 mod ports;
 
 use crate::http::{Answer, Connection};
-use crate::job_folder::job_folder;
 use crate::procs::{kill_all, processes};
+use job_folder::job_folder;
 pub(crate) use ports::free_port;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");

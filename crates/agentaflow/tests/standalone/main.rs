@@ -10,8 +10,6 @@ mod gpu_memory;
 mod harness;
 mod http;
 mod image;
-#[path = "../../../../tests/job_folder.rs"]
-mod job_folder;
 mod key_file;
 mod losses;
 mod metrics;
