@@ -56,8 +56,8 @@ pub(super) async fn enforce() -> Firewall {
     let answers = ["-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED"];
     let replies = [&["-i", &bridges][..], &answers, &["-j", "ACCEPT"]].concat();
     let host = ["-i", &bridges, "-j", "REJECT"];
-    // Docker evaluates its chain before its own rules.
-    let by_docker = run(IPTABLES, &["-S", "DOCKER-USER"]).await == Some(true);
+    // Docker evaluates its chain before its own rules. A chain without a caller is left of an earlier daemon.
+    let by_docker = run(IPTABLES, &["-C", "FORWARD", "-j", "DOCKER-USER"]).await == Some(true);
     let forward = if by_docker { "DOCKER-USER" } else { "FORWARD" };
     if !by_docker && !separate_jobs(&bridges).await {
         return Firewall::Failed;
@@ -151,6 +151,8 @@ mod tests {
             ip addr add 10.9.$n.1/24 dev $bridge
             ip link set $bridge up
         done
+        # An earlier engine left its chain.
+        iptables -N DOCKER-USER
         add one aafc1 1.2; add mate aafc1 1.3; add two aafc2 2.2; add third other 3.2
         trap 'kill $one $mate $two $third' EXIT
         reach() {
