@@ -44,7 +44,10 @@ async fn conditions_and_bindings_under_load_are_not_later_than_with_kube_schedul
     }
     tokio::join!(create_pods(&ours), create_pods(&theirs));
     let start = async {
-        let first = Scheduler::launch(PROGRAM, &ours, &ours.cluster.kubeconfig, "scheduler", &[]);
+        // A saturated machine must not end the scheduler.
+        let patient = ["--lease-duration", "60s", "--renew-deadline", "50s"];
+        let kubeconfig = &ours.cluster.kubeconfig;
+        let first = Scheduler::launch(PROGRAM, &ours, kubeconfig, "scheduler", &patient);
         (first, kube_scheduler(&theirs))
     };
     let (ours, theirs, _schedulers) = tokio::join!(times(&ours), times(&theirs), start);

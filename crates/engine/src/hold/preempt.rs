@@ -227,7 +227,8 @@ impl Scheduler {
         self.fewest_victims_on(workload, node, candidates, ahead)
     }
 
-    /// Starts with all candidates, then keeps each one that can stay, most valuable first.
+    /// Starts with all candidates, then keeps each one that can stay: first candidates beyond their budgets, then the others,
+    /// most valuable first.
     fn fewest_victims_on(
         &mut self,
         workload: WorkloadIdx,
@@ -240,7 +241,8 @@ impl Scheduler {
             return None;
         }
         let mut victims = candidates.to_vec();
-        for victim in candidates.iter().rev() {
+        let (beyond, within) = self.split_by_budgets(candidates);
+        for victim in beyond.iter().chain(&within) {
             let mut fuller = room.clone();
             for (_, allocation) in self
                 .workloads
@@ -257,6 +259,22 @@ impl Scheduler {
             }
         }
         (!victims.is_empty() && self.within_budgets(&victims)).then_some(victims)
+    }
+
+    /// Candidates beyond their disruption budgets, if the most valuable ones draw on them first, and the others; both most
+    /// valuable first.
+    fn split_by_budgets(&self, candidates: &[WorkloadIdx]) -> (Vec<WorkloadIdx>, Vec<WorkloadIdx>) {
+        let (mut beyond, mut within) = (Vec::new(), Vec::new());
+        if self.within_budgets(candidates) {
+            return (beyond, candidates.iter().rev().copied().collect());
+        }
+        for candidate in candidates.iter().rev() {
+            within.push(*candidate);
+            if !self.within_budgets(&within) {
+                beyond.extend(within.pop());
+            }
+        }
+        (beyond, within)
     }
 
     /// Room of a node without these victims.

@@ -96,6 +96,13 @@ impl ReportedReason {
         self.code
     }
 
+    /// The quota that keeps the pods of an incomplete group from being created.
+    pub(super) fn add_quota(&mut self, quota: Option<FullQuota>) {
+        if let Some(quota) = quota {
+            self.add_cause(Cause::FullQuota(quota));
+        }
+    }
+
     /// In `CamelCase`.
     pub(super) fn code(&self) -> &'static str {
         self.cause.as_ref().map_or(self.code.as_str(), Cause::code)

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::sync::Arc;
 
 use super::action::{Action, Key};
-use super::explain::{Cause, ReportedReason};
+use super::explain::ReportedReason;
 use super::gang_table::{Gang, incomplete, set_roles};
 use super::losses::Departure;
 use super::membership::{Membership, is_in_pod_group};
@@ -260,9 +260,7 @@ impl ClusterState {
         let now = self.engine.now();
         let gate = incomplete(have, need);
         let mut reason = ReportedReason::new(&WaitReason::Gated(gate.clone()), now);
-        if let Some(quota) = self.full_quota_of_group(id) {
-            reason.add_cause(Cause::FullQuota(quota));
-        }
+        reason.add_quota(self.full_quota_of_group(id));
         self.recount(id, reason);
         let Some(gang) = self.gangs.get_mut(id) else { return };
         gang.gated = true;

@@ -1,7 +1,7 @@
 //! Turns the engine's decisions into actions.
 
 use agentaflow_engine::{
-    Decision, Event, Fault, GpuAssignment, Placement, Victim, WaitReason, WorkloadId,
+    Decision, Event, Fault, Gate, GpuAssignment, Placement, Victim, WaitReason, WorkloadId,
 };
 use agentaflow_explain as explain;
 use agentaflow_kube_core::names;
@@ -314,6 +314,9 @@ impl ClusterState {
         {
             self.report_taken_room(id, &taken);
             pending.add_cause(Cause::TakenRoom(taken));
+        }
+        if matches!(**reason, WaitReason::Gated(Gate::PodsMissing { .. })) {
+            pending.add_quota(self.full_quota_of_group(id));
         }
         let Some(gang) = self.gangs.get_mut(id) else { return };
         let stale = gang.nominated && !reaction.keeps_nomination;
