@@ -45,6 +45,14 @@ export function column(series: Series | undefined, name: string, unit = 1): (num
   return values?.map((value) => (value == null ? null : value / unit))
 }
 
+/** Curves without the intervals at the end that have no reading yet. */
+export function withoutEmptyEnd(curves: Curves): Curves {
+  const all = curves.series.flatMap((series) => series.columns.map((column) => column.values))
+  const count = Math.max(0, ...all.map((values) => values.findLastIndex((value) => value !== null) + 1))
+  const cut = (series: Series): Series => ({ ...series, columns: series.columns.map((column) => ({ ...column, values: column.values.slice(0, count) })) })
+  return { ...curves, series: curves.series.map(cut) }
+}
+
 /** Returns true if a column has a reading. */
 export function hasReading(values: (number | null)[] | undefined): boolean {
   return values?.some((value) => value !== null) ?? false

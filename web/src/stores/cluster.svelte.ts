@@ -1,7 +1,7 @@
 // Totals of the cluster, and their history: the last hour from the server, then the readings of this page.
 import { call } from '../api/client.ts'
 import { isLive } from '../lib/job-row.ts'
-import { column, History, timesOf } from '../lib/history.ts'
+import { column, History, timesOf, withoutEmptyEnd } from '../lib/history.ts'
 import { jobs } from './jobs.svelte.ts'
 import { nodes } from './nodes.svelte.ts'
 import { session } from './session.svelte.ts'
@@ -41,7 +41,8 @@ class Cluster {
     const past = await call('get', '/history/cluster', { query: { points: 240 } }).catch(() => undefined)
     if (!past) return
     const names = ['gpus_used', 'utilization_percent', 'jobs_pending', 'jobs_running', 'dollars_per_hour']
-    this.history.prepend(timesOf(past), names.map((name) => column(past.series[0], name)))
+    const known = withoutEmptyEnd(past)
+    this.history.prepend(timesOf(known), names.map((name) => column(known.series[0], name)))
     this.samples++
   }
 

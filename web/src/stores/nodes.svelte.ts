@@ -3,7 +3,7 @@ import { call, page } from '../api/client.ts'
 import { cause } from '../api/failure.ts'
 import type { Node } from '../api/types.ts'
 import { gpuKey, gpusOf, type Gpu } from '../lib/gpu.ts'
-import { column, History, timesOf } from '../lib/history.ts'
+import { column, History, timesOf, withoutEmptyEnd } from '../lib/history.ts'
 import { events } from './events.svelte.ts'
 import { session } from './session.svelte.ts'
 
@@ -50,8 +50,9 @@ class Nodes {
     // Without the past, curves begin now.
     const past = await call('get', '/history/nodes/{node_id}', { path: { node_id: id }, query: { points: 240 } }).catch(() => undefined)
     if (!past) return
-    const times = timesOf(past)
-    for (const series of past.series) {
+    const known = withoutEmptyEnd(past)
+    const times = timesOf(known)
+    for (const series of known.series) {
       const columns = [column(series, 'utilization_percent'), column(series, 'memory_mib', MIB_OF_GIB), column(series, 'power_watts'), column(series, 'temperature_celsius')]
       this.#historyOf(gpuKey(id, series.name)).prepend(times, columns)
     }

@@ -84,6 +84,9 @@ test('a curve begins with the history of the server and keeps its own readings',
   assert.deepEqual(lib.timesOf(curves), [start + 7.5, start + 22.5, start + 37.5])
   assert.deepEqual(lib.column(series, 'memory_mib', 1024), [1, null, 3])
   assert.equal(lib.column(series, 'power_watts'), undefined)
+  const open = { ...curves, series: [{ name: '', columns: [{ name: 'a', values: [null, 1, null, null] }, { name: 'b', values: [2, null, null, null] }] }] }
+  assert.deepEqual(lib.withoutEmptyEnd(open).series[0].columns.map((column) => column.values), [[null, 1], [2, null]])
+  assert.equal(lib.timesOf(lib.withoutEmptyEnd(open)).length, 2)
   const history = new lib.History(2, 4)
   history.push((start + 30) * 1000, [7, 8])
   history.prepend(lib.timesOf(curves), [lib.column(series, 'memory_mib', 1024), undefined])
