@@ -85,7 +85,7 @@ impl AlertService {
     /// Adds the facts about this machine.
     fn with_machine(&self, mut facts: Facts) -> Facts {
         let data = &self.0.core.settings().data_dir;
-        if let Some((free, total)) = logs::room(data) {
+        if let Some((free, total)) = logs::usable_room(data) {
             facts.disks.push(DiskFacts { path: data.display().to_string(), free, total });
         }
         if let Some(certificates) = &self.0.certificates
@@ -154,7 +154,7 @@ impl AlertService {
                 ),
                 (
                     "agentaflow_disk_size_bytes",
-                    "Size of the disk of the data directory.",
+                    "Usable size of the disk of the data directory.",
                     disk.total,
                 ),
             ];

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::storage::AccountStorage;
 use disk::Disk;
-pub(crate) use disk::room;
+pub(crate) use disk::usable_room;
 use shard::{Appended, Full, Room, Shard};
 
 #[derive(Debug, Error)]

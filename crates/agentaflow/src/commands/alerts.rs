@@ -88,8 +88,8 @@ struct SilenceArgs {
     #[arg(long = "for", value_name = "TIME", value_parser = amount::positive_duration)]
     length: Duration,
     /// Reason, for other operators
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    comment: String,
+    #[arg(long, value_name = "TEXT")]
+    comment: Option<String>,
     #[command(flatten)]
     connect: Connect,
 }
@@ -179,7 +179,7 @@ async fn silence(args: &SilenceArgs) -> Result<()> {
         return Err(usage("name an alert, or use --kind, --node, --job, --queue or --user"));
     }
     let seconds = args.length.as_secs().max(1);
-    let wanted = SilenceCreate { matcher, seconds, comment: args.comment.clone() };
+    let wanted = SilenceCreate { matcher, seconds, comment: args.comment.clone().unwrap_or_default() };
     let silence = args.connect.backend().await?.silence(&wanted).await?;
     output::print(&format!("silence {} lasts until {}\n", silence.id, silence.until))
 }

@@ -236,7 +236,8 @@ fn gpu_facts(
 ) -> GpuFacts {
     let index = gpu.gpu_index.unwrap_or(position as u32);
     let holder = view.holders().iter().find(|holder| holder.gpu == index);
-    let used = gpu.gpu_memory.zip(gpu.gpu_memory_available);
+    // The whole memory of a simulated GPU counts as used by its job.
+    let used = gpu.gpu_memory.zip(gpu.gpu_memory_available).filter(|_| !view.node().spec.simulated);
     let failed = gpu.status == Some(GpuStatus::Error);
     GpuFacts {
         node: view.node().spec.node_name.clone(),

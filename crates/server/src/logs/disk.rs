@@ -64,8 +64,16 @@ impl Disk {
     }
 }
 
+/// Free bytes, and the bytes that users of the system may fill: without the share that is reserved for root.
+pub(crate) fn usable_room(dir: &Path) -> Option<Room> {
+    let found = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok())?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    let used = found.f_blocks.saturating_sub(found.f_bfree);
+    Some((bytes(found.f_bavail), bytes(used.saturating_add(found.f_bavail))))
+}
+
 /// Space on the disk of this directory, or of its first existing ancestor.
-pub(crate) fn room(dir: &Path) -> Option<Room> {
+fn room(dir: &Path) -> Option<Room> {
     let found = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok())?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
     Some((bytes(found.f_bavail), bytes(found.f_blocks)))
@@ -102,6 +110,8 @@ mod tests {
     fn a_real_disk_has_a_size_even_before_the_folder_is_there() {
         let (free, all) = room(Path::new("/tmp/nothing/of/this/kind")).unwrap();
         assert!(all > 0 && free <= all);
+        let (usable_free, usable) = usable_room(Path::new("/tmp/nothing/of/this/kind")).unwrap();
+        assert!(usable > 0 && usable <= all && usable_free <= usable);
         assert!(!Disk::new(|_| None).is_nearly_full(Path::new("/")));
     }
 }
