@@ -7,6 +7,8 @@
 mod harness;
 #[path = "../standalone/http.rs"]
 mod http;
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 #[path = "../standalone/procs.rs"]
 mod procs;
 

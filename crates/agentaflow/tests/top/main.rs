@@ -6,6 +6,8 @@ mod harness;
 #[path = "../standalone/http.rs"]
 #[allow(dead_code, reason = "a part of it is for other tests")]
 mod http;
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 #[path = "../standalone/procs.rs"]
 #[allow(dead_code, reason = "a part of it is for other tests")]
 mod procs;
