@@ -104,7 +104,7 @@ fn listen(
 /// Adds an error. A full list keeps its first errors and the most severe one.
 fn keep(list: &mut Vec<u64>, number: u64) {
     match list.get_mut(MOST - 1) {
-        Some(last) => *last = worse(*last, number),
+        Some(full) => *full = worse(*full, number),
         None => list.push(number),
     }
 }

@@ -86,8 +86,7 @@ pub(crate) fn set_cookie(token: Option<&str>) -> String {
 
 /// Requests that change something must come from pages of this host.
 pub(crate) fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
-    let text =
-        |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let origin = text(header::ORIGIN).and_then(|origin| origin.parse::<Uri>().ok());
     let host = origin.as_ref().and_then(Uri::authority).map(Authority::as_str);
     if host.is_some() && host == text(header::HOST) {

@@ -4,6 +4,7 @@
 //! labels that users choose are bounded by [`Bounded`].
 
 mod bounded;
+mod dcgm;
 mod decisions;
 mod device;
 mod endpoint;
@@ -11,9 +12,10 @@ mod exposition;
 mod values;
 
 pub use bounded::Bounded;
+pub use dcgm::write_dcgm;
 pub use decisions::{Decisions, PreemptionRight};
 pub use device::{
-    DeviceReading, JOB_NAMES, POD_NAMES, WorkloadNames, WorkloadReading, write_dcgm, write_devices,
+    DeviceReading, JOB_NAMES, POD_NAMES, WorkloadNames, WorkloadReading, write_devices,
     write_workloads,
 };
 pub use endpoint::{Access, Endpoint, MetricSource};

@@ -1,5 +1,6 @@
 //! The expressions of the Grafana dashboards on a live Prometheus, which scrapes `up`, a scheduler and a monitor.
 
+use std::fmt::Write as _;
 use std::process::Command;
 
 use tokio::task::block_in_place;
@@ -77,10 +78,12 @@ fn of_job(expression: &str, job: &str) -> String {
         rest = &rest[end..];
         match rest.strip_prefix('{') {
             Some(after) => {
-                text.push_str(&format!("{{job=\"{job}\","));
+                let _ = write!(text, "{{job=\"{job}\",");
                 rest = after;
             }
-            None => text.push_str(&format!("{{job=\"{job}\"}}")),
+            None => {
+                let _ = write!(text, "{{job=\"{job}\"}}");
+            }
         }
     }
     text + rest

@@ -41,16 +41,9 @@ impl Lab {
     }
 
     /// A job with one GPU on the first agent, and the index of its GPU.
-    fn job_on_sick(&self, more: &Value) -> (i64, usize) {
-        let mut fields = json!({"gpu_count": 1, "stop_grace_seconds": 1});
-        for (name, value) in more.as_object().unwrap() {
-            fields[name] = value.clone();
-        }
-        let job = json!({"runtime": "process", "command": ["sleep", "1000"]});
-        let mut body = job;
-        for (name, value) in fields.as_object().unwrap() {
-            body[name] = value.clone();
-        }
+    fn job_on_sick(&self) -> (i64, usize) {
+        let body = json!({"runtime": "process", "command": ["sleep", "1000"], "gpu_count": 1,
+            "stop_grace_seconds": 1});
         let path = format!("/gpu-workers/nodes/{}/jobs/", self.node("sick")["id"]);
         let id = self.cluster.post(&path, &body).ok()["id"].as_i64().unwrap();
         let job = self.cluster.wait_for_status(id, "running");
@@ -63,8 +56,8 @@ impl Lab {
 
     fn node(&self, name: &str) -> Value {
         let nodes = self.cluster.get("/gpu-workers/nodes/").ok();
-        let nodes = nodes.as_array().unwrap().iter();
-        nodes.cloned().find(|node| node["node_name"] == name).unwrap()
+        let mut nodes = nodes.as_array().unwrap().iter();
+        nodes.find(|node| node["node_name"] == name).cloned().unwrap()
     }
 
     fn gpus(&self) -> Vec<Value> {
@@ -116,7 +109,7 @@ impl Lab {
 #[test]
 fn an_informational_xid_is_counted_and_changes_nothing() {
     let lab = Lab::new(1);
-    let (id, gpu) = lab.job_on_sick(&json!({}));
+    let (id, gpu) = lab.job_on_sick();
     lab.inject(&json!({gpu.to_string(): {"xid": 63}}));
     lab.counts(63);
     assert_eq!(lab.gpu_is(gpu, "busy"), "");
@@ -127,7 +120,7 @@ fn an_informational_xid_is_counted_and_changes_nothing() {
 #[test]
 fn an_xid_of_the_application_is_an_event_of_the_job_and_restarts_only_a_job_with_retries() {
     let lab = Lab::new(1);
-    let (kept, first) = lab.job_on_sick(&json!({}));
+    let (kept, first) = lab.job_on_sick();
     let again = lab.cluster.submit("sleep 1000", json!({"gpu_count": 1, "max_retries": 1}));
     lab.cluster.wait_for_status(again, "running");
     let second = 1 - first;
@@ -152,7 +145,7 @@ fn an_xid_of_the_application_is_an_event_of_the_job_and_restarts_only_a_job_with
 #[test]
 fn an_xid_that_asks_for_a_reset_takes_one_gpu_out_until_its_cordon_ends() {
     let lab = Lab::new(1);
-    let (id, gpu) = lab.job_on_sick(&json!({}));
+    let (id, gpu) = lab.job_on_sick();
     lab.inject(&json!({gpu.to_string(): {"xid": 109}}));
     let problem = lab.gpu_is(gpu, "error");
     assert!(problem.contains("XID 109") && problem.contains("--gpu-reset"), "{problem}");
@@ -185,8 +178,8 @@ fn an_xid_that_asks_for_a_reset_takes_one_gpu_out_until_its_cordon_ends() {
 #[test]
 fn an_xid_that_asks_for_a_restart_of_the_machine_moves_the_work_of_all_its_gpus() {
     let lab = Lab::new(2);
-    let (first, gpu) = lab.job_on_sick(&json!({}));
-    let (second, _) = lab.job_on_sick(&json!({}));
+    let (first, gpu) = lab.job_on_sick();
+    let (second, _) = lab.job_on_sick();
     lab.inject(&json!({gpu.to_string(): {"xid": 79}}));
     for index in [0, 1] {
         let problem = lab.gpu_is(index, "error");
@@ -222,7 +215,7 @@ fn jobs_of_a_machine_that_must_restart_run_on_another_one() {
 #[test]
 fn an_xid_that_asks_for_support_takes_one_gpu_out() {
     let lab = Lab::new(1);
-    let (id, gpu) = lab.job_on_sick(&json!({}));
+    let (id, gpu) = lab.job_on_sick();
     lab.inject(&json!({gpu.to_string(): {"xid": 54}}));
     let problem = lab.gpu_is(gpu, "error");
     assert!(problem.contains("XID 54") && problem.contains("support of the vendor"), "{problem}");
@@ -234,7 +227,7 @@ fn an_xid_that_asks_for_support_takes_one_gpu_out() {
 #[test]
 fn memory_errors_and_heat_keep_running_jobs_and_lost_gpus_do_not() {
     let lab = Lab::new(1);
-    let (id, gpu) = lab.job_on_sick(&json!({}));
+    let (id, gpu) = lab.job_on_sick();
     for fault in [json!({"temperature": 96}), json!({"ecc_errors": 2})] {
         lab.inject(&json!({gpu.to_string(): fault}));
         assert_ne!(lab.gpu_is(gpu, "maintenance"), "");

@@ -2,7 +2,7 @@
 
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::pending::{PendingCode, PendingReason};
-use agentaflow_engine::{GpuHealth, Time, WaitReason, WorkloadId, WorkloadState};
+use agentaflow_engine::{GpuHealth, NodeView, Time, WaitReason, WorkloadId, WorkloadState};
 use agentaflow_explain as explain;
 use agentaflow_kube_core::quota::FullQuota;
 use agentaflow_kube_core::slim::Pod;
@@ -268,40 +268,15 @@ impl ClusterState {
     /// Totals for metrics.
     pub fn summary(&self) -> ClusterSummary {
         let mut summary = ClusterSummary::default();
-        let (mut readings, mut sum) = (0u64, 0.0);
+        let mut readings = Vec::new();
         for node in self.engine.scheduler().nodes() {
-            summary.nodes += 1;
-            let entry = self.nodes.get(node.node.id.as_str());
-            let fraction = entry.map_or(1.0, NodeEntry::device_fraction);
-            let room = self.engine.scheduler().node_room(&node.node.id).unwrap_or_default();
-            let devices = |milli: u64| milli as f64 / 1_000.0 * fraction;
-            summary.allocated += devices(room.gpu_milli_allocated);
-            if room.takes_tasks {
-                summary.fragmented += devices(room.gpu_milli_fragmented);
-                let block = (f64::from(room.gpus_free) * fraction).floor();
-                summary.largest_block = summary.largest_block.max(block);
-            }
-            let mut busy = 0.0;
-            for gpu in &node.gpus {
-                if gpu.users > 0 {
-                    busy += f64::from(gpu.utilization.get()) / 100.0 * fraction;
-                }
-                summary.gpus += fraction;
-                if node.open && gpu.health == GpuHealth::Healthy && gpu.milli_free >= 1000 {
-                    summary.free += fraction;
-                }
-                if entry.is_some_and(NodeEntry::is_monitored) {
-                    sum += f64::from(gpu.utilization.get());
-                    readings += 1;
-                }
-            }
-            summary.busy += busy.min(devices(room.gpu_milli_allocated));
+            readings.extend(self.add_node(&mut summary, &node));
         }
         summary.monitors_lost = self.monitors.lost() as u64;
         summary.foreign_pending = self.foreign_demand.len() as u64;
         summary.foreign_placed =
             self.nodes.values().map(|entry| self.foreign_gpu_pods(entry) as u64).sum();
-        summary.utilization = sum / (readings.max(1) as f64);
+        summary.utilization = readings.iter().sum::<f64>() / (readings.len().max(1) as f64);
         for (node, milli) in self.engine.scheduler().reserved_gpus() {
             let fraction = self.nodes.get(node.as_str()).map_or(1.0, NodeEntry::device_fraction);
             summary.reserved += milli as f64 / 1000.0 * fraction;
@@ -333,6 +308,35 @@ impl ClusterState {
             summary.queues.insert(queue.id.to_string(), queue.used.gpu_milli);
         }
         summary
+    }
+
+    /// Adds the devices of a node; returns the utilization of the monitored ones.
+    fn add_node(&self, summary: &mut ClusterSummary, node: &NodeView) -> Vec<f64> {
+        summary.nodes += 1;
+        let entry = self.nodes.get(node.node.id.as_str());
+        let fraction = entry.map_or(1.0, NodeEntry::device_fraction);
+        let room = self.engine.scheduler().node_room(&node.node.id).unwrap_or_default();
+        let devices = |milli: u64| milli as f64 / 1_000.0 * fraction;
+        summary.allocated += devices(room.gpu_milli_allocated);
+        if room.takes_tasks {
+            summary.fragmented += devices(room.gpu_milli_fragmented);
+            let block = (f64::from(room.gpus_free) * fraction).floor();
+            summary.largest_block = summary.largest_block.max(block);
+        }
+        let (mut busy, mut readings) = (0.0, Vec::new());
+        for gpu in &node.gpus {
+            let utilization = f64::from(gpu.utilization.get());
+            summary.gpus += fraction;
+            if node.open && gpu.health == GpuHealth::Healthy && gpu.milli_free >= 1000 {
+                summary.free += fraction;
+            }
+            if gpu.users > 0 {
+                busy += utilization / 100.0 * fraction;
+            }
+            readings.extend(entry.filter(|entry| entry.is_monitored()).map(|_| utilization));
+        }
+        summary.busy += busy.min(devices(room.gpu_milli_allocated));
+        readings
     }
 
     /// Number of GPU pods of other schedulers on a node.

@@ -88,7 +88,7 @@ async fn the_error_of_an_eta_and_each_decision_are_counted() {
     has(&rig.core, "agentaflow_decisions_total{outcome=\"pending\",reason=\"NoRoom\"}", 1.0).await;
     let explained = rig.core.explain(waits).await.unwrap();
     assert!(explained.eta.is_some(), "{explained:?}");
-    assert_eq!(value(&rig.core, "agentaflow_eta_error_seconds_count"), 0.0);
+    has(&rig.core, "agentaflow_eta_error_seconds_count", 0.0).await;
     worker.report(key, ended(0, 100)).await;
     worker.assignment().await;
     has(&rig.core, "agentaflow_eta_error_seconds_count", 1.0).await;
