@@ -5,7 +5,7 @@ use agentaflow_api::job::JobStatus;
 use agentaflow_api::{Dollars, Stamp};
 use serde_json::{Value, json};
 
-use super::{View, cost};
+use super::{Pod, View, cost};
 
 const NOW: &str = "2026-01-01T02:00:00Z";
 
@@ -49,7 +49,7 @@ fn pod(task: u32, attempt: u32, status: Value) -> Value {
 
 fn show(workload: Value, pods: Vec<Value>, everywhere: bool) -> agentaflow_api::job::Job {
     let workload = serde_json::from_value(workload).unwrap();
-    let pods: Vec<_> = pods.into_iter().map(|pod| serde_json::from_value(pod).unwrap()).collect();
+    let pods: Vec<Pod> = pods.into_iter().map(|pod| serde_json::from_value(pod).unwrap()).collect();
     view(everywhere).workload(&workload, &pods)
 }
 
