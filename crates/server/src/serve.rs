@@ -22,7 +22,7 @@ use connections::Entrance;
 use forwarded::TrustedProxies;
 
 use crate::api_error::ApiError;
-use crate::auth::{Auth, JwtKeys, Site};
+use crate::auth::{Auth, JwtKeys, PasswordTries, Site};
 use crate::core::Core;
 use crate::http::{App, service};
 use crate::logs::LogStore;
@@ -142,7 +142,8 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     set_aside_unknown_logs(&logs, &core);
     let public_hosts = settings.public_hosts.clone();
     let site = Site { listen: addr, public_hosts, certificates: certificates.clone() };
-    let auth = Auth::new(jwt, settings.rate);
+    let mut auth = Auth::new(jwt, settings.rate);
+    auth.password_tries = PasswordTries::new(settings.stranger_tries);
     let proxies = TrustedProxies::new(settings.trusted_proxies.clone());
     let keep = settings.retention;
     let app = App::new(core.clone(), logs.clone(), auth, settings, site);

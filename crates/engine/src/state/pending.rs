@@ -335,8 +335,12 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+    use std::sync::Arc;
+
     use crate::{
-        AffinityKind, Event, GpuRequest, Request, Scheduler, TaskAffinity, Time, Workload,
+        AffinityKind, Event, GpuRequest, Request, Scheduler, TaskAffinity, Time, WaitReason,
+        Workload,
     };
     use crate::{ForeignUse, Node, labels::Selector};
 
@@ -367,6 +371,31 @@ mod tests {
         let shapes = (0..100).filter(|shape| scheduler.cluster.has_shape(*shape)).count();
         assert_eq!(scheduler.lint(), Vec::new());
         (scheduler.pending.groups().count(), shapes)
+    }
+
+    #[test]
+    fn a_group_that_is_blocked_again_is_reported_to_its_new_members_only() {
+        let mut scheduler = Scheduler::default();
+        let unreported = |scheduler: &mut Scheduler, reason: WaitReason| {
+            let (group, _) = scheduler.pending.groups().next().expect("workloads are pending");
+            scheduler.pending.unblock_all(&mut scheduler.queues);
+            scheduler.pending.block(group, Arc::new(reason), &mut scheduler.queues);
+            scheduler.pending.take_unreported().0.len()
+        };
+        let submit_all = |scheduler: &mut Scheduler, names: Range<usize>| {
+            for index in names {
+                submit(scheduler, &format!("w{index}"), "a", Vec::new());
+            }
+        };
+        submit_all(&mut scheduler, 0..50);
+        scheduler.decide(Time(0));
+        assert_eq!(unreported(&mut scheduler, WaitReason::NoNodes), 0);
+        submit_all(&mut scheduler, 50..52);
+        assert_eq!(unreported(&mut scheduler, WaitReason::NoNodes), 2);
+        let backoff = || WaitReason::BackingOff { until: Time(1), refusals: 1 };
+        assert_eq!(unreported(&mut scheduler, backoff()), 52, "another class");
+        submit_all(&mut scheduler, 52..600);
+        assert_eq!(unreported(&mut scheduler, backoff()), 600, "a long list is all members");
     }
 
     #[test]

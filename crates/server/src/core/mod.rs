@@ -12,6 +12,7 @@
 mod activity;
 mod admin;
 mod assignment;
+mod budget_book;
 mod budgets;
 mod claims;
 mod clock;
@@ -35,6 +36,7 @@ mod node;
 mod outbox;
 mod pending_reasons;
 mod place;
+mod planner;
 mod pricing;
 mod published;
 mod push_agents;

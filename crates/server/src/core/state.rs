@@ -11,6 +11,7 @@ use agentaflow_api::units::Stamp;
 use agentaflow_engine::Event;
 
 use super::activity::Activity;
+use super::budget_book::BudgetBook;
 use super::engine_link::EngineLink;
 use super::handle::Ids;
 use super::job::JobTable;
@@ -41,6 +42,7 @@ pub(crate) struct State {
     pub(super) nodes: NodeTable,
     pub(super) queues: QueueTable,
     pub(super) ledger: Ledger,
+    pub(super) budgets: BudgetBook,
     pub(super) engine: EngineLink,
     pub(super) journal: Journal,
     pub(super) sealed: SealedJobs,
