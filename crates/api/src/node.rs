@@ -446,10 +446,10 @@ pub struct NodeStats {
     pub utilization_percentage: f64,
     /// Percent per GPU; 0 without a reading.
     pub gpu_utilization: Vec<f64>,
-    /// Degrees Celsius per GPU.
-    pub temperature: Vec<Option<f64>>,
-    /// Watts per GPU.
-    pub power_usage: Vec<Option<f64>>,
+    /// Degrees Celsius per GPU; empty unless every GPU has a reading.
+    pub temperature: Vec<f64>,
+    /// Watts per GPU; empty unless every GPU has a reading.
+    pub power_usage: Vec<f64>,
     /// The readings are simulated (additive).
     pub simulated: bool,
 }

@@ -45,6 +45,9 @@ pub enum Violation {
     UsageMismatch(QueueId),
     #[error("pending workload `{0}` is in no queue")]
     NotQueued(WorkloadId),
+    /// The group of the workload counts it as told, but its last report is another one.
+    #[error("pending workload `{0}` is not told its wait reason")]
+    NotReported(WorkloadId),
 }
 
 impl Scheduler {
@@ -120,10 +123,12 @@ impl Scheduler {
                 || self.backoffs.contains(&(workload.not_before, index));
             if workload.phase == WorkloadPhase::Pending && !waits_outside {
                 let group = self.pending.find(&self.group_key(index));
-                let member = group
-                    .and_then(|group| self.pending.group(group).members.get(&self.rank(index)));
-                if member != Some(&index) {
+                let group = group.map(|group| self.pending.group(group));
+                if group.and_then(|group| group.members.get(&self.rank(index))) != Some(&index) {
                     found.push(Violation::NotQueued(id()));
+                }
+                if group.is_some_and(|group| !group.knows_report(index, workload.reported_class)) {
+                    found.push(Violation::NotReported(id()));
                 }
             }
             if workload.phase == WorkloadPhase::Preempting && self.holds.get(index).is_none() {

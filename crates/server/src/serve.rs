@@ -23,7 +23,7 @@ use forwarded::TrustedProxies;
 
 use crate::alerts::AlertService;
 use crate::api_error::ApiError;
-use crate::auth::{Auth, JwtKeys, Site};
+use crate::auth::{Auth, JwtKeys, PasswordTries, Site};
 use crate::core::Core;
 use crate::history;
 use crate::http::{App, service};
@@ -146,7 +146,8 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
     set_aside_unknown_logs(&logs, &core);
     let public_hosts = settings.public_hosts.clone();
     let site = Site { listen: addr, public_hosts, certificates: certificates.clone() };
-    let auth = Auth::new(jwt, settings.rate);
+    let mut auth = Auth::new(jwt, settings.rate);
+    auth.password_tries = PasswordTries::new(settings.stranger_tries);
     let proxies = TrustedProxies::new(settings.trusted_proxies.clone());
     let keep = settings.retention;
     let history = history::open(&data, settings.history_bytes);

@@ -11,6 +11,7 @@ use agentaflow_otlp::Collector;
 
 use ipnet::IpNet;
 
+use crate::auth::STRANGER_TRIES;
 use crate::core::WallClock;
 use crate::retention::Retention;
 use crate::tls::Tls;
@@ -50,6 +51,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<IpNet>,
     /// Requests a second for each account, and the burst.
     pub rate: (u32, u32),
+    /// Password tries of one user a second, and the burst, for all clients without a device or session of the user.
+    pub stranger_tries: (f64, f64),
     /// Limits of stored data.
     pub retention: Retention,
     /// Maximum bytes of the history of readings; 0 keeps none.
@@ -89,6 +92,7 @@ impl Settings {
             public_hosts: Vec::new(),
             trusted_proxies: Vec::new(),
             rate: (500, 2000),
+            stranger_tries: STRANGER_TRIES,
             retention: Retention::default(),
             history_bytes: HISTORY_BYTES,
             alerts: AlertConfig::default(),

@@ -90,7 +90,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             ));
         };
         let password = Secret(password(user)?);
-        block_on(create_key(&client, user, password)).context("cannot log in")?
+        // An earlier token, even an expired one, tells the server that the user logged in from here before.
+        let known = earlier_token(server)?.map(|token| client.with_token(token));
+        let client = known.as_ref().unwrap_or(&client);
+        block_on(create_key(client, user, password)).context("cannot log in")?
     };
     let me = client.with_token(token.clone());
     let me: User =
@@ -98,6 +101,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     eprintln!("Logged in to {host} as {}", me.username);
     target.token = Some(token);
     save_context(args.name.as_ref().unwrap_or(&host), target)
+}
+
+/// Token of a context of this server.
+fn earlier_token(server: &str) -> Result<Option<Secret>> {
+    let contexts = Contexts::read(&context::file()?)?;
+    let mut of_server = contexts.known.values().filter(|target| target.server == server);
+    Ok(of_server.find_map(|target| target.token.clone()))
 }
 
 /// Registers the invited user and creates a key.

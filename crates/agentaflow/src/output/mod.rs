@@ -5,8 +5,11 @@ mod table;
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
+
+use self::safe::OutputFilter;
 
 pub(crate) use table::{Column, Side, WIDE, table, table_with};
 
@@ -38,13 +41,21 @@ pub(crate) fn print(text: &str) -> Result<()> {
 
 /// On a terminal, control characters of jobs are made harmless.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
-    if io::stdout().is_terminal() { put(&safe::output_text(bytes)) } else { put(bytes) }
+    if io::stdout().is_terminal() { put(&terminal().piece(bytes)) } else { put(bytes) }
 }
 
 /// Ends colours that the output of a job left on.
 pub(crate) fn reset_terminal() {
+    let mut end = terminal().end();
+    end.extend_from_slice(safe::reset().as_bytes());
     // Stdout may be closed.
-    let _ = put(safe::reset().as_bytes());
+    let _ = put(&end);
+}
+
+/// All output to the terminal is one stream.
+fn terminal() -> MutexGuard<'static, OutputFilter> {
+    static TERMINAL: Mutex<OutputFilter> = Mutex::new(OutputFilter::new());
+    TERMINAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Text of another user in a line on stderr.

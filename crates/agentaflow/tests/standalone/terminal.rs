@@ -32,6 +32,20 @@ fn escape_sequences_of_a_job_are_harmless_on_a_terminal_and_unchanged_in_a_pipe(
     }
 }
 
+/// The agent sends the output in two pieces.
+#[test]
+fn an_escape_sequence_with_a_pause_is_harmless_on_a_terminal() {
+    if !has_terminal() {
+        skip!("needs `script` of util-linux");
+    }
+    let mut cluster = Cluster::server(&[]);
+    cluster.agent("box", &[]);
+    cluster.wait_for_nodes(1);
+    let command = r"printf 'a\302'; sleep 2; printf '\2332Jb\033[08mc\342\200\256d\n'";
+    let shown = on_terminal(&cluster, &["run", "--", "sh", "-c", command]);
+    assert!(shown.contains("a\u{fffd}2Jb␛[08mc\u{fffd}d"), "{shown:?}");
+}
+
 /// The server rejects control characters in names, but not in commands, and an error names the program.
 #[test]
 fn names_and_errors_of_a_job_are_harmless_on_a_terminal() {

@@ -13,7 +13,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Cluster, Ran, SOON, eventually, free_port, program};
 use crate::http::Connection;
@@ -118,6 +118,32 @@ fn plain_http_beyond_loopback_is_refused_unless_it_is_accepted() {
     assert_eq!(accepted.get("/auth/me").status, 200);
     let warned = || accepted.server.output().contains("--insecure:").then_some(());
     eventually("the server warns", SOON, warned);
+}
+
+/// Strangers exhaust the tries of the user at this address; the context has a key of the first login.
+#[test]
+fn a_login_sends_the_key_of_an_earlier_one_and_is_not_locked_out() {
+    let cluster = Cluster::server(&[]);
+    let (name, password) = ("ada", "correct horse");
+    cluster.post("/users", &json!({"username": name, "password": password})).ok();
+    fs::write(cluster.path("password"), password).unwrap();
+    let url = cluster.url();
+    let login = || {
+        let words = ["login", &url, "--user", name];
+        let stdin = fs::File::open(cluster.path("password")).unwrap();
+        Ran::from(with_contexts(&cluster, &words).stdin(stdin).output().unwrap())
+    };
+    let first = login();
+    assert_eq!(first.code, Some(0), "{}", first.err);
+    let wrong = json!({"username": name, "password": "not the password"});
+    let guess = || cluster.try_call("POST", "/auth/login", Some(&wrong), None).unwrap().status;
+    let guessed: Vec<u16> = (0..25).map(|_| guess()).collect();
+    assert_eq!(guessed.last(), Some(&429), "{guessed:?}");
+    let again = login();
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    fs::remove_file(cluster.path("config/agentaflow/config.toml")).unwrap();
+    let without = login();
+    assert_ne!(without.code, Some(0), "{}", without.out);
 }
 
 #[test]

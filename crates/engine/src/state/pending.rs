@@ -11,13 +11,16 @@ use std::sync::Arc;
 
 use crate::model::labels::Labels;
 use crate::model::units::Priority;
-use crate::model::wait::WaitReason;
+use crate::model::wait::{WaitClass, WaitReason};
 use crate::model::workload::Topology;
 use crate::quota::queues::{QueueIdx, Queues};
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::shape::ShapeIdx;
 use crate::state::workloads::{RoleShape, WorkloadIdx};
 use crate::strategy::Strategy;
+
+/// Limit of the list of unreported members; a longer one is replaced by all members.
+const MAX_UNREPORTED: usize = 256;
 
 /// Dense index of a group.
 pub(crate) type GroupIdx = u32;
@@ -56,8 +59,45 @@ pub(crate) struct Group {
     pub(crate) members: BTreeMap<Rank, WorkloadIdx>,
     /// Reason that blocks all members; `None` when the group is ready.
     pub(crate) blocked: Option<Arc<WaitReason>>,
-    /// Members that do not know the reason yet.
-    pub(crate) unreported: Vec<(u64, WorkloadIdx)>,
+    /// Members to which the next pass may have to report a reason: those of `unreported`, or all of them without `reported`.
+    unreported: Vec<(u64, WorkloadIdx)>,
+    /// Class of the reason that all other members were told. A pass that blocks the group again for a reason of this class
+    /// skips them: a group may have 100,000 members.
+    reported: Option<WaitClass>,
+}
+
+impl Group {
+    /// Returns false if the group skips this member, whose last report has another class.
+    pub(crate) fn knows_report(&self, member: WorkloadIdx, class: Option<WaitClass>) -> bool {
+        let is_listed = || self.unreported.iter().any(|(_, listed)| *listed == member);
+        self.reported.is_none() || self.reported == class || is_listed()
+    }
+
+    fn add_unreported(&mut self, rank: Rank, workload: WorkloadIdx) {
+        if self.reported.is_none() {
+            return;
+        }
+        self.unreported.push((rank.serial, workload));
+        // Removals search the list, so it stays short.
+        if self.unreported.len() > MAX_UNREPORTED {
+            self.forget_reported();
+        }
+    }
+
+    /// The next report considers all members.
+    fn forget_reported(&mut self) {
+        self.reported = None;
+        self.unreported.clear();
+    }
+
+    /// Members that may not have been told a reason of this class.
+    fn take_unreported(&mut self, class: WaitClass) -> Vec<(u64, WorkloadIdx)> {
+        let fresh = std::mem::take(&mut self.unreported);
+        if self.reported.replace(class).is_some() {
+            return fresh;
+        }
+        self.members.iter().map(|(rank, workload)| (rank.serial, *workload)).collect()
+    }
 }
 
 /// Serial number, workload and index of the reason.
@@ -114,8 +154,8 @@ impl Pending {
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
         group.members.insert(rank, workload);
+        group.add_unreported(rank, workload);
         if group.blocked.is_some() {
-            group.unreported.push((rank.serial, workload));
             self.unreported.insert(index);
         } else if first.is_none_or(|first| rank < first) {
             self.update_ready(index, first, Some(rank), queues);
@@ -173,9 +213,10 @@ impl Pending {
     pub(crate) fn block(&mut self, index: GroupIdx, reason: Arc<WaitReason>, queues: &mut Queues) {
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
+        if group.reported != Some(reason.class()) {
+            group.forget_reported();
+        }
         let was = group.blocked.replace(reason);
-        group.unreported =
-            group.members.iter().map(|(rank, workload)| (rank.serial, *workload)).collect();
         self.unreported.insert(index);
         if was.is_none() {
             self.update_ready(index, first, None, queues);
@@ -187,7 +228,6 @@ impl Pending {
         for index in std::mem::take(&mut self.blocked) {
             let group = self.group_mut(index);
             group.blocked = None;
-            group.unreported.clear();
             let first = group.members.keys().next().copied();
             self.update_ready(index, None, first, queues);
         }
@@ -204,7 +244,6 @@ impl Pending {
         }
         let group = self.group_mut(index);
         group.blocked = None;
-        group.unreported.clear();
         let first = group.members.keys().next().copied();
         self.update_ready(index, None, first, queues);
         self.unreported.remove(&index);
@@ -219,12 +258,12 @@ impl Pending {
         let (mut news, mut reasons) = (Vec::new(), Vec::new());
         for index in std::mem::take(&mut self.unreported) {
             let group = self.group_mut(index);
-            let fresh = std::mem::take(&mut group.unreported);
-            if let Some(reason) = &group.blocked {
+            if let Some(reason) = group.blocked.clone() {
+                let fresh = group.take_unreported(reason.class());
                 news.extend(
                     fresh.into_iter().map(|(serial, workload)| (serial, workload, reasons.len())),
                 );
-                reasons.push(reason.clone());
+                reasons.push(reason);
             }
         }
         news.sort_unstable();
@@ -250,7 +289,13 @@ impl Pending {
             self.groups.len() as GroupIdx - 1
         });
         self.by_key.insert(key.clone(), index);
-        let group = Group { key, members: BTreeMap::new(), blocked: None, unreported: Vec::new() };
+        let group = Group {
+            key,
+            members: BTreeMap::new(),
+            blocked: None,
+            unreported: Vec::new(),
+            reported: None,
+        };
         self.groups[index as usize] = Some(group);
         index
     }
@@ -290,8 +335,12 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+    use std::sync::Arc;
+
     use crate::{
-        AffinityKind, Event, GpuRequest, Request, Scheduler, TaskAffinity, Time, Workload,
+        AffinityKind, Event, GpuRequest, Request, Scheduler, TaskAffinity, Time, WaitReason,
+        Workload,
     };
     use crate::{ForeignUse, Node, labels::Selector};
 
@@ -322,6 +371,31 @@ mod tests {
         let shapes = (0..100).filter(|shape| scheduler.cluster.has_shape(*shape)).count();
         assert_eq!(scheduler.lint(), Vec::new());
         (scheduler.pending.groups().count(), shapes)
+    }
+
+    #[test]
+    fn a_group_that_is_blocked_again_is_reported_to_its_new_members_only() {
+        let mut scheduler = Scheduler::default();
+        let unreported = |scheduler: &mut Scheduler, reason: WaitReason| {
+            let (group, _) = scheduler.pending.groups().next().expect("workloads are pending");
+            scheduler.pending.unblock_all(&mut scheduler.queues);
+            scheduler.pending.block(group, Arc::new(reason), &mut scheduler.queues);
+            scheduler.pending.take_unreported().0.len()
+        };
+        let submit_all = |scheduler: &mut Scheduler, names: Range<usize>| {
+            for index in names {
+                submit(scheduler, &format!("w{index}"), "a", Vec::new());
+            }
+        };
+        submit_all(&mut scheduler, 0..50);
+        scheduler.decide(Time(0));
+        assert_eq!(unreported(&mut scheduler, WaitReason::NoNodes), 0);
+        submit_all(&mut scheduler, 50..52);
+        assert_eq!(unreported(&mut scheduler, WaitReason::NoNodes), 2);
+        let backoff = || WaitReason::BackingOff { until: Time(1), refusals: 1 };
+        assert_eq!(unreported(&mut scheduler, backoff()), 52, "another class");
+        submit_all(&mut scheduler, 52..600);
+        assert_eq!(unreported(&mut scheduler, backoff()), 600, "a long list is all members");
     }
 
     #[test]

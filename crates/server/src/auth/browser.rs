@@ -27,6 +27,8 @@ pub struct CookieNames {
     pub access: String,
     /// Cookie with the refresh token.
     pub refresh: String,
+    /// Cookie by which a [`super::Device`] is recognised.
+    pub device: String,
 }
 
 pub fn cookie_names(site: &Site) -> CookieNames {
@@ -34,6 +36,7 @@ pub fn cookie_names(site: &Site) -> CookieNames {
     CookieNames {
         access: format!("agentaflow_access_{port}"),
         refresh: format!("agentaflow_refresh_{port}"),
+        device: format!("agentaflow_device_{port}"),
     }
 }
 

@@ -74,13 +74,29 @@ impl JwtKeys {
         sid: &str,
         now: Stamp,
     ) -> Result<Secret, ApiError> {
+        self.sign(user, epoch, sid, now, ACCESS_SECONDS)
+    }
+
+    /// A token that only proves that this server issued it to the user.
+    pub fn issue_expired(&self, user: UserId, sid: &str, now: Stamp) -> Result<Secret, ApiError> {
+        self.sign(user, 0, sid, now, 0)
+    }
+
+    fn sign(
+        &self,
+        user: UserId,
+        epoch: u32,
+        sid: &str,
+        now: Stamp,
+        seconds: u64,
+    ) -> Result<Secret, ApiError> {
         let iat = now.0.div_euclid(1000);
         let claims = Claims {
             sub: user.to_string(),
             session_epoch: epoch,
             sid: sid.to_owned(),
             iat,
-            exp: iat + ACCESS_SECONDS as i64,
+            exp: iat + seconds as i64,
             nbf: None,
         };
         let claims = serde_json::to_vec(&claims)
@@ -134,6 +150,14 @@ mod tests {
         assert_eq!((claims.sub.as_str(), claims.session_epoch), ("7", 2));
         assert!(claims.valid_at(NOW));
         assert_eq!(JwtKeys::new(b"another secret").read(&token()), None);
+    }
+
+    #[test]
+    fn an_expired_token_is_read_and_never_valid() {
+        let token = keys().issue_expired(UserId(7), "device", NOW).unwrap();
+        let claims = keys().read(token.expose()).unwrap();
+        assert_eq!((claims.sub.as_str(), claims.sid.as_str()), ("7", "device"));
+        assert!(!claims.valid_at(NOW) && !claims.valid_at(Stamp(0)));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod accounts;
 mod browser;
+mod devices;
 mod identity;
 mod jwt;
 mod keys;
@@ -23,13 +24,16 @@ use agentaflow_api::units::Stamp;
 
 pub use accounts::{UserPatch, create_user, deactivate_user, register, show_user, update_user};
 pub use browser::{CookieNames, Site, check_host, check_origin, cookie, cookie_names, set_cookie};
+pub use devices::Device;
 pub use identity::{PresentedToken, Principal, known, presented};
 pub use jwt::{ACCESS_SECONDS, Claims, JwtKeys};
 pub use keys::{NewKey, create_key, list_keys, revoke_key, rotate_key, show_key};
 pub use limiter::{AddressLimiter, Limiter, networks};
-pub use password_tries::PasswordTries;
+pub use password_tries::{PasswordTries, STRANGER_TRIES};
 pub use passwords::{PASSWORD_LENGTH, Passwords};
-pub use sessions::{Opened, end_session, end_session_named, open_session, refresh, use_link};
+pub use sessions::{
+    Opened, end_session, end_session_named, has_session_from, open_session, refresh, use_link,
+};
 pub use tokens::{Minted, digest, mint, new_secret, sha256_hex};
 
 /// Name of the key in the file `admin-token`.
@@ -54,7 +58,7 @@ pub struct Auth {
     pub sessions: AddressLimiter,
     /// Logins by address.
     pub logins: AddressLimiter,
-    /// Passwords by user and address.
+    /// Passwords by user, device and address.
     pub password_tries: PasswordTries,
     /// Requests by account.
     pub accounts: Limiter<UserId>,
@@ -72,7 +76,7 @@ impl Auth {
             unauthenticated: AddressLimiter::new(100.0, 1000.0),
             sessions: AddressLimiter::new(1.0 / 3.0, 20.0),
             logins: AddressLimiter::new(2.0, 200.0),
-            password_tries: PasswordTries::default(),
+            password_tries: PasswordTries::new(STRANGER_TRIES),
             accounts: Limiter::new(f64::from(rate.0), f64::from(rate.1)),
             plans: Limiter::new(20.0, 40.0),
             touched: Mutex::default(),

@@ -1,70 +1,72 @@
 //! Limits of password tries.
 //!
-//! Tries count by user and address, so that one client cannot exhaust the tries of a user, and by user over all addresses,
-//! so that many addresses do not guess faster than a few. The second limit spares the addresses from which the user logged
-//! in before: a flood of guesses does not lock out the user.
+//! Strangers with many addresses can exhaust the last of these limits, and strangers at the same address the second. The
+//! device from which a user logged in before is never locked out by others:
+//!
+//! | client | limit |
+//! |---|---|
+//! | device with a token of the user ([`Device`]) | its own, alone |
+//! | address of an open session of the user | by user and address |
+//! | any other | by user and address, and by user over all such addresses |
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use rustc_hash::FxHashMap;
-
+use super::devices::Device;
 use super::limiter::{Limiter, address_key};
 
-/// Addresses remembered for each user.
-const KNOWN: usize = 8;
+/// Tries per second, and burst, of one device or address.
+const CLIENT: (f64, f64) = (0.1, 20.0);
+/// The same for all strangers together: those of ten addresses try no faster.
+pub const STRANGER_TRIES: (f64, f64) = (1.0, 1000.0);
 
 /// Limits of password tries, by lowercase user name.
 #[derive(Debug)]
 pub struct PasswordTries {
+    by_device: Limiter<Device>,
     by_client: Limiter<(String, u128)>,
     by_user: Limiter<String>,
-    /// Addresses with a successful login, the latest last.
-    known: Mutex<FxHashMap<String, VecDeque<u128>>>,
-}
-
-impl Default for PasswordTries {
-    fn default() -> Self {
-        Self {
-            by_client: Limiter::new(0.1, 20.0),
-            by_user: Limiter::new(0.1, 100.0),
-            known: Mutex::default(),
-        }
-    }
 }
 
 impl PasswordTries {
-    /// Takes one try. The error is the number of seconds until the next one.
-    pub fn take(&self, user: &str, address: IpAddr) -> Result<(), u64> {
-        self.take_at(user, address, Instant::now())
+    /// `strangers` is the number of tries per second, and the burst, of all strangers of one user.
+    pub fn new(strangers: (f64, f64)) -> Self {
+        Self {
+            by_device: Limiter::new(CLIENT.0, CLIENT.1),
+            by_client: Limiter::new(CLIENT.0, CLIENT.1),
+            by_user: Limiter::new(strangers.0, strangers.1),
+        }
+    }
+
+    /// Takes one try of a device of the user. The error is the number of seconds until the next one.
+    pub fn take_device(&self, device: Device) -> Result<(), u64> {
+        self.by_device.take(device)
+    }
+
+    /// Takes one try. `has_session` returns true if a session of the user was opened from the address. The error is the
+    /// number of seconds until the next one.
+    pub fn take(
+        &self,
+        user: &str,
+        address: IpAddr,
+        has_session: impl FnOnce() -> bool,
+    ) -> Result<(), u64> {
+        self.take_at(user, address, has_session, Instant::now())
     }
 
     /// Like [`PasswordTries::take`], at a given time.
-    pub fn take_at(&self, user: &str, address: IpAddr, now: Instant) -> Result<(), u64> {
-        let (user, address) = (user.to_lowercase(), address_key(address));
-        self.by_client.take_at((user.clone(), address), now)?;
-        if self.is_known(&user, address) {
-            return Ok(());
-        }
-        self.by_user.take_at(user, now)
-    }
-
-    /// Remembers the address of a try with the right password. The user must exist.
-    pub fn succeeded(&self, user: &str, address: IpAddr) {
-        let address = address_key(address);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let addresses = known.entry(user.to_lowercase()).or_default();
-        addresses.retain(|known| *known != address);
-        addresses.push_back(address);
-        if addresses.len() > KNOWN {
-            addresses.pop_front();
-        }
-    }
-
-    fn is_known(&self, user: &str, address: u128) -> bool {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(user).is_some_and(|addresses| addresses.contains(&address))
+    pub fn take_at(
+        &self,
+        user: &str,
+        address: IpAddr,
+        has_session: impl FnOnce() -> bool,
+        now: Instant,
+    ) -> Result<(), u64> {
+        let user = user.to_lowercase();
+        self.by_client.take_at((user.clone(), address_key(address)), now)?;
+        // The search for a session is rare, because it takes longer.
+        self.by_user
+            .take_at(user, now)
+            .or_else(|wait| if has_session() { Ok(()) } else { Err(wait) })
     }
 }

@@ -1,10 +1,13 @@
 //! Sessions: single-use refresh tokens, and the access tokens issued with them.
 
+use std::net::IpAddr;
+
 use agentaflow_api::account::Tokens;
 use agentaflow_api::ids::UserId;
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::jwt::{ACCESS_SECONDS, JwtKeys};
+use super::limiter::address_key;
 use super::tokens::{Minted, digest, mint};
 use crate::api_error::ApiError;
 use crate::core::{DirectoryWrite, Ids};
@@ -28,8 +31,13 @@ pub struct Opened {
 }
 
 /// Opens a session for this user.
-pub fn open_session(user: UserId, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, ApiError> {
-    let minted = mint(CredentialKind::Refresh, "")?;
+pub fn open_session(
+    user: UserId,
+    from: IpAddr,
+    jwt: JwtKeys,
+) -> Result<DirectoryWrite<Opened>, ApiError> {
+    let mut minted = mint(CredentialKind::Refresh, "")?;
+    minted.row.opened_from = Some(from);
     Ok(Box::new(move |directory, ids, now| {
         let user = directory.users.get(&user).filter(|user| user.active);
         let user = user.ok_or_else(|| ApiError::unauthenticated("the account is disabled"))?;
@@ -45,7 +53,7 @@ pub fn refresh(
     jwt: JwtKeys,
 ) -> Result<DirectoryWrite<Result<Opened, ApiError>>, ApiError> {
     let hash = digest(token.expose());
-    let minted = mint(CredentialKind::Refresh, "")?;
+    let mut minted = mint(CredentialKind::Refresh, "")?;
     Ok(Box::new(move |directory, ids, now| {
         let Some(old) = refresh_row(directory, &hash) else {
             return Ok((Vec::new(), Err(not_a_session())));
@@ -58,11 +66,24 @@ pub fn refresh(
         let Some(user) = user.filter(|_| old.expires_at.is_none_or(|end| end > now)) else {
             return Ok((Vec::new(), Err(not_a_session())));
         };
+        minted.row.opened_from = old.opened_from;
         let mut changes = forget_used(directory, old);
         changes.push(revoked(old, now));
         let opened = start(&mut changes, ids, user, minted, Some(&old.name), &jwt, now)?;
         Ok((changes, Ok(opened)))
     }))
+}
+
+/// Returns true if a session of this user was opened from this address, and has not ended.
+pub fn has_session_from(directory: &Directory, user: &str, from: IpAddr, now: Stamp) -> bool {
+    let Some(user) = directory.user_named(user) else { return false };
+    let same = |address: IpAddr| address_key(address) == address_key(from);
+    let mut sessions = directory.sessions.values().filter_map(|id| directory.credentials.get(id));
+    sessions.any(|row| {
+        row.user_id == Some(user.id)
+            && row.opened_from.is_some_and(same)
+            && row.expires_at.is_none_or(|end| end > now)
+    })
 }
 
 /// Ends the session of a refresh token. An unknown token succeeds: its session has ended already.

@@ -1,6 +1,6 @@
 //! Auth decisions, as tables.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use agentaflow_api::account::Role;
@@ -15,6 +15,7 @@ use crate::directory::Directory;
 use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 
 const NOW: Stamp = Stamp(1_800_000_000_000);
+const HOME: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 fn user(id: i64, name: &str, role: Role) -> UserRow {
     UserRow { id: UserId(id), username: name.to_owned(), role, active: true, ..UserRow::default() }
@@ -103,7 +104,7 @@ fn each_kind_of_token_permits_only_its_own_calls() {
 #[test]
 fn an_access_token_counts_for_an_hour_and_only_while_its_session_lives() {
     let mut directory = directory();
-    let opened = run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW).unwrap();
+    let opened = run(&mut directory, open_session(UserId(1), HOME, jwt()).unwrap(), NOW).unwrap();
     let access = opened.tokens.access_token.expose().to_owned();
     let who = |directory: &Directory, at| known(directory, &presented(&jwt(), &access), at);
     let after = |ms| Stamp(NOW.0 + ms);
@@ -130,7 +131,8 @@ fn a_token_without_a_signature_is_no_token() {
 #[test]
 fn a_refresh_token_is_good_once_and_a_second_use_ends_the_session() {
     let mut directory = directory();
-    let first = run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW).unwrap().tokens;
+    let first =
+        run(&mut directory, open_session(UserId(1), HOME, jwt()).unwrap(), NOW).unwrap().tokens;
     let again = |directory: &mut Directory, token: &Secret| {
         run(directory, refresh(token, jwt()).unwrap(), NOW).unwrap()
     };
@@ -151,7 +153,7 @@ fn a_refresh_token_is_good_once_and_a_second_use_ends_the_session() {
 #[test]
 fn a_session_does_not_grow_without_bounds() {
     let mut directory = directory();
-    let mut token = run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW)
+    let mut token = run(&mut directory, open_session(UserId(1), HOME, jwt()).unwrap(), NOW)
         .unwrap()
         .tokens
         .refresh_token;
@@ -164,7 +166,7 @@ fn a_session_does_not_grow_without_bounds() {
     }
     assert!(directory.credentials.len() < 11 + 25, "{}", directory.credentials.len());
     for _ in 0..100 {
-        run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW).unwrap();
+        run(&mut directory, open_session(UserId(1), HOME, jwt()).unwrap(), NOW).unwrap();
     }
     assert!(directory.sessions.len() <= 50, "{}", directory.sessions.len());
 }
@@ -238,7 +240,7 @@ fn the_last_admin_stays_one() {
 #[test]
 fn a_new_password_ends_all_sessions_and_leaves_keys() {
     let mut directory = directory();
-    let opened = run(&mut directory, open_session(UserId(1), jwt()).unwrap(), NOW).unwrap();
+    let opened = run(&mut directory, open_session(UserId(1), HOME, jwt()).unwrap(), NOW).unwrap();
     let patch = UserPatch { password_hash: Some("new".to_owned()), ..UserPatch::default() };
     run(&mut directory, update_user(UserId(1), patch), NOW).unwrap();
     let who = |secret: &str| known(&directory, &presented(&jwt(), secret), NOW);
@@ -313,16 +315,47 @@ fn a_flood_from_one_ipv6_site_ends_at_the_limit_of_sixteen_addresses() {
 
 #[test]
 fn many_addresses_guess_a_password_no_faster_than_the_limit_of_the_user() {
-    let (tries, start) = (PasswordTries::default(), Instant::now());
-    let guess = |host: u32, now| tries.take_at("Ada", Ipv4Addr::from(host).into(), now).is_ok();
-    let home = Ipv4Addr::new(192, 0, 2, 1).into();
-    tries.succeeded("ada", home);
-    assert_eq!((0..5000).filter(|host| guess(*host, start)).count(), 100);
-    let later = start + Duration::from_hours(1);
-    let hour = (5000..100_000).filter(|host| guess(*host, later)).count();
-    assert!(hour <= 100, "{hour}");
-    assert!(tries.take_at("ada", home, later).is_ok(), "a known address is not locked out");
-    assert!((0..30).any(|_| tries.take_at("ada", home, later).is_err()), "but it is limited");
+    let (tries, start) = (PasswordTries::new(STRANGER_TRIES), Instant::now());
+    let guess =
+        |host: u32, now| tries.take_at("Ada", Ipv4Addr::from(host).into(), || false, now).is_ok();
+    assert_eq!((0..5000).filter(|host| guess(*host, start)).count(), 1000);
+    let later = start + Duration::from_mins(10);
+    let minutes = (5000..100_000).filter(|host| guess(*host, later)).count();
+    assert!(minutes <= 600, "{minutes}");
+    let at_home = || tries.take_at("ada", HOME, || true, later);
+    assert!(at_home().is_ok(), "the address of a session is not locked out");
+    assert!((0..30).any(|_| at_home().is_err()), "but it is limited");
+}
+
+#[test]
+fn a_few_addresses_do_not_lock_out_a_user_from_all_others() {
+    let (tries, start) = (PasswordTries::new(STRANGER_TRIES), Instant::now());
+    for second in 0..3600 {
+        let now = start + Duration::from_secs(second);
+        for host in 0..5_u32 {
+            let _ = tries.take_at("ada", Ipv4Addr::from(host).into(), || false, now);
+        }
+    }
+    let later = start + Duration::from_secs(3600);
+    assert!(tries.take_at("ada", Ipv4Addr::from(9).into(), || false, later).is_ok());
+}
+
+#[test]
+fn a_device_is_known_by_any_token_of_its_user() {
+    let mut directory = directory();
+    let (jwt, ada) = (jwt(), UserId(1));
+    let tokens = run(&mut directory, open_session(ada, HOME, jwt.clone()).unwrap(), NOW).unwrap();
+    let cookie = Device::issue(ada, &jwt).unwrap();
+    let user = |token: &str| Device::holding(&directory, &jwt, token).map(|device| device.user);
+    assert_eq!(user(cookie.expose()), Some(ada));
+    assert_eq!(user(tokens.tokens.access_token.expose()), Some(ada));
+    assert_eq!(user("af-key"), Some(ada));
+    let forged = Device::issue(ada, &JwtKeys::new(b"another")).unwrap();
+    assert_eq!(user(forged.expose()), None);
+    let token = presented(&jwt, cookie.expose());
+    assert!(known(&directory, &token, Stamp::now()).is_err(), "it permits nothing");
+    assert!(has_session_from(&directory, "ADA", HOME, NOW));
+    assert!(!has_session_from(&directory, "ada", Ipv4Addr::from(9).into(), NOW));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use agentaflow_api::ids::NodeId;
 use agentaflow_api::job::{JobSpec, OnNodeLost, TaskState};
 use agentaflow_api::link::{Assignment, Gang, GpuGrant, RegistryAuth, TaskKey};
+use agentaflow_api::node::NodeSpec;
 use agentaflow_api::trace::TRACEPARENT;
 use agentaflow_api::units::{Cores, Secret};
 use agentaflow_engine::{GpuAllocation, GpuAssignment, GpuShare, Placement, Request};
@@ -33,6 +34,38 @@ pub(super) struct JobSecrets {
     env: BTreeMap<String, Secret>,
 }
 
+/// Assignment of a task that is placed on this node; none if a GPU is unknown.
+pub(super) fn assign_task(
+    node: NodeId,
+    spec: &NodeSpec,
+    request: &Request,
+    placement: &Placement,
+) -> Option<TaskAssignment> {
+    let GpuAssignment::Devices(parts) = &placement.gpus else { return None };
+    let all = instances(spec);
+    let mut grants = Vec::new();
+    let mut gpu_milli = 0;
+    for part in parts {
+        let mut known = all.iter().enumerate();
+        let (position, gpu) = known.find(|(position, gpu)| gpu_id(gpu, *position) == part.gpu)?;
+        let memory = gpu.gpu_memory.unwrap_or(0);
+        let model = gpu.gpu_type.as_ref().or(gpu.gpu_name.as_ref()).or(spec.gpu_type.as_ref());
+        let model = model.map_or("", String::as_str);
+        let milli = pricing::share(part.share, request, model, memory);
+        gpu_milli += milli;
+        grants.push(grant(gpu, position, part, milli, memory, request.exclusive));
+    }
+    Some(TaskAssignment {
+        task: placement.task,
+        node,
+        gpus: parts.clone(),
+        grants,
+        price: price(spec),
+        gpu_milli,
+        ..TaskAssignment::default()
+    })
+}
+
 impl State {
     /// Assignment of a placed task; none if the node or a GPU is unknown.
     pub(super) fn assign_task(
@@ -41,31 +74,7 @@ impl State {
         placement: &Placement,
     ) -> Option<TaskAssignment> {
         let node = self.nodes.named(placement.node.as_str())?.row();
-        let GpuAssignment::Devices(parts) = &placement.gpus else { return None };
-        let all = instances(&node.spec);
-        let mut grants = Vec::new();
-        let mut gpu_milli = 0;
-        for part in parts {
-            let mut known = all.iter().enumerate();
-            let (position, gpu) =
-                known.find(|(position, gpu)| gpu_id(gpu, *position) == part.gpu)?;
-            let memory = gpu.gpu_memory.unwrap_or(0);
-            let model =
-                gpu.gpu_type.as_ref().or(gpu.gpu_name.as_ref()).or(node.spec.gpu_type.as_ref());
-            let model = model.map_or("", String::as_str);
-            let milli = pricing::share(part.share, request, model, memory);
-            gpu_milli += milli;
-            grants.push(grant(gpu, position, part, milli, memory, request.exclusive));
-        }
-        Some(TaskAssignment {
-            task: placement.task,
-            node: node.id,
-            gpus: parts.clone(),
-            grants,
-            price: price(&node.spec),
-            gpu_milli,
-            ..TaskAssignment::default()
-        })
+        assign_task(node.id, &node.spec, request, placement)
     }
 
     /// Message for the agent of a task; none if the node is gone.

@@ -5,7 +5,8 @@
 //! counts the time during which the machine is suspended.
 //!
 //! The next run counts from the wall clock as it is then. A stored [`ClockAnchor`] gives the step in between, even if the
-//! server was killed or the clock was set while no server ran.
+//! server was killed or the clock was set while no server ran. Budgets ignore that step: their month ends when it would
+//! have ended without it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use agentaflow_api::units::Stamp;
 use agentaflow_engine::Time;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+use super::restore::LEAST_STEP_MS;
 
 /// Source of wall-clock time.
 #[derive(Clone)]
@@ -48,6 +51,8 @@ impl fmt::Debug for WallClock {
 pub(crate) struct Clock {
     base: u64,
     start: Duration,
+    /// Steps of the wall clock in this boot before the start, in milliseconds.
+    steps: i64,
 }
 
 /// The server's clock at one moment of a boot of the machine.
@@ -57,6 +62,9 @@ pub(crate) struct ClockAnchor {
     boot: String,
     since_boot_ms: u64,
     stamp: Stamp,
+    /// Steps of the wall clock in this boot before the anchor.
+    #[serde(default)]
+    steps_ms: i64,
 }
 
 impl ClockAnchor {
@@ -67,6 +75,13 @@ impl ClockAnchor {
         }
         let elapsed = now.since_boot_ms.checked_sub(self.since_boot_ms)?;
         Some(now.stamp.0.saturating_sub(self.stamp.0).saturating_sub_unsigned(elapsed))
+    }
+
+    /// Steps of the wall clock in this boot; zero if the machine booted since the anchor.
+    fn steps_until(&self, now: &Self) -> i64 {
+        let step = self.step_to(now);
+        let step = step.map(|step| if step.unsigned_abs() < LEAST_STEP_MS { 0 } else { step });
+        step.map_or(0, |step| self.steps_ms.saturating_add(step))
     }
 }
 
@@ -79,11 +94,28 @@ impl Clock {
             boot: boot.trim().to_owned(),
             since_boot_ms,
             stamp: stamp_of(Time(self.base)),
+            steps_ms: self.steps,
         }
     }
 
     pub(crate) fn start(wall: &WallClock) -> Self {
-        Self { base: wall.read().0.max(0) as u64, start: since_boot() }
+        Self { base: wall.read().0.max(0) as u64, start: since_boot(), steps: 0 }
+    }
+
+    /// This clock after an earlier run: budgets continue in the month of that run.
+    pub(crate) fn after(self, earlier: &ClockAnchor) -> Self {
+        Self { steps: earlier.steps_until(&self.anchor()), ..self }
+    }
+
+    /// Time for budgets: without the steps of the wall clock since the machine booted, which would end a month or begin
+    /// it again.
+    pub(crate) fn budget_time(&self, at: Stamp) -> Stamp {
+        Stamp(at.0.saturating_sub(self.steps))
+    }
+
+    /// Month of budgets: `2026-11`.
+    pub(crate) fn month(&self) -> String {
+        self.budget_time(self.stamp()).month()
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -122,6 +154,7 @@ mod tests {
             boot: boot.to_owned(),
             since_boot_ms,
             stamp: Stamp(ms),
+            steps_ms: 0,
         };
         let first = anchor("a", 1_000, 1_000_000);
         assert_eq!(first.step_to(&anchor("a", 6_000, 1_005_000)), Some(0));
@@ -129,6 +162,23 @@ mod tests {
         assert_eq!(first.step_to(&anchor("a", 6_000, 900_000)), Some(-105_000));
         assert_eq!(first.step_to(&anchor("b", 6_000, 1_035_000)), None, "another boot");
         assert_eq!(first.step_to(&anchor("a", 500, 1_035_000)), None, "not the same clock");
+    }
+
+    #[test]
+    fn steps_add_up_until_the_machine_boots() {
+        let anchor = |boot: &str, since_boot_ms, ms, steps_ms| ClockAnchor {
+            boot: boot.to_owned(),
+            since_boot_ms,
+            stamp: Stamp(ms),
+            steps_ms,
+        };
+        let first = anchor("a", 1_000, 1_000_000, 0);
+        let second = anchor("a", 2_000, 9_001_000, 0);
+        assert_eq!(first.steps_until(&second), 8_000_000);
+        let second = ClockAnchor { steps_ms: 8_000_000, ..second };
+        assert_eq!(second.steps_until(&anchor("a", 3_000, 9_002_500, 0)), 8_000_000, "slewed");
+        assert_eq!(second.steps_until(&anchor("a", 3_000, 1_002_000, 0)), 0, "set back");
+        assert_eq!(second.steps_until(&anchor("b", 3_000, 9_002_000, 0)), 0);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use super::clock::Clock;
 use super::journal::{AgentMessage, Batch};
 use super::node::{Contact, LiveNode};
 use super::outbox::Outboxes;
+use super::planner::Planner;
 use super::published::Published;
 use super::restore::{CLOCK_STEP, ENGINE_MEMORY, LEASE, LEAST_STEP_MS};
 use super::state::State;
@@ -71,6 +72,7 @@ pub(super) struct Inner {
     pub(super) storage: Arc<Storage>,
     /// The store has a longer lease than the settings.
     pub(super) lease_to_save: AtomicBool,
+    pub(super) planner: Planner,
 }
 
 impl std::fmt::Debug for Inner {
@@ -313,7 +315,7 @@ impl Inner {
     async fn load_again(&self) -> Option<Loaded> {
         let mut backoff = RELOAD.start();
         loop {
-            match self.store.load(&self.clock.stamp().month()).await {
+            match self.store.load(&self.clock.month()).await {
                 Ok(loaded) => return Some(loaded),
                 Err(StoreError::Fenced) => return None,
                 Err(error) => tracing::error!(error = %chain(&error), "Cannot read the store"),

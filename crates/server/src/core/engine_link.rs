@@ -1,5 +1,7 @@
 //! The scheduling engine, its clock, and the time of its next pass.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use agentaflow_engine::{Decision, Event, Rejected, Scheduler, Time};
@@ -16,6 +18,8 @@ pub(crate) struct EngineLink {
     needs_pass: bool,
     /// Time of the next pass that the engine requested.
     wake: Option<Time>,
+    /// Changes of the engine since the server started, readable without the core's lock.
+    changes: Arc<AtomicU64>,
 }
 
 /// Result of one pass of the engine.
@@ -28,16 +32,18 @@ pub(crate) struct Pass {
 }
 
 impl EngineLink {
-    pub(crate) fn new(scheduler: Scheduler, clock: Clock) -> Self {
-        Self { scheduler, clock, needs_pass: true, wake: None }
+    /// `changes` continues the counter of an earlier link.
+    pub(crate) fn new(scheduler: Scheduler, clock: Clock, changes: Arc<AtomicU64>) -> Self {
+        changes.fetch_add(1, Ordering::SeqCst);
+        Self { scheduler, clock, needs_pass: true, wake: None, changes }
+    }
+
+    pub(crate) fn changes(&self) -> &Arc<AtomicU64> {
+        &self.changes
     }
 
     pub(crate) fn clock(&self) -> Clock {
         self.clock
-    }
-
-    pub(crate) fn now(&self) -> Time {
-        self.clock.now()
     }
 
     /// Engine for questions that change nothing.
@@ -48,6 +54,7 @@ impl EngineLink {
     /// Applies an event that the engine may reject.
     pub(crate) fn try_apply(&mut self, event: Event) -> Result<(), Rejected> {
         self.scheduler.apply(self.clock.now(), event)?;
+        self.changes.fetch_add(1, Ordering::SeqCst);
         self.needs_pass = true;
         Ok(())
     }
@@ -79,6 +86,7 @@ impl EngineLink {
         let now = self.clock.now();
         self.needs_pass = false;
         let plan = self.scheduler.decide(now);
+        self.changes.fetch_add(1, Ordering::SeqCst);
         self.wake = plan.wake_at;
         Pass { again: plan.wake_at.is_some_and(|wake| wake <= now), decisions: plan.decisions, now }
     }

@@ -6,42 +6,21 @@ use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::pending::{BudgetShortfall, PendingCode, PendingReason};
 use agentaflow_api::units::Dollars;
 use agentaflow_engine::{
-    Alternative, Eta, Gate, Placement, Request, Shortfall, Time, WaitReason, WhatIf, Workload,
-    WorkloadId, WorkloadState, WorkloadView,
+    Alternative, Eta, Gate, NodeId, Placement, Price, Request, Scheduler, Shortfall, Time,
+    WaitReason, WhatIf, WorkloadId, WorkloadState, WorkloadView,
 };
 use agentaflow_explain::wire::Clock;
 
+use super::assignment::assign_task;
 use super::clock::stamp_of;
 use super::job::workload::{expected_ms, job_of, workload_id};
-use super::node::LiveNode;
+use super::node::NodeView;
 use super::pricing::{self, HOUR_MS};
+use super::published::Published;
 use super::state::State;
-use crate::api_error::ApiError;
 use crate::store::{JobRow, TaskAssignment};
 
 impl State {
-    /// Explanation of a live job.
-    pub(super) fn explain_job(&self, id: JobId) -> Option<Explanation> {
-        let job = self.jobs.get(id)?;
-        let now = self.engine.now();
-        let message = self.engine.scheduler().explain(now, &workload_id(id))?;
-        let view = self.engine.scheduler().workload(&workload_id(id))?;
-        let context = self.pending_context(job);
-        let mut explanation = self.explain_pending(message.reason.as_ref(), message.eta, &context);
-        explanation.job_id = Some(id);
-        explanation.status = job.state.status;
-        explanation.position = message.position;
-        explanation.waiting = message.waiting;
-        add_alternatives(&mut explanation, &message.alternatives);
-        explanation.closest = message
-            .closest
-            .iter()
-            .map(|(node, lack)| self.close_node(node.as_str(), lack))
-            .collect();
-        self.explain_placement(&mut explanation, job, &view);
-        Some(explanation)
-    }
-
     /// Facts for the pending reason of a job.
     pub(super) fn pending_context<'a>(&self, job: &'a JobRow) -> PendingContext<'a> {
         let pinned = job.pinned.as_deref();
@@ -51,16 +30,96 @@ impl State {
             missing_node: pinned.filter(|name| self.nodes.named(name).is_none()),
         }
     }
+}
+
+impl Published {
+    /// Like [`State::pending_context`], without the core's lock.
+    pub(super) fn pending_context<'a>(&self, job: &'a JobRow) -> PendingContext<'a> {
+        PendingContext {
+            gate: job.state.gate.as_ref(),
+            nodes: self.node_count(),
+            missing_node: job.pinned.as_deref().filter(|name| !self.has_node_named(name)),
+        }
+    }
+}
+
+/// Answer of the engine about a live job.
+#[derive(Debug)]
+pub(super) struct EngineAnswer {
+    explanation: agentaflow_engine::Explanation,
+    view: WorkloadView,
+}
+
+impl EngineAnswer {
+    /// Asks the engine; none if it does not know the job.
+    pub(super) fn of_job(scheduler: &Scheduler, now: Time, id: JobId) -> Option<Self> {
+        let id = workload_id(id);
+        let explanation = scheduler.explain(now, &id)?;
+        Some(Self { explanation, view: scheduler.workload(&id)? })
+    }
+}
+
+/// Renders answers of the engine with facts that the engine does not know, without the core's lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Explainer<'a> {
+    pub(super) published: &'a Published,
+    /// Price of a cluster without nodes.
+    pub(super) default_price: Price,
+    pub(super) now: Time,
+}
+
+impl Explainer<'_> {
+    /// Explanation of a live job.
+    pub(super) fn live_job(&self, job: &JobRow, answer: &EngineAnswer) -> Explanation {
+        let EngineAnswer { explanation: message, view } = answer;
+        let mut explanation = self.pending(message.reason.as_ref(), message.eta, job);
+        explanation.job_id = Some(job.id);
+        explanation.status = job.state.status;
+        explanation.position = message.position;
+        explanation.waiting = message.waiting;
+        add_alternatives(&mut explanation, &message.alternatives);
+        explanation.closest = self.close_nodes(&message.closest);
+        self.add_placement(&mut explanation, job, view);
+        explanation
+    }
+
+    /// Explanation of a job that is not submitted. `pending` is the number of pending jobs.
+    pub(super) fn what_if(
+        &self,
+        job: &JobRow,
+        (request, tasks): (&Request, u32),
+        answer: &WhatIf,
+        pending: usize,
+    ) -> Explanation {
+        let mut explanation = self.pending(answer.reason.as_ref(), answer.eta, job);
+        explanation.waiting = pending as u32;
+        add_alternatives(&mut explanation, &answer.alternatives);
+        explanation.closest = self.close_nodes(&answer.closest);
+        let assign = |placement: &Placement| {
+            let view = self.published.node_named(placement.node.as_str())?;
+            assign_task(view.node().id, &view.node().spec, request, placement)
+        };
+        let planned: Vec<_> = answer.placements.iter().filter_map(assign).collect();
+        explanation.placement = planned.iter().map(|task| self.planned_task(task)).collect();
+        let hourly = if planned.is_empty() {
+            self.highest_hourly_cost(request, tasks)
+        } else {
+            pricing::tasks_cost(job, planned.iter(), HOUR_MS)
+        };
+        set_price(&mut explanation, job, hourly);
+        if answer.eta == Eta::Now {
+            let nodes = node_names(&explanation.placement);
+            explanation.summary = format!("Would start now on {nodes}");
+            explanation.eta_text = String::new();
+        }
+        explanation
+    }
 
     /// Pending reason and expected start.
-    fn explain_pending(
-        &self,
-        reason: Option<&WaitReason>,
-        eta: Eta,
-        context: &PendingContext<'_>,
-    ) -> Explanation {
-        let now = self.engine.now();
-        let pending_reason = reason.map(|reason| pending_reason(reason, now, context));
+    fn pending(&self, reason: Option<&WaitReason>, eta: Eta, job: &JobRow) -> Explanation {
+        let now = self.now;
+        let context = self.published.pending_context(job);
+        let pending_reason = reason.map(|reason| pending_reason(reason, now, &context));
         let text = pending_reason
             .as_ref()
             .map(|reason| agentaflow_explain::pending::reason(reason, stamp_of(now)));
@@ -78,7 +137,7 @@ impl State {
         }
     }
 
-    fn explain_placement(&self, explanation: &mut Explanation, job: &JobRow, view: &WorkloadView) {
+    fn add_placement(&self, explanation: &mut Explanation, job: &JobRow, view: &WorkloadView) {
         let placed = job.state.status != JobStatus::Pending;
         let hourly = if placed {
             explanation.placement =
@@ -102,29 +161,35 @@ impl State {
     }
 
     fn highest_hourly_cost(&self, request: &Request, tasks: u32) -> MicroUsd {
-        let price = self.nodes.highest_price(self.settings.default_price);
+        let price = self.published.highest_price(self.default_price);
         pricing::cost(pricing::expected(request, tasks), price, HOUR_MS)
     }
 
     fn planned_task(&self, task: &TaskAssignment) -> PlannedTask {
-        let node = self.nodes.get(task.node).map(LiveNode::row);
+        let view = self.published.node_view(task.node);
+        let node = view.as_deref().map(NodeView::node);
         let simulated = node.is_some_and(|node| node.spec.simulated);
         PlannedTask {
             task: task.task,
             node_id: node.map_or_else(String::new, |node| node.node_id.clone()),
-            node_name: self.nodes.name(task.node),
+            node_name: node
+                .map_or_else(|| task.node.to_string(), |node| node.spec.node_name.clone()),
             gpus: pricing::gpu_names(&task.grants),
             simulated: simulated && !task.grants.is_empty(),
         }
     }
 
+    fn close_nodes(&self, closest: &[(NodeId, Shortfall)]) -> Vec<CloseNode> {
+        closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect()
+    }
+
     fn close_node(&self, node_id: &str, lack: &Shortfall) -> CloseNode {
-        let node = self.nodes.named(node_id);
-        let node_name = node.map_or_else(String::new, |node| node.row().spec.node_name.clone());
+        let view = self.published.node_named(node_id);
+        let node = view.as_deref().map(NodeView::node);
+        let node_name = node.map_or_else(String::new, |node| node.spec.node_name.clone());
         let closed_by_agent = node
-            .map(LiveNode::row)
-            .filter(|row| *lack == Shortfall::Unschedulable && !row.cordoned)
-            .map(|row| agentaflow_explain::closed_by_agent(row.spec.k8s_node_name.as_deref()));
+            .filter(|node| *lack == Shortfall::Unschedulable && !node.cordoned)
+            .map(|node| agentaflow_explain::closed_by_agent(node.spec.k8s_node_name.as_deref()));
         CloseNode {
             node_id: node_id.to_owned(),
             lacks: closed_by_agent
@@ -132,41 +197,6 @@ impl State {
             shortfall: Some(agentaflow_explain::wire::shortfall(lack)),
             node_name,
         }
-    }
-
-    /// Explanation of a job that is not submitted.
-    pub(super) fn explain_what_if(
-        &self,
-        job: &JobRow,
-        workload: Workload,
-    ) -> Result<Explanation, ApiError> {
-        let (request, tasks) = (workload.request.clone(), workload.tasks);
-        let now = self.engine.now();
-        let scheduler = self.engine.scheduler();
-        let seen: WhatIf = scheduler
-            .what_if(now, workload)
-            .map_err(|rejected| ApiError::invalid("job", rejected.to_string()))?;
-        let context = self.pending_context(job);
-        let mut explanation = self.explain_pending(seen.reason.as_ref(), seen.eta, &context);
-        explanation.waiting = scheduler.pending_count() as u32;
-        add_alternatives(&mut explanation, &seen.alternatives);
-        explanation.closest =
-            seen.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
-        let assign = |placement: &Placement| self.assign_task(&request, placement);
-        let planned: Vec<_> = seen.placements.iter().filter_map(assign).collect();
-        explanation.placement = planned.iter().map(|task| self.planned_task(task)).collect();
-        let hourly = if planned.is_empty() {
-            self.highest_hourly_cost(&request, tasks)
-        } else {
-            pricing::tasks_cost(job, planned.iter(), HOUR_MS)
-        };
-        set_price(&mut explanation, job, hourly);
-        if seen.eta == Eta::Now {
-            let nodes = node_names(&explanation.placement);
-            explanation.summary = format!("Would start now on {nodes}");
-            explanation.eta_text = String::new();
-        }
-        Ok(explanation)
     }
 }
 

@@ -174,7 +174,6 @@ impl State {
                 self.nodes.update(task.node, |node| node.remove_task(key));
             }
         }
-        self.ledger.mark_gates_stale();
     }
 
     /// Declares a node lost: its guardian has stopped every leased task, so that the jobs can be requeued. Jobs with

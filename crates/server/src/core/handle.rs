@@ -21,15 +21,16 @@ use super::committer::Inner;
 use super::journal::AgentMessage;
 use super::ledger::AccountSummary;
 use super::outbox::Outboxes;
+use super::planner::Planner;
 use super::published::Published;
-use super::restore::{LEASE, TRACED_UNTIL};
+use super::restore::{LEASE, TRACED_UNTIL, clock_anchor};
 use super::state::State;
 use crate::api_error::ApiError;
 use crate::directory::{Directory, SharedDirectory};
 use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
 use crate::storage::{AccountStorage, Storage};
-use crate::store::{Change, LastIds, Store, StoreError, UserRow};
+use crate::store::{Change, LastIds, Loaded, Store, StoreError, UserRow};
 
 /// An authenticated user.
 #[derive(Clone, Debug)]
@@ -116,8 +117,7 @@ impl Core {
         store: Arc<dyn Store>,
         secrets: Arc<Keyring>,
     ) -> Result<(Self, mpsc::UnboundedReceiver<AgentMessage>), StoreError> {
-        let clock = Clock::start(&settings.wall_clock);
-        let loaded = store.load(&clock.stamp().month()).await?;
+        let (clock, loaded) = load_at_start(&*store, &settings).await?;
         save_longer_lease(&*store, &settings, &loaded.meta).await?;
         let directory = SharedDirectory::default();
         let mut state =
@@ -128,6 +128,7 @@ impl Core {
         state.publish(&published);
         let activity = state.activity.clone();
         let storage = state.storage.clone();
+        let planner = Planner::new(state.engine.changes().clone());
         let (pushes, to_push) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner {
             state: std::sync::Mutex::new(state),
@@ -147,6 +148,7 @@ impl Core {
             activity,
             storage,
             lease_to_save,
+            planner,
         });
         tokio::spawn(inner.clone().run_committer());
         let core = Self { inner };
@@ -244,7 +246,7 @@ impl Core {
                 match change {
                     Change::User(user) => {
                         directory.put_user((**user).clone());
-                        state.ledger.mark_gates_stale();
+                        state.ledger.mark_budget_stale(user.id);
                     }
                     Change::Credential(row) => directory.put_credential((**row).clone()),
                     Change::CredentialGone(id) => directory.drop_credential(*id),
@@ -270,7 +272,7 @@ impl Core {
 
     /// Balance and spending of a user, running tasks included.
     pub fn account(&self, user: UserId) -> AccountSummary {
-        self.inner.published.account(user, self.now())
+        self.inner.published.account(user, self.now(), self.inner.clock)
     }
 
     /// All queues, the root queue first, then by name.
@@ -386,6 +388,20 @@ impl Core {
         self.inner.lock().journal.check_open()?;
         self.inner.store.ping().await.map_err(|error| unreadable(&error))
     }
+}
+
+/// Clock and state at the start. Spending is that of the month of the budgets, which the clock of the last run determines.
+async fn load_at_start(
+    store: &dyn Store,
+    settings: &Settings,
+) -> Result<(Clock, Loaded), StoreError> {
+    let wall = Clock::start(&settings.wall_clock);
+    let loaded = store.load(&wall.month()).await?;
+    let clock = clock_anchor(&loaded.meta).map_or(wall, |anchor| wall.after(&anchor));
+    if clock.month() == wall.month() {
+        return Ok((clock, loaded));
+    }
+    Ok((clock, store.load(&clock.month()).await?))
 }
 
 /// Saves the length of leases before the server grants the first one, so that a later server with a shorter setting waits

@@ -6,14 +6,15 @@ use agentaflow_api::ids::JobId;
 use agentaflow_api::job::{Job, JobCreate, JobStatus};
 use agentaflow_api::pending::PendingReason;
 use agentaflow_api::units::Stamp;
+use agentaflow_engine::Scheduler;
 
 use super::committer::KEY_LIFE;
-use super::explain::explain_ended;
+use super::explain::{EngineAnswer, Explainer, explain_ended};
 use super::handle::{Caller, Core, Idempotency, NodeRef, unreadable};
 use super::job::workload::workload;
 use super::job_view::show_job;
 use super::stop::RequestedEnd;
-use super::submit::key_reused;
+use super::submit::{key_reused, resolve_queue};
 use crate::api_error::ApiError;
 use crate::store::{JobRow, JobState};
 
@@ -114,29 +115,36 @@ impl Core {
         Ok(self.show_job(self.row_or_stored(job, row).await?))
     }
 
-    /// Pending reason and expected start of a job.
-    pub async fn explain(&self, job: JobId) -> Result<Explanation, ApiError> {
-        let live = self.inner.lock().explain_job(job);
-        match live {
-            Some(explanation) => {
-                if let (JobStatus::Pending, Some(eta)) = (explanation.status, explanation.eta) {
-                    self.inner.activity.record_eta(job, eta);
-                }
-                Ok(explanation)
-            }
-            None => Ok(explain_ended(&self.show_job(self.stored_job(job).await?))),
+    /// Pending reason and expected start of a job, for `by`.
+    pub async fn explain(&self, by: &Caller, row: JobRow) -> Result<Explanation, ApiError> {
+        let job = row.id;
+        let ask = move |engine: &Scheduler, now| EngineAnswer::of_job(engine, now, job);
+        let answer = if row.state.status.is_final() {
+            None
+        } else {
+            self.inner.plan(by.user.id, ask).await?
+        };
+        let Some(answer) = answer else {
+            return Ok(explain_ended(&self.show_job(self.stored_job(job).await?)));
+        };
+        let explanation = self.explainer().live_job(&row, &answer);
+        if let (JobStatus::Pending, Some(eta)) = (explanation.status, explanation.eta) {
+            self.inner.activity.record_eta(job, eta);
         }
+        Ok(explanation)
     }
 
     /// Explanation of a job that is not submitted. Nothing changes.
-    pub fn what_if(&self, by: &Caller, job: JobCreate) -> Result<Explanation, ApiError> {
-        let state = self.inner.lock();
+    pub async fn what_if(&self, by: &Caller, job: JobCreate) -> Result<Explanation, ApiError> {
         let mut spec = job.spec;
-        let queue = state.resolve_queue(by, spec.queue.as_deref())?;
+        let queues = self.inner.published.queue_views();
+        let queue = resolve_queue(by, spec.queue.as_deref(), |name| {
+            queues.iter().find(|queue| queue.name == name)?.row.as_ref()
+        })?;
         spec.runtime = Some(spec.effective_runtime());
         let sealed =
             (job.docker_password.is_some() || !job.secret_env.is_empty()).then(String::new);
-        let now = state.now();
+        let now = self.now();
         let row = JobRow {
             user_id: by.user.id,
             queue,
@@ -146,6 +154,23 @@ impl Core {
             ..JobRow::default()
         };
         let workload = workload(&row)?;
-        state.explain_what_if(&row, workload)
+        let (request, tasks) = (workload.request.clone(), workload.tasks);
+        let ask = move |engine: &Scheduler, now| {
+            engine.what_if(now, workload).map(|answer| (answer, engine.pending_count()))
+        };
+        let (answer, pending) = self
+            .inner
+            .plan(by.user.id, ask)
+            .await?
+            .map_err(|rejected| ApiError::invalid("job", rejected.to_string()))?;
+        Ok(self.explainer().what_if(&row, (&request, tasks), &answer, pending))
+    }
+
+    fn explainer(&self) -> Explainer<'_> {
+        Explainer {
+            published: &self.inner.published,
+            default_price: self.inner.settings.default_price,
+            now: self.inner.clock.now(),
+        }
     }
 }

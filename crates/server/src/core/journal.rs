@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use agentaflow_api::event::{Event, EventKind};
 use agentaflow_api::ids::{EventSeq, JobId, NodeId, UserId};
 use agentaflow_api::link::Message;
-use agentaflow_api::units::Stamp;
 
+use super::clock::Clock;
 use crate::api_error::ApiError;
 use crate::store::Change;
 
@@ -21,6 +21,7 @@ use crate::store::Change;
 pub(crate) struct Journal {
     batch: Batch,
     last_event: EventSeq,
+    clock: Clock,
     /// Start of the transaction that is being written.
     writing_since: Option<Instant>,
     /// Set while memory and store may differ, and when the server stops: no change is accepted.
@@ -62,8 +63,8 @@ impl Journal {
         self.last_event
     }
 
-    pub(crate) fn new(last_event: EventSeq) -> Self {
-        Self { batch: Batch::default(), last_event, writing_since: None, closed: None }
+    pub(crate) fn new(last_event: EventSeq, clock: Clock) -> Self {
+        Self { batch: Batch::default(), last_event, clock, writing_since: None, closed: None }
     }
 
     pub(crate) fn write(&mut self, change: Change) {
@@ -85,7 +86,7 @@ impl Journal {
         self.last_event = self.last_event.next();
         let event = Event {
             seq: self.last_event,
-            at: Stamp::now(),
+            at: self.clock.stamp(),
             kind,
             message: agentaflow_explain::capitalised(message.as_ref()),
             job_id: subject.job,

@@ -8,16 +8,18 @@ use agentaflow_api::billing::{LedgerEntry, LedgerKind};
 use agentaflow_api::ids::{LedgerEntryId, MicroUsd, UserId};
 use agentaflow_api::units::{Dollars, Stamp};
 
+use super::clock::Clock;
 use super::pricing::RunningCost;
-use crate::store::{AccountRow, UserRow};
+use crate::store::{AccountRow, Change, UserRow};
 
 /// Owner of the accounts. Every booking returns the entry to write.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ledger {
     accounts: FxHashMap<UserId, Account>,
+    clock: Clock,
     last_entry: LedgerEntryId,
-    /// Balances or reserved costs changed: budget gates need an update.
-    gates_stale: bool,
+    /// Users whose budget or balance changed: their gates need an update.
+    stale_budgets: BTreeSet<UserId>,
     /// Users whose account changed since the last publication.
     stale_users: BTreeSet<UserId>,
 }
@@ -48,15 +50,16 @@ pub struct AccountSummary {
 }
 
 impl Ledger {
-    pub(crate) fn new(rows: Vec<AccountRow>, last_entry: LedgerEntryId, now: Stamp) -> Self {
-        let month = now.month();
+    /// Accounts with their spending in the present month of the clock.
+    pub(crate) fn new(rows: Vec<AccountRow>, last_entry: LedgerEntryId, clock: Clock) -> Self {
+        let month = clock.month();
         let account = |row: AccountRow| {
             let AccountRow { user, balance, spent } = row;
             (user, Account { balance, spent, month: month.clone() })
         };
         let accounts: FxHashMap<_, _> = rows.into_iter().map(account).collect();
         let stale_users = accounts.keys().copied().collect();
-        Self { accounts, last_entry, gates_stale: true, stale_users }
+        Self { accounts, clock, last_entry, stale_budgets: BTreeSet::new(), stale_users }
     }
 
     /// Books the cost of a task. `usage` has every field but its number and amount.
@@ -94,17 +97,26 @@ impl Ledger {
         })
     }
 
+    /// Write of an entry. The month of its day is the one whose budget paid for it.
+    pub(crate) fn write_of(&self, entry: LedgerEntry) -> Change {
+        let day = self.clock.budget_time(entry.at).day();
+        Change::Ledger { day, entry: Box::new(entry) }
+    }
+
     fn number(&mut self, entry: LedgerEntry) -> LedgerEntry {
         self.last_entry = self.last_entry.next();
-        self.gates_stale = true;
+        self.stale_budgets.insert(entry.user_id);
         self.stale_users.insert(entry.user_id);
         LedgerEntry { id: self.last_entry, ..entry }
     }
 
     /// Account of the user as of `at`; spending restarts with every month.
     fn account(&mut self, user: UserId, at: Stamp) -> &mut Account {
+        let month = self.clock.budget_time(at).month();
         let account = self.accounts.entry(user).or_default();
-        account.start_month(at);
+        if account.start_month(month) {
+            self.stale_budgets.insert(user);
+        }
         account
     }
 
@@ -117,12 +129,12 @@ impl Ledger {
         AccountView { account: self.accounts.get(&user).cloned().unwrap_or_default(), running }
     }
 
-    pub(crate) fn mark_gates_stale(&mut self) {
-        self.gates_stale = true;
+    pub(crate) fn mark_budget_stale(&mut self, user: UserId) {
+        self.stale_budgets.insert(user);
     }
 
-    pub(crate) fn take_gates_stale(&mut self) -> bool {
-        std::mem::take(&mut self.gates_stale)
+    pub(crate) fn take_stale_budgets(&mut self) -> BTreeSet<UserId> {
+        std::mem::take(&mut self.stale_budgets)
     }
 
     pub(crate) fn take_stale_users(&mut self) -> BTreeSet<UserId> {
@@ -131,12 +143,14 @@ impl Ledger {
 }
 
 impl Account {
-    fn start_month(&mut self, at: Stamp) {
-        let month = at.month();
-        if self.month != month {
+    /// Returns true if a month began.
+    fn start_month(&mut self, month: String) -> bool {
+        let begins = self.month != month;
+        if begins {
             self.month = month;
             self.spent = MicroUsd(0);
         }
+        begins
     }
 
     fn remaining(&self, limit: Option<MicroUsd>, prepaid: bool) -> Option<MicroUsd> {
@@ -147,9 +161,9 @@ impl Account {
 }
 
 impl AccountView {
-    pub(crate) fn summary(&self, now: Stamp) -> AccountSummary {
+    pub(crate) fn summary(&self, now: Stamp, clock: Clock) -> AccountSummary {
         let running = self.running.at(now).0;
-        let same_month = self.account.month == now.month();
+        let same_month = self.account.month == clock.budget_time(now).month();
         let spent = if same_month { self.account.spent.0 } else { 0 };
         AccountSummary {
             balance: Dollars(self.account.balance.0.saturating_sub(running)),
@@ -160,6 +174,7 @@ impl AccountView {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::WallClock;
     use super::*;
 
     #[test]
@@ -174,6 +189,10 @@ mod tests {
     fn spending_of_an_earlier_month_is_not_shown() {
         let account = Account { month: "2020-01".into(), spent: MicroUsd(7), ..Account::default() };
         let view = AccountView { account, running: RunningCost::default() };
-        assert_eq!(view.summary(Stamp(1_800_000_000_000)).spent_this_month, Dollars(0));
+        assert_eq!(
+            view.summary(Stamp(1_800_000_000_000), Clock::start(&WallClock::default()))
+                .spent_this_month,
+            Dollars(0)
+        );
     }
 }

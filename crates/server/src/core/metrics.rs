@@ -171,7 +171,7 @@ impl Core {
         });
         let dollars = |micros: i64| micros as f64 / 1e6;
         let spent = users.iter().map(|(id, name, _)| {
-            let account = self.inner.published.account(*id, now);
+            let account = self.inner.published.account(*id, now, self.inner.clock);
             ([("user", name.as_str())], dollars(account.spent_this_month.0))
         });
         let help = "Spending of the month by users with a limit.";

@@ -10,7 +10,7 @@ use agentaflow_api::job::JobStatus;
 use agentaflow_api::pending::PendingReason;
 use agentaflow_engine::WaitReason;
 
-use super::explain::{PendingContext, pending_reason};
+use super::explain::pending_reason;
 use super::handle::Core;
 use super::job::workload::workload_id;
 use crate::store::JobRow;
@@ -35,13 +35,7 @@ impl Core {
     }
 
     fn shown_reason(&self, row: &JobRow, reason: &WaitReason) -> PendingReason {
-        let published = &self.inner.published;
-        let is_gone = |name: &&str| !published.has_node_named(name);
-        let context = PendingContext {
-            gate: row.state.gate.as_ref(),
-            nodes: published.node_count(),
-            missing_node: row.pinned.as_deref().filter(is_gone),
-        };
+        let context = self.inner.published.pending_context(row);
         pending_reason(reason, self.inner.clock.now(), &context)
     }
 }

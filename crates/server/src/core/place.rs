@@ -121,7 +121,6 @@ impl State {
                 self.journal.send(task.node, Message::Assign(Box::new(assignment)));
             }
         }
-        self.ledger.mark_gates_stale();
     }
 
     fn assign_tasks(

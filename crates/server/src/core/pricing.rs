@@ -35,6 +35,15 @@ impl Allocation {
     }
 }
 
+/// Highest price of each resource.
+pub(crate) fn highest_price(prices: impl Iterator<Item = Price>) -> Option<Price> {
+    prices.reduce(|most, price| Price {
+        gpu_hour: most.gpu_hour.max(price.gpu_hour),
+        cpu_hour: most.cpu_hour.max(price.cpu_hour),
+        gib_hour: most.gib_hour.max(price.gib_hour),
+    })
+}
+
 /// Hours × (GPUs × price + cores × price + GiB × price), computed from milliseconds without loss and
 /// rounded once, half to even.
 pub(crate) fn cost(allocation: Allocation, price: Price, ms: u64) -> MicroUsd {

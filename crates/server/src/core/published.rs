@@ -16,13 +16,15 @@ use agentaflow_api::ids::{AgentId, NodeId, UserId};
 use agentaflow_api::node::{GpuInstance, Node};
 use agentaflow_api::queue::Queue;
 use agentaflow_api::units::{Cores, GpuAmount, Stamp};
+use agentaflow_engine::Price;
 
+use super::clock::Clock;
 use super::handle::NodeRef;
 use super::job::{PendingReasons, QueueJobs};
 use super::job_view::show_agent;
 use super::ledger::{AccountSummary, AccountView};
-use super::node::{NodeView, instances};
-use super::pricing::RunningCost;
+use super::node::{NodeView, instances, price};
+use super::pricing::{RunningCost, highest_price};
 use super::queue_table::ROOT;
 use crate::api_error::ApiError;
 use crate::store::{AgentRow, QueueRow};
@@ -196,12 +198,25 @@ impl Published {
         fitting.map(|view| view.shown()).collect()
     }
 
+    /// Highest price of each resource among the nodes.
+    pub(crate) fn highest_price(&self, default: Price) -> Price {
+        let nodes = read(&self.nodes);
+        let prices = nodes.by_id.values().map(|view| price(&view.node().spec));
+        highest_price(prices).unwrap_or(default)
+    }
+
     pub(crate) fn node_count(&self) -> usize {
         read(&self.nodes).by_id.len()
     }
 
     pub(crate) fn has_node_named(&self, name: &str) -> bool {
         read(&self.nodes).by_name.contains_key(name)
+    }
+
+    /// Node with this `gpu-…` name.
+    pub(crate) fn node_named(&self, name: &str) -> Option<Arc<NodeView>> {
+        let nodes = read(&self.nodes);
+        nodes.by_id.get(nodes.by_name.get(name)?).cloned()
     }
 
     pub(crate) fn node_view(&self, id: NodeId) -> Option<Arc<NodeView>> {
@@ -228,9 +243,9 @@ impl Published {
     }
 
     /// Account of a user as of now; zero for a user without bookings.
-    pub(crate) fn account(&self, user: UserId, now: Stamp) -> AccountSummary {
+    pub(crate) fn account(&self, user: UserId, now: Stamp, clock: Clock) -> AccountSummary {
         let account = read(&self.accounts).get(&user).cloned();
-        account.map_or_else(AccountSummary::default, |account| account.summary(now))
+        account.map_or_else(AccountSummary::default, |account| account.summary(now, clock))
     }
 }
 

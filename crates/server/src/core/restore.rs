@@ -13,6 +13,7 @@ use agentaflow_engine::{
 };
 
 use super::alerts::ALERTS;
+use super::budget_book::BudgetBook;
 use super::clock::{Clock, ClockAnchor};
 use super::engine_link::EngineLink;
 use super::handle::Ids;
@@ -88,15 +89,20 @@ impl State {
                 .and_then(|seq| seq.parse().ok())
                 .unwrap_or(last.event),
             ids: Ids(last),
-            ledger: Ledger::new(loaded.accounts, last.ledger, clock.stamp()),
-            journal: Journal::new(last.event),
-            engine: EngineLink::new(scheduler, clock),
+            ledger: Ledger::new(loaded.accounts, last.ledger, clock),
+            journal: Journal::new(last.event, clock),
+            engine: EngineLink::new(
+                scheduler,
+                clock,
+                before.map(|before| before.engine.changes().clone()).unwrap_or_default(),
+            ),
             settings,
             secrets,
             directory,
             jobs,
             nodes,
             queues,
+            budgets: BudgetBook::default(),
             sealed: SealedJobs::default(),
             activity: before.map(|before| before.activity.clone()).unwrap_or_default(),
             alerts: loaded.meta.remove(ALERTS),
@@ -128,12 +134,15 @@ impl State {
     }
 }
 
+/// Clock of the last run.
+pub(super) fn clock_anchor(meta: &BTreeMap<String, String>) -> Option<ClockAnchor> {
+    meta.get(CLOCK_ANCHOR).and_then(|text| serde_json::from_str(text).ok())
+}
+
 /// Milliseconds by which the wall clock was set forward since the last run began. After a boot of the machine only the
 /// step that the last run saw is known.
 fn clock_step(loaded: &Loaded, clock: Clock) -> i64 {
-    let anchor: Option<ClockAnchor> =
-        loaded.meta.get(CLOCK_ANCHOR).and_then(|text| serde_json::from_str(text).ok());
-    let measured = anchor.and_then(|anchor| anchor.step_to(&clock.anchor()));
+    let measured = clock_anchor(&loaded.meta).and_then(|anchor| anchor.step_to(&clock.anchor()));
     let seen = || loaded.meta.get(CLOCK_STEP).and_then(|step| step.parse().ok()).unwrap_or(0);
     let step = measured.unwrap_or_else(seen);
     if step.unsigned_abs() < LEAST_STEP_MS { 0 } else { step }

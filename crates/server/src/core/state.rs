@@ -14,6 +14,7 @@ use agentaflow_api::units::Stamp;
 use agentaflow_engine::Event;
 
 use super::activity::Activity;
+use super::budget_book::BudgetBook;
 use super::engine_link::EngineLink;
 use super::handle::Ids;
 use super::job::JobTable;
@@ -44,6 +45,7 @@ pub(crate) struct State {
     pub(super) nodes: NodeTable,
     pub(super) queues: QueueTable,
     pub(super) ledger: Ledger,
+    pub(super) budgets: BudgetBook,
     pub(super) engine: EngineLink,
     pub(super) journal: Journal,
     pub(super) sealed: SealedJobs,

@@ -1,5 +1,7 @@
 //! Submission of jobs.
 
+use std::sync::Arc;
+
 use agentaflow_api::account::Role;
 use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::event::EventKind;
@@ -14,10 +16,13 @@ use super::job::{LiveJobs, job_bytes};
 use super::queue_table::ROOT;
 use super::state::State;
 use crate::api_error::ApiError;
-use crate::store::{Change, IdempotencyRow, JobRow, JobState};
+use crate::store::{Change, IdempotencyRow, JobRow, JobState, QueueRow};
 
 /// Live jobs of one account.
 const MAX_LIVE_JOBS: usize = 100_000;
+/// Different requests of the live jobs of one account: a pass of the engine may try one job of each, and heartbeats wait for
+/// the pass.
+const MAX_REQUESTS: usize = 5_000;
 /// Size of the specs and sealed secrets of all live jobs of one account.
 const MAX_LIVE_BYTES: usize = 256 << 20;
 
@@ -46,7 +51,7 @@ impl State {
         }
         let row = self.new_job(by, job, pin)?;
         let bytes = job_bytes(&row);
-        self.check_live_limits(by.user.id, bytes)?;
+        self.check_live_limits(by.user.id, &row, bytes)?;
         self.submit_to_engine(workload(&row)?)?;
         let id = row.id;
         let name = row.spec.job_name.clone().unwrap_or_else(|| format!("job {id}"));
@@ -62,7 +67,6 @@ impl State {
         if let Some(key) = idempotency {
             self.remember_key(by.user.id, key, id);
         }
-        self.ledger.mark_gates_stale();
         Ok(Submitted { job: id, is_new: true })
     }
 
@@ -123,7 +127,7 @@ impl State {
     }
 
     /// Bounds the memory that the live jobs of one account use.
-    fn check_live_limits(&self, user: UserId, bytes: usize) -> Result<(), ApiError> {
+    fn check_live_limits(&self, user: UserId, row: &JobRow, bytes: usize) -> Result<(), ApiError> {
         if self.storage.account(user).is_full() {
             let limit = self.settings.retention.account_bytes.unwrap_or_default() >> 20;
             let message = format!(
@@ -132,7 +136,8 @@ impl State {
             );
             return Err(ApiError::too_many(message, 300));
         }
-        match exceeded_limit(self.jobs.live_jobs(user), bytes) {
+        let is_known = self.jobs.has_request_of(row);
+        match exceeded_limit(self.jobs.live_jobs(user), bytes, is_known) {
             None => Ok(()),
             Some(limit) => {
                 let message = format!("the account {limit}; wait for some to end");
@@ -141,31 +146,8 @@ impl State {
         }
     }
 
-    /// Queue of a job, if the caller may use it; the caller's default queue if the job names none.
-    pub(super) fn resolve_queue(
-        &self,
-        by: &Caller,
-        requested: Option<&str>,
-    ) -> Result<String, ApiError> {
-        let name = requested.unwrap_or(&by.user.default_queue);
-        let name = if name.is_empty() { ROOT } else { name };
-        let admin = by.user.role == Role::Admin;
-        if name == ROOT {
-            let default = matches!(by.user.default_queue.as_str(), "" | ROOT);
-            if default || admin {
-                return Ok(name.to_owned());
-            }
-            let message = "queue `root` is not open to you; omit `queue` to use your own";
-            return Err(ApiError::forbidden(message));
-        }
-        let queue = self
-            .queues
-            .get(name)
-            .ok_or_else(|| ApiError::unknown_object("queue", ResourceKind::Queue, name))?;
-        if !queue.is_open_to(&by.user) && !admin {
-            return Err(ApiError::forbidden(format!("queue `{name}` is not open to you")));
-        }
-        Ok(name.to_owned())
+    fn resolve_queue(&self, by: &Caller, requested: Option<&str>) -> Result<String, ApiError> {
+        resolve_queue(by, requested, |name| self.queues.get(name))
     }
 
     /// Job that was created with the same key, if the body was the same.
@@ -194,8 +176,37 @@ impl State {
     }
 }
 
+/// Queue of a job, if the caller may use it; the caller's default queue if the job names none.
+pub(super) fn resolve_queue<'a>(
+    by: &Caller,
+    requested: Option<&str>,
+    find: impl FnOnce(&str) -> Option<&'a Arc<QueueRow>>,
+) -> Result<String, ApiError> {
+    let name = requested.unwrap_or(&by.user.default_queue);
+    let name = if name.is_empty() { ROOT } else { name };
+    let admin = by.user.role == Role::Admin;
+    if name == ROOT {
+        let default = matches!(by.user.default_queue.as_str(), "" | ROOT);
+        if default || admin {
+            return Ok(name.to_owned());
+        }
+        let message = "queue `root` is not open to you; omit `queue` to use your own";
+        return Err(ApiError::forbidden(message));
+    }
+    let queue =
+        find(name).ok_or_else(|| ApiError::unknown_object("queue", ResourceKind::Queue, name))?;
+    if !queue.is_open_to(&by.user) && !admin {
+        return Err(ApiError::forbidden(format!("queue `{name}` is not open to you")));
+    }
+    Ok(name.to_owned())
+}
+
 /// Limit of an account that a further job of this size exceeds.
-fn exceeded_limit(live: LiveJobs, bytes: usize) -> Option<String> {
+fn exceeded_limit(live: LiveJobs, bytes: usize, is_known_request: bool) -> Option<String> {
+    if live.requests >= MAX_REQUESTS && !is_known_request {
+        let requests = live.requests;
+        return Some(format!("has live jobs with {requests} different requests, the maximum"));
+    }
     if live.count >= MAX_LIVE_JOBS {
         return Some(format!("has {} live jobs, the maximum for one account", live.count));
     }
@@ -224,15 +235,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_live_jobs_of_an_account_have_a_limited_number_of_different_requests() {
+        let most = LiveJobs { count: MAX_REQUESTS, bytes: 0, requests: MAX_REQUESTS };
+        assert_eq!(exceeded_limit(most, 0, true), None);
+        assert!(exceeded_limit(most, 0, false).is_some());
+    }
+
+    #[test]
     fn secrets_count_into_the_size_of_the_live_jobs_of_an_account() {
         let mut row = JobRow::default();
         let spec = job_bytes(&row);
-        let full = LiveJobs { count: 1, bytes: MAX_LIVE_BYTES - spec - 1000 };
+        let full = LiveJobs { count: 1, bytes: MAX_LIVE_BYTES - spec - 1000, requests: 1 };
         row.state.sealed = Some("x".repeat(1000));
-        assert_eq!(exceeded_limit(full, job_bytes(&row)), None);
+        assert_eq!(exceeded_limit(full, job_bytes(&row), true), None);
         row.state.sealed = Some("x".repeat(1001));
-        assert!(exceeded_limit(full, job_bytes(&row)).is_some());
-        let most = LiveJobs { count: MAX_LIVE_JOBS, bytes: 0 };
-        assert!(exceeded_limit(most, 0).is_some());
+        assert!(exceeded_limit(full, job_bytes(&row), true).is_some());
+        let most = LiveJobs { count: MAX_LIVE_JOBS, ..LiveJobs::default() };
+        assert!(exceeded_limit(most, 0, true).is_some());
     }
 }

@@ -17,7 +17,7 @@ use super::pricing::{self, Allocation};
 use super::state::State;
 use super::stop::requeues;
 use crate::api_error::ApiError;
-use crate::store::{Change, GpuAccount};
+use crate::store::GpuAccount;
 
 /// Tolerance for a reported run time, for clocks that run at different speeds.
 const CLOCK_SLACK_MS: u64 = 2_000;
@@ -221,7 +221,7 @@ impl State {
         if end.ran_ms > 0 || end.exit_code.is_some() {
             self.activity.count_cost(cost);
             let entry = self.ledger.book_usage(cost, usage);
-            self.journal.write(Change::Ledger(Box::new(entry)));
+            self.journal.write(self.ledger.write_of(entry));
         }
     }
 

@@ -80,7 +80,11 @@ pub enum Change {
     /// The core numbers events.
     Event(Box<Event>),
     /// The core numbers ledger entries.
-    Ledger(Box<LedgerEntry>),
+    Ledger {
+        entry: Box<LedgerEntry>,
+        /// Day in UTC to whose month the entry belongs.
+        day: String,
+    },
     /// Idempotency key of a submission.
     Idempotency(Box<IdempotencyRow>),
     /// Deletes idempotency keys from before this time.

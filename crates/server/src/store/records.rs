@@ -1,6 +1,7 @@
 //! Records of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -83,6 +84,9 @@ pub struct CredentialRow {
     /// Node registrations left of a registration token; none means unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uses_left: Option<u32>,
+    /// Address from which a session was opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opened_from: Option<IpAddr>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -52,7 +52,8 @@ struct Batch<'a> {
     /// Last state of each job.
     states: BTreeMap<JobId, &'a JobState>,
     events: Vec<&'a Event>,
-    ledger: Vec<&'a LedgerEntry>,
+    /// Entries with their days.
+    ledger: Vec<(&'a LedgerEntry, &'a str)>,
 }
 
 impl<'a> Batch<'a> {
@@ -74,7 +75,7 @@ impl<'a> Batch<'a> {
                 self.states.insert(*id, state);
             }
             Change::Event(event) => self.events.push(event),
-            Change::Ledger(entry) => self.ledger.push(entry),
+            Change::Ledger { entry, day } => self.ledger.push((entry, day)),
             Change::User(user) => self.user(user)?,
             Change::Credential(credential) => self.credential(credential)?,
             Change::CredentialGone(id) => self.delete_and_record("credentials", *id),
@@ -290,11 +291,11 @@ impl<'a> Batch<'a> {
     fn insert_ledger(&self) -> JsonResult<Vec<Sql>> {
         let head = "INSERT INTO ledger (id, at, day, kind, user_id, job_id, attempt, task, queue, node_id, \
                     gpu_milli, cpu_milli, memory, duration_ms, micros, note) VALUES ";
-        in_rows(self.dialect, (head, ""), &self.ledger, |entry| {
+        in_rows(self.dialect, (head, ""), &self.ledger, |(entry, day)| {
             Ok(vec![
                 entry.id.into(),
                 entry.at.into(),
-                entry.at.day().as_str().into(),
+                (*day).into(),
                 entry.kind.as_str().into(),
                 entry.user_id.into(),
                 entry.job_id.into(),

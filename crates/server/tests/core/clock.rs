@@ -8,7 +8,7 @@ use agentaflow_api::ids::MicroUsd;
 use agentaflow_api::job::{JobStatus, JobStatusUpdate};
 use agentaflow_api::units::{Dollars, Stamp};
 use agentaflow_server::core::{WallClock, Worker as Reporter};
-use agentaflow_server::store::LedgerFilter;
+use agentaflow_server::store::{EventFilter, LedgerFilter};
 
 use crate::rig::{Rig, ended, running, spec};
 
@@ -50,7 +50,7 @@ async fn a_step_of_the_wall_clock_changes_no_bill_and_no_budget() {
         // The next job is paid from the same month.
         rig.limit(Some(3_600_000), false).await;
         let second = rig.submit(spec(1)).await;
-        let short = rig.core.explain(second).await.unwrap().pending_reason;
+        let short = rig.explain(second).await.pending_reason;
         assert!(format!("{short:?}").contains("3599000"), "{short:?}");
     }
 }
@@ -109,6 +109,47 @@ async fn a_step_while_no_server_runs_moves_no_bill_and_expires_no_key() {
             .unwrap();
         let cost = rig.job(id).await.cost.0;
         assert!((0..5 * SECOND).contains(&cost), "{step}: {cost}");
+    }
+}
+
+#[tokio::test]
+async fn a_step_into_another_month_and_restarts_keep_the_spending_of_the_month() {
+    for step in [40 * DAY_MS, -40 * DAY_MS] {
+        let wall = Stepped::default();
+        let mut rig = Rig::with(|settings| settings.wall_clock = wall.clock(), |store| store).await;
+        let mut worker = rig.worker("a", 1).await;
+        rig.limit(Some(10_000_000), false).await;
+        rig.submit(spec(1)).await;
+        let key = worker.assignment().await.key;
+        worker.report(key, ended(0, 1_000)).await;
+        wall.step(step);
+        for restarts in 1..3 {
+            let clock = wall.clock();
+            rig.restart_with(|settings| settings.wall_clock = clock).await;
+            let spent = rig.core.account(rig.ana.user.id).spent_this_month;
+            assert_eq!(spent, Dollars(restarts * SECOND), "{step}");
+            // Paid after the step, from the same month.
+            let mut worker = rig.worker("a", 1).await;
+            rig.submit(spec(1)).await;
+            let key = worker.assignment().await.key;
+            worker.report(key, ended(0, 1_000)).await;
+        }
+        let spent = rig.core.account(rig.ana.user.id).spent_this_month;
+        assert_eq!(spent, Dollars(3 * SECOND), "{step}");
+    }
+}
+
+#[tokio::test]
+async fn events_have_the_time_of_the_server() {
+    let wall = Stepped::default();
+    wall.step(-2 * DAY_MS);
+    let rig = Rig::with(|settings| settings.wall_clock = wall.clock(), |store| store).await;
+    rig.worker("a", 1).await;
+    let all = EventFilter { limit: 10, ..EventFilter::default() };
+    let events = rig.core.store().events(&all).await.unwrap();
+    assert!(!events.is_empty());
+    for event in events {
+        assert!((event.at.0 - rig.core.now().0).abs() < DAY_MS, "{event:?}");
     }
 }
 

@@ -3,9 +3,11 @@
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::EventKind;
 use agentaflow_api::ids::JobId;
-use agentaflow_api::job::{JobCreate, JobStatus, JobStatusUpdate};
+use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{StopCause, TaskUpdate};
 use agentaflow_api::pending::{Alternative, PendingCode, PendingReason};
+use agentaflow_api::queue::{QueueSpec, QuotaSpec};
+use agentaflow_api::units::GpuAmount;
 use agentaflow_server::core::{Idempotency, Worker as From};
 
 use crate::rig::{Rig, ended, running, spec, stopped};
@@ -51,7 +53,7 @@ async fn a_short_job_needs_only_one_report() {
 async fn failures_are_retried_up_to_max_retries() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 1).await;
-    let id = rig.submit(agentaflow_api::job::JobSpec { max_retries: Some(1), ..spec(1) }).await;
+    let id = rig.submit(JobSpec { max_retries: Some(1), ..spec(1) }).await;
     let first = worker.assignment().await.key;
     worker.report(first, ended(1, 5)).await;
     let second = worker.assignment().await.key;
@@ -117,7 +119,7 @@ async fn a_job_that_a_user_completes_is_stopped_and_completed() {
 async fn a_failed_task_stops_its_gang() {
     let rig = Rig::new().await;
     let mut worker = rig.worker("a", 2).await;
-    let gang = agentaflow_api::job::JobSpec { replicas: Some(2), ..spec(1) };
+    let gang = JobSpec { replicas: Some(2), ..spec(1) };
     let id = rig.submit(gang).await;
     let (one, two) = (worker.assignment().await, worker.assignment().await);
     assert_eq!(one.env["WORLD_SIZE"].expose(), "2");
@@ -216,13 +218,35 @@ async fn a_pending_job_has_a_reason_and_alternatives() {
     let rig = Rig::new().await;
     let _worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(2)).await;
-    let explained = rig.core.explain(id).await.unwrap();
+    let explained = rig.explain(id).await;
     let Some(PendingReason::NeverFits(fit)) = &explained.pending_reason else {
         panic!("{explained:?}")
     };
     assert_eq!(fit.nodes, 1);
     assert_eq!(explained.alternatives, [Alternative::Gpus(1)]);
     assert_eq!(explained.position, Some(1));
+}
+
+#[tokio::test]
+async fn an_explanation_after_a_change_of_a_queue_has_the_numbers_of_the_change() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 4).await;
+    let put = async |gpus: u64| {
+        let limit = QuotaSpec { gpus: Some(GpuAmount(gpus)), ..QuotaSpec::default() };
+        let queue = QueueSpec { name: "lab".into(), limit, ..QueueSpec::default() };
+        rig.core.put_queue(queue, false).await.unwrap();
+    };
+    put(1000).await;
+    let of_lab = |gpus| JobSpec { queue: Some("lab".into()), ..spec(gpus) };
+    rig.submit(of_lab(1)).await;
+    worker.assignment().await;
+    let id = rig.submit(of_lab(3)).await;
+    for gpus in [1000, 2000, 3000, 1000] {
+        put(gpus).await;
+        let reason = rig.explain(id).await.pending_reason;
+        let Some(PendingReason::QuotaExceeded { limit, .. }) = reason else { panic!("{reason:?}") };
+        assert_eq!(limit, gpus);
+    }
 }
 
 #[tokio::test]
@@ -233,13 +257,9 @@ async fn a_missing_runtime_has_its_own_pending_code() {
     let worker = rig.worker("a", 1).await;
     let key = agentaflow_server::core::Registrant::Key(worker.node);
     rig.core.register_node(node, crate::rig::HERE, key).await.unwrap();
-    let docker = agentaflow_api::job::JobSpec {
-        runtime: None,
-        docker_image: Some("pytorch/pytorch".into()),
-        ..spec(1)
-    };
+    let docker = JobSpec { runtime: None, docker_image: Some("pytorch/pytorch".into()), ..spec(1) };
     let id = rig.submit(docker).await;
-    let explained = rig.core.explain(id).await.unwrap();
+    let explained = rig.explain(id).await;
     let code = explained.pending_reason.as_ref().map(PendingReason::code);
     assert_eq!(code, Some(PendingCode::NoRuntime), "{explained:?}");
 }

@@ -101,7 +101,7 @@ async fn a_job_over_budget_stays_pending_with_a_reason() {
     let first = rig.submit(spec(1)).await;
     let second = rig.submit(spec(1)).await;
     assert_eq!(worker.assignment().await.key.job, first);
-    let explained = rig.core.explain(second).await.unwrap();
+    let explained = rig.explain(second).await;
     let code = explained.pending_reason.as_ref().map(PendingReason::code);
     assert_eq!(code, Some(PendingCode::BudgetExceeded));
     // The budget covers a shorter job.
@@ -163,7 +163,7 @@ async fn a_job_that_expects_to_run_for_no_time_is_budgeted_with_the_grace() {
     // A minute of one GPU costs 60 thousandths of a dollar.
     rig.limit(Some(59 * SECOND), false).await;
     let id = rig.submit(JobSpec { estimated_duration_seconds: Some(0), ..spec(1) }).await;
-    let reason = rig.core.explain(id).await.unwrap().pending_reason;
+    let reason = rig.explain(id).await.pending_reason;
     let Some(PendingReason::BudgetExceeded(short)) = reason else { panic!("{reason:?}") };
     assert_eq!((short.left, short.cost), (Dollars(59 * SECOND), Dollars(60 * SECOND)));
     rig.limit(Some(60 * SECOND), false).await;
@@ -178,7 +178,7 @@ async fn an_explanation_has_the_numbers_of_the_present_limit() {
         rig.limit(Some(limit), false).await;
         let id = rig.submit(spec(1)).await;
         for job in 1..=id.0 {
-            let reason = rig.core.explain(agentaflow_api::ids::JobId(job)).await.unwrap();
+            let reason = rig.explain(agentaflow_api::ids::JobId(job)).await;
             let Some(PendingReason::BudgetExceeded(short)) = reason.pending_reason else {
                 panic!("{reason:?}")
             };
@@ -193,7 +193,7 @@ async fn a_prepaid_user_without_a_balance_starts_no_job_that_costs_nothing() {
     let mut worker = rig.worker("a", 1).await;
     rig.limit(None, true).await;
     let id = rig.submit(spec(0)).await;
-    let code = rig.core.explain(id).await.unwrap().pending_reason.map(|reason| reason.code());
+    let code = rig.explain(id).await.pending_reason.map(|reason| reason.code());
     assert_eq!(code, Some(PendingCode::BudgetExceeded));
     rig.core.credit(rig.ana.user.id, MicroUsd(1), None).await.unwrap();
     assert_eq!(worker.assignment().await.key.job, id);

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::Receiver;
 use agentaflow_api::account::Role;
 use agentaflow_api::agent::AgentRegistration;
 use agentaflow_api::event::EventKind;
+use agentaflow_api::explain::Explanation;
 use agentaflow_api::ids::{AgentId, JobId, MicroUsd, NodeId};
 use agentaflow_api::job::{Job, JobCreate, JobSpec, Runtime};
 use agentaflow_api::link::{
@@ -114,6 +115,11 @@ impl Rig {
     pub(crate) async fn job(&self, id: JobId) -> Job {
         let row = self.core.store().job(id).await.unwrap().unwrap();
         self.core.show_job(row)
+    }
+
+    pub(crate) async fn explain(&self, id: JobId) -> Explanation {
+        let row = self.core.store().job(id).await.unwrap().unwrap();
+        self.core.explain(&self.ana, row).await.unwrap()
     }
 
     /// Kinds of the events of a job, in order.

@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 
+use agentaflow_server::settings::Settings;
+
 use crate::site::{Site, send};
 
 fn ids(list: &Value) -> Vec<i64> {
@@ -193,19 +195,79 @@ async fn a_client_locks_out_neither_a_user_nor_the_clients_of_its_proxy() {
     assert_eq!(login(&site, "bob", "2001:db8:0:1::1").await, 200);
 }
 
-#[tokio::test]
-async fn many_addresses_guess_no_faster_and_the_user_logs_in_from_a_known_one() {
-    let site = behind_a_proxy().await;
-    site.user("ada", "user").await;
-    assert_eq!(login(&site, "ada", "203.0.113.9").await, 200);
+/// Like [`behind_a_proxy`], with few tries for strangers: each try takes long.
+fn few_strangers(settings: &mut Settings) {
+    settings.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    settings.stranger_tries = (0.0, 30.0);
+}
+
+/// Logins with a wrong password, one from each of many addresses.
+async fn guess_from_many_addresses(site: &Site, name: &str) -> Vec<u16> {
     let mut guessed = Vec::new();
-    for host in 1..=150 {
-        guessed.extend(guess(&site, "ada", &format!("198.51.100.{host}"), 1).await);
+    for host in 1..=40 {
+        guessed.extend(guess(site, name, &format!("198.51.100.{host}"), 1).await);
     }
-    assert!(guessed[..90].iter().all(|status| *status == 401), "{guessed:?}");
-    assert_eq!(guessed.last(), Some(&429), "{guessed:?}");
-    assert_eq!(login(&site, "ada", "203.0.113.9").await, 200);
-    assert_eq!(login(&site, "ada", "203.0.113.10").await, 429);
+    guessed
+}
+
+#[tokio::test]
+async fn many_addresses_do_not_lock_out_a_user_who_logged_in_before_even_after_a_restart() {
+    let mut site = Site::with(few_strangers).await;
+    site.user("ada", "user").await;
+    let right =
+        |cookie: bool| json!({"username": "ada", "password": "correct horse", "cookie": cookie});
+    let request = |site: &Site, from: &str| {
+        site.request("POST", "/auth/login").header("x-forwarded-for", from)
+    };
+    let tokens = send(request(&site, "203.0.113.9").json(&right(false))).await.expect(200);
+    let origin = site.running.url();
+    let browser = request(&site, "203.0.113.20").header("origin", origin).json(&right(true));
+    let browser = send(browser).await;
+    let cookies = browser.headers.get_all("set-cookie").iter();
+    let device =
+        cookies.map(|value| value.to_str().unwrap()).find(|text| text.contains("_device_"));
+    let device = device.unwrap().split(';').next().unwrap().to_owned();
+    let (name, value) = device.split_once('=').unwrap();
+
+    for _ in 0..2 {
+        let guessed = guess_from_many_addresses(&site, "ada").await;
+        assert!(guessed[..25].iter().all(|status| *status == 401), "{guessed:?}");
+        assert_eq!(guessed.last(), Some(&429), "{guessed:?}");
+        assert_eq!(login(&site, "ada", "203.0.113.10").await, 429, "a new address");
+        assert_eq!(login(&site, "ada", "203.0.113.9").await, 200, "the address of a session");
+        // From new addresses: a browser, and a program with an earlier token.
+        let origin = site.running.url();
+        let port = site.running.addr.port();
+        let cookie = format!("{}_{port}={value}", name.rsplit_once('_').unwrap().0);
+        let browser = request(&site, "203.0.113.30").header("origin", origin);
+        send(browser.header("cookie", cookie).json(&right(true))).await.expect(200);
+        let token = tokens["access_token"].as_str().unwrap();
+        send(request(&site, "203.0.113.31").bearer_auth(token).json(&right(false)))
+            .await
+            .expect(200);
+        // The token of one user does not help with another.
+        let wrong = json!({"username": "ada", "password": "not the password"});
+        let foreign = request(&site, "203.0.113.32").bearer_auth(site.admin()).json(&wrong);
+        assert_eq!(send(foreign).await.status, 429);
+        site = site.again_with(few_strangers).await;
+    }
+}
+
+#[tokio::test]
+async fn strangers_at_the_address_of_a_device_do_not_lock_it_out_and_its_own_tries_are_limited() {
+    let site = Site::new().await;
+    let token = site.user("ada", "user").await;
+    assert_eq!(guess(&site, "ada", "", 25).await.last(), Some(&429));
+    let attempt = |password: &str| {
+        let login = json!({"username": "ada", "password": password});
+        send(site.request("POST", "/auth/login").bearer_auth(&token).json(&login))
+    };
+    attempt("correct horse").await.expect(200);
+    let mut statuses = Vec::new();
+    for _ in 0..25 {
+        statuses.push(attempt("not the password").await.status);
+    }
+    assert!(statuses.starts_with(&[401]) && statuses.ends_with(&[429]), "{statuses:?}");
 }
 
 #[tokio::test]

@@ -38,10 +38,18 @@ async fn nodes_have_the_shape_that_original_clients_read() {
     assert_eq!(node["k8s_namespace"], "default");
     let path = format!("/gpu-workers/nodes/{}", node["id"]);
     let stats = site.get(site.admin(), &format!("{path}/stats")).await.expect(200);
-    assert_eq!(
-        (&stats["gpu_utilization"], &stats["temperature"]),
-        (&json!([0.0, 0.0]), &json!([null, null]))
-    );
+    assert_eq!(stats["gpu_utilization"], json!([0.0, 0.0]));
+    for readings in ["temperature", "power_usage"] {
+        assert_eq!(stats[readings], json!([]), "{readings}");
+    }
+    let gpu = |power: Option<f64>| json!({"temperature": 61.5, "power_usage": power});
+    for (second, power) in [(None, json!([])), (Some(90.0), json!([80.0, 90.0]))] {
+        let beat = json!({"gpu_instances": [gpu(Some(80.0)), gpu(second)]});
+        let key = node["api_key"].as_str().unwrap();
+        site.post(key, &format!("{path}/heartbeat"), beat).await.expect(200);
+        let stats = site.get(site.admin(), &format!("{path}/stats")).await.expect(200);
+        assert_eq!((&stats["temperature"], &stats["power_usage"]), (&json!([61.5, 61.5]), &power));
+    }
     let change = json!({"hostname": "gpu-1.local", "ip_address": "10.0.0.7", "unknown": 1});
     let node = site.call(site.admin(), "PUT", &path, change).await.expect(200);
     assert_eq!(

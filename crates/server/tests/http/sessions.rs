@@ -78,6 +78,17 @@ async fn open_sign_up_makes_plain_users() {
 }
 
 #[tokio::test]
+async fn a_sign_up_with_a_name_that_a_queue_lists_is_refused() {
+    let site = Site::with(|settings| settings.open_signup = true).await;
+    let queue = json!({"name": "lab", "users": ["Eve"]});
+    site.post(site.admin(), "/queues", queue).await.expect(201);
+    let new = |name: &str| json!({"username": name, "password": "correct horse"});
+    let refusal = site.post("", "/auth/register", new("eve")).await.refused(409);
+    assert_eq!(refusal["code"], "name_taken", "{refusal}");
+    site.post("", "/auth/register", new("ada")).await.expect(201);
+}
+
+#[tokio::test]
 async fn keys_are_made_listed_rotated_and_revoked() {
     let site = Site::new().await;
     let access = site.user("ada", "user").await;

@@ -63,9 +63,13 @@ impl Site {
 
     /// Restarts the server in the same directory.
     pub(crate) async fn again(self) -> Self {
+        self.again_with(|_| {}).await
+    }
+
+    pub(crate) async fn again_with(self, change: impl FnOnce(&mut Settings)) -> Self {
         let Self { running, client, folder } = self;
         running.stop().await;
-        let running = start(&folder, |_| {}).await;
+        let running = start(&folder, change).await;
         Self { running, client, folder }
     }
 

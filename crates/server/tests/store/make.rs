@@ -1,6 +1,7 @@
 //! Records for tests, with a value in every field.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use agentaflow_api::account::Role;
 use agentaflow_api::billing::{LedgerEntry, LedgerKind};
@@ -57,6 +58,7 @@ pub(crate) fn credential(id: i64, kind: CredentialKind) -> CredentialRow {
         last_used_at: Some(NOW),
         revoked_at: Some(NOW),
         uses_left: Some(2),
+        opened_from: Some(Ipv4Addr::LOCALHOST.into()),
     }
 }
 
@@ -250,5 +252,5 @@ pub(crate) fn happened(event: Event) -> Change {
 }
 
 pub(crate) fn paid(entry: LedgerEntry) -> Change {
-    Change::Ledger(Box::new(entry))
+    Change::Ledger { day: entry.at.day(), entry: Box::new(entry) }
 }

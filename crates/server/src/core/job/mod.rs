@@ -5,17 +5,20 @@ mod idempotency;
 pub(crate) mod workload;
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, hash_map};
+use std::hash::BuildHasher as _;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use agentaflow_api::ids::{JobId, NodeId, UserId};
 use agentaflow_api::job::{JobStatus, TaskState};
 use agentaflow_api::link::TaskKey;
 use agentaflow_api::pending::{PendingCode, PendingReason};
 use agentaflow_api::units::Stamp;
+use agentaflow_engine::Workload;
 
 use self::idempotency::RecentKeys;
+use self::workload::workload;
 use super::pricing::RunningCost;
 use crate::store::{Change, JobRow, JobState, TaskAssignment};
 
@@ -29,8 +32,8 @@ pub(crate) struct JobTable {
     reasons: PendingReasons,
     /// Cost of all running tasks.
     running: RunningCost,
-    /// Jobs that a budget keeps pending.
-    gated: BTreeSet<JobId>,
+    /// Jobs that became pending, or no longer are, since the last call of [`JobTable::take_moved`].
+    moved: BTreeMap<UserId, BTreeSet<JobId>>,
     keys: RecentKeys,
     unsaved: Unsaved,
     last_id: JobId,
@@ -45,11 +48,21 @@ struct LiveJob {
     row: JobRow,
     /// Size of the spec as JSON.
     bytes: usize,
+    request: RequestHash,
 }
+
+/// Hash of the properties of a job by which the engine groups pending jobs.
+type RequestHash = u64;
 
 #[derive(Debug, Default)]
 struct UserJobs {
     ids: BTreeSet<JobId>,
+    /// Jobs that are not pending.
+    placed: BTreeSet<JobId>,
+    /// Jobs that a budget keeps pending.
+    gated: BTreeSet<JobId>,
+    /// Number of jobs with each request.
+    requests: FxHashMap<RequestHash, u32>,
     bytes: usize,
     running: RunningCost,
 }
@@ -60,6 +73,8 @@ pub(crate) struct LiveJobs {
     pub(crate) count: usize,
     /// Size of all specs as JSON, and of all sealed secrets.
     pub(crate) bytes: usize,
+    /// Number of different requests.
+    pub(crate) requests: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,9 +157,26 @@ impl JobTable {
         self.jobs.values().map(|job| &job.row)
     }
 
+    /// Live jobs of a user. For rare operations only: an account may have 100,000.
     pub(crate) fn of_user(&self, user: UserId) -> impl Iterator<Item = &JobRow> {
         let ids = self.users.get(&user).into_iter().flat_map(|jobs| &jobs.ids);
         ids.filter_map(|id| self.get(*id))
+    }
+
+    /// Scheduled and running jobs of a user.
+    pub(crate) fn placed_of(&self, user: UserId) -> impl Iterator<Item = &JobRow> {
+        let ids = self.users.get(&user).into_iter().flat_map(|jobs| &jobs.placed);
+        ids.filter_map(|id| self.get(*id))
+    }
+
+    /// Jobs of a user that a budget keeps pending.
+    pub(crate) fn gated_of(&self, user: UserId) -> Vec<JobId> {
+        self.users.get(&user).map_or_else(Vec::new, |jobs| jobs.gated.iter().copied().collect())
+    }
+
+    /// Jobs of each user that became pending, or no longer are, since the last call; all jobs after a load.
+    pub(crate) fn take_moved(&mut self) -> BTreeMap<UserId, BTreeSet<JobId>> {
+        std::mem::take(&mut self.moved)
     }
 
     pub(crate) fn live_jobs(&self, user: UserId) -> LiveJobs {
@@ -152,7 +184,14 @@ impl JobTable {
         jobs.map_or_else(LiveJobs::default, |jobs| LiveJobs {
             count: jobs.ids.len(),
             bytes: jobs.bytes,
+            requests: jobs.requests.len(),
         })
+    }
+
+    /// Returns true if the owner of this job has a live job with the same request.
+    pub(crate) fn has_request_of(&self, row: &JobRow) -> bool {
+        let jobs = self.users.get(&row.user_id);
+        jobs.is_some_and(|jobs| jobs.requests.contains_key(&request_hash(row)))
     }
 
     /// Cost of a user's running tasks that is not in the ledger yet.
@@ -173,11 +212,6 @@ impl JobTable {
     pub(crate) fn pending_queues(&self) -> impl Iterator<Item = &str> {
         let pending = self.queues.iter().filter(|(_, jobs)| jobs.pending > 0);
         pending.map(|(queue, _)| queue.as_str())
-    }
-
-    /// Jobs that a budget keeps pending.
-    pub(crate) fn gated(&self) -> impl Iterator<Item = &JobRow> {
-        self.gated.iter().filter_map(|id| self.get(*id))
     }
 
     /// Task of the current attempt, if it is assigned to this node.
@@ -207,13 +241,16 @@ impl JobTable {
         let jobs = self.users.entry(user).or_default();
         jobs.ids.insert(id);
         jobs.bytes += bytes;
+        let request = request_hash(&row);
+        *jobs.requests.entry(request).or_default() += 1;
         let contribution = Contribution::of(&row);
         let none = Contribution { status: contribution.status, ..Contribution::default() };
         let queue = self.queues.entry(row.queue.clone()).or_default();
         *queue.counter(contribution.status) += 1;
         self.stale_queues = true;
         self.count_reason(row.queue.clone(), None, contribution.reason);
-        self.jobs.insert(id, LiveJob { row, bytes });
+        self.jobs.insert(id, LiveJob { row, bytes, request });
+        self.place(id, user, Some(contribution.status));
         self.count(id, user, none, contribution);
     }
 
@@ -240,6 +277,9 @@ impl JobTable {
             let queue = job.row.queue.clone();
             self.count_reason(queue, before.reason, after.reason);
         }
+        if before.status != after.status {
+            self.place(id, user, Some(after.status));
+        }
         self.count(id, user, before, after);
         Some(result)
     }
@@ -259,7 +299,7 @@ impl JobTable {
 
     /// Removes a job that has ended; the next transaction writes its last state.
     pub(crate) fn remove(&mut self, id: JobId) -> Option<&JobRow> {
-        let LiveJob { row, bytes } = self.jobs.remove(&id)?;
+        let LiveJob { row, bytes, request } = self.jobs.remove(&id)?;
         let before = Contribution::of(&row);
         let none = Contribution { status: before.status, ..Contribution::default() };
         if let Some(queue) = self.queues.get_mut(&row.queue) {
@@ -270,10 +310,17 @@ impl JobTable {
         }
         self.stale_queues = true;
         self.count_reason(row.queue.clone(), before.reason, None);
+        self.place(id, row.user_id, None);
         self.count(id, row.user_id, before, none);
         if let Some(user) = self.users.get_mut(&row.user_id) {
             user.ids.remove(&id);
             user.bytes = user.bytes.saturating_sub(bytes);
+            if let hash_map::Entry::Occupied(mut jobs) = user.requests.entry(request) {
+                *jobs.get_mut() -= 1;
+                if *jobs.get() == 0 {
+                    jobs.remove();
+                }
+            }
             if user.ids.is_empty() {
                 self.users.remove(&row.user_id);
             }
@@ -282,12 +329,24 @@ impl JobTable {
         Some(self.unsaved.ended.entry(id).or_insert(row))
     }
 
+    /// Records that a job has this status; none if it is no longer live.
+    fn place(&mut self, id: JobId, user: UserId, status: Option<JobStatus>) {
+        self.moved.entry(user).or_default().insert(id);
+        let jobs = self.users.entry(user).or_default();
+        if status.is_some_and(|status| status != JobStatus::Pending) {
+            jobs.placed.insert(id);
+        } else {
+            jobs.placed.remove(&id);
+        }
+    }
+
     fn count(&mut self, id: JobId, user: UserId, before: Contribution, after: Contribution) {
         if before.gated != after.gated {
+            let gated = &mut self.users.entry(user).or_default().gated;
             if after.gated {
-                self.gated.insert(id);
+                gated.insert(id);
             } else {
-                self.gated.remove(&id);
+                gated.remove(&id);
             }
         }
         if before.running != after.running {
@@ -361,6 +420,16 @@ pub(crate) fn job_bytes(row: &JobRow) -> usize {
     spec + row.state.sealed.as_ref().map_or(0, String::len)
 }
 
+/// Jobs that the engine would reject have the hash of an empty request.
+fn request_hash(row: &JobRow) -> RequestHash {
+    let workload = workload(row).ok();
+    let of = |workload: &Workload| {
+        let Workload { queue, request, tasks, priority, .. } = workload;
+        FxBuildHasher.hash_one((queue, request, tasks, priority))
+    };
+    workload.as_ref().map_or(0, of)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,6 +457,26 @@ mod tests {
         table.remove(JobId(2));
         assert_eq!(table.queue_jobs("root"), QueueJobs::default());
         assert_eq!((table.live_jobs(ANA).count, table.live_jobs(ANA).bytes), (0, 0));
+    }
+
+    #[test]
+    fn jobs_with_the_same_request_count_once_and_a_request_until_its_last_job_ends() {
+        let mut table = JobTable::default();
+        let needs = |id, cores| {
+            let mut row = job(id);
+            row.spec.cpu_cores_required = Some(agentaflow_api::units::Cores(cores));
+            row.spec.job_name = Some(format!("job {id}"));
+            row
+        };
+        for (id, cores) in [(1, 1000), (2, 1000), (3, 2000)] {
+            table.insert(needs(id, cores), 0);
+        }
+        assert_eq!(table.live_jobs(ANA).requests, 2);
+        assert!(table.has_request_of(&needs(9, 2000)) && !table.has_request_of(&needs(9, 3000)));
+        table.remove(JobId(1));
+        assert_eq!(table.live_jobs(ANA).requests, 2);
+        table.remove(JobId(2));
+        assert_eq!(table.live_jobs(ANA).requests, 1);
     }
 
     #[test]

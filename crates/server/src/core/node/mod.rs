@@ -18,6 +18,7 @@ use agentaflow_api::ids::{AgentId, NodeId};
 use agentaflow_engine::Price;
 
 use super::handle::NodeRef;
+use super::pricing::highest_price;
 use crate::api_error::ApiError;
 use crate::store::{AgentRow, HeartbeatRow, NodeRow};
 
@@ -231,12 +232,7 @@ impl NodeTable {
     /// Highest price of any node, so that an estimate is never too low; `default` without nodes.
     pub(crate) fn highest_price(&self, default: Price) -> Price {
         let prices = self.nodes.values().map(|node| price(&node.row().spec));
-        let highest = prices.reduce(|most, price| Price {
-            gpu_hour: most.gpu_hour.max(price.gpu_hour),
-            cpu_hour: most.cpu_hour.max(price.cpu_hour),
-            gib_hour: most.gib_hour.max(price.gib_hour),
-        });
-        highest.unwrap_or(default)
+        highest_price(prices).unwrap_or(default)
     }
 
     /// Heartbeats since the last call, for the store.

@@ -14,12 +14,13 @@ use agentaflow_api::units::Secret;
 
 use crate::api_error::ApiError;
 use crate::auth::{
-    self, ACCESS_SECONDS, Opened, PresentedToken, UserPatch, check_host, check_origin, end_session,
-    end_session_named, open_session, presented, set_cookie, update_user, use_link,
+    self, ACCESS_SECONDS, Device, Opened, PresentedToken, UserPatch, check_host, check_origin,
+    end_session, end_session_named, has_session_from, open_session, presented, set_cookie,
+    update_user, use_link,
 };
 use crate::http::answer::page;
 use crate::http::app::App;
-use crate::http::caller::{ClientAddress, User, bearer, browser_cookie, peer};
+use crate::http::caller::{User, bearer, browser_cookie, peer};
 use crate::http::check::{check_password, check_register, check_user_update};
 use crate::http::limits;
 use crate::http::read::{Exact, QueryParams, body, object, object_or_nothing};
@@ -29,6 +30,8 @@ use crate::http::routes::users::shown;
 const REFRESH_PATH: &str = "/auth";
 /// Lifetime of the refresh cookie.
 const REFRESH_SECONDS: u64 = 30 * 24 * 3600;
+/// Lifetime of the cookie of a device.
+const DEVICE_SECONDS: u64 = 365 * 24 * 3600;
 
 /// Signs up a user: with the code of an invitation, or without one if sign-up is open.
 #[utoipa::path(post, path = "/auth/register", tag = "auth",
@@ -61,10 +64,12 @@ pub(crate) async fn register(
     responses((status = 200, description = "Tokens; empty for a cookie login", body = Tokens)))]
 pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let address = peer(request.extensions());
-    app.auth.logins.take(address).map_err(|seconds| {
-        ApiError::too_many("too many logins from this address; try again later", seconds)
-    })?;
     let headers = request.headers().clone();
+    let device = presented_device(&app, &headers);
+    // Strangers at the address of a device must not lock it out.
+    if device.is_none() {
+        take_login(&app, address)?;
+    }
     let bytes = body(request, limits::LOGIN).await?;
     let form = is_form(&headers) && !bytes.trim_ascii_start().starts_with(b"{");
     let mut login = if form { login_form(&bytes) } else { object(&bytes)? };
@@ -77,19 +82,61 @@ pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Re
     if login.username.is_empty() || login.username.len() > limits::NAME {
         return Err(ApiError::invalid("username", "`username` or `email` is missing or too long"));
     }
-    app.auth.password_tries.take(&login.username, address).map_err(|seconds| {
+    take_try(&app, &login.username, address, device)?;
+    let user = verified(&app, &login).await?;
+    let opened = app.core.write(open_session(user, address, app.auth.jwt.clone())?).await?;
+    if !form && !login.cookie {
+        return Ok(Answer(opened.tokens).into_response());
+    }
+    let response = if form { to_start() } else { Answer(Tokens::default()).into_response() };
+    let mut response = with_cookies(&app, &headers, &opened, response);
+    let token = Device::issue(user, &app.auth.jwt)?;
+    let secure = is_secure(&app, &headers);
+    let cookie =
+        set_cookie(&app.cookies.device, token.expose(), REFRESH_PATH, DEVICE_SECONDS, secure);
+    append_cookie(&mut response, &cookie);
+    Ok(response)
+}
+
+fn take_login(app: &App, address: IpAddr) -> Result<(), ApiError> {
+    app.auth.logins.take(address).map_err(|seconds| {
+        ApiError::too_many("too many logins from this address; try again later", seconds)
+    })
+}
+
+/// Device that a login comes from, by its cookie or the token of an earlier login.
+fn presented_device(app: &App, headers: &HeaderMap) -> Option<Device> {
+    let cookie = browser_cookie(app, headers, &Method::POST, &app.cookies.device).ok().flatten();
+    let bearer = bearer(headers).ok().flatten();
+    cookie.into_iter().chain(bearer).find_map(|token| {
+        app.core.directory(|directory| Device::holding(directory, &app.auth.jwt, token))
+    })
+}
+
+/// Takes one try of the password of a user.
+fn take_try(
+    app: &App,
+    username: &str,
+    address: IpAddr,
+    device: Option<Device>,
+) -> Result<(), ApiError> {
+    let has_device = device.is_some();
+    let named = app.core.directory(|directory| directory.user_named(username).map(|user| user.id));
+    let taken = match device.filter(|device| Some(device.user) == named) {
+        Some(device) => app.auth.password_tries.take_device(device),
+        None => {
+            if has_device {
+                take_login(app, address)?;
+            }
+            let now = app.core.now();
+            let has_session =
+                || app.core.directory(|all| has_session_from(all, username, address, now));
+            app.auth.password_tries.take(username, address, has_session)
+        }
+    };
+    taken.map_err(|seconds| {
         let message = "too many logins with this name; keys still work";
         ApiError::too_many(message, seconds)
-    })?;
-    let user = verified(&app, &login).await?;
-    app.auth.password_tries.succeeded(&login.username, address);
-    let opened = app.core.write(open_session(user, app.auth.jwt.clone())?).await?;
-    Ok(if form {
-        with_cookies(&app, &headers, &opened, to_start())
-    } else if login.cookie {
-        with_cookies(&app, &headers, &opened, Answer(Tokens::default()).into_response())
-    } else {
-        Answer(opened.tokens).into_response()
     })
 }
 
@@ -171,7 +218,6 @@ pub(crate) async fn me(State(app): State<App>, User(caller): User) -> Answer<Sho
 pub(crate) async fn update_me(
     State(app): State<App>,
     User(caller): User,
-    ClientAddress(address): ClientAddress,
     Exact(update): Exact<UserUpdate>,
 ) -> Result<Answer<Shown>, ApiError> {
     check_user_update(&update)?;
@@ -188,7 +234,7 @@ pub(crate) async fn update_me(
     }
     let password_hash = match &update.password {
         Some(password) => {
-            old_password(&app, &caller.user, address, update.old_password.as_ref()).await?;
+            old_password(&app, &caller.user, update.old_password.as_ref()).await?;
             Some(app.auth.passwords.hash(password).await?)
         }
         None => None,
@@ -299,20 +345,18 @@ async fn verified(app: &App, login: &Login) -> Result<UserId, ApiError> {
 async fn old_password(
     app: &App,
     user: &crate::store::UserRow,
-    address: IpAddr,
     old: Option<&Secret>,
 ) -> Result<(), ApiError> {
     let Some(hash) = user.password_hash.clone() else { return Ok(()) };
     app.auth
         .password_tries
-        .take(&user.username, address)
+        .take_device(Device::of_session(user.id))
         .map_err(|seconds| ApiError::too_many("too many tries; try again later", seconds))?;
     let right = match old {
         Some(old) => app.auth.passwords.verify(old, Some(hash)).await?,
         None => false,
     };
     if right {
-        app.auth.password_tries.succeeded(&user.username, address);
         return Ok(());
     }
     Err(ApiError::invalid("old_password", "`old_password` is missing or wrong"))
@@ -336,20 +380,27 @@ fn with_cookies(
 }
 
 fn cookies(app: &App, headers: &HeaderMap, response: &mut Response, access: &str, refresh: &str) {
-    let origin = text(headers, &header::ORIGIN).unwrap_or_default();
-    let proxied = headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
-    let secure = app.site.certificates.is_some()
-        || proxied == Some("https")
-        || origin.starts_with("https://");
+    let secure = is_secure(app, headers);
     let all = [
         set_cookie(&app.cookies.access, access, "/", ACCESS_SECONDS, secure),
         set_cookie(&app.cookies.refresh, refresh, REFRESH_PATH, REFRESH_SECONDS, secure),
     ];
     for cookie in all {
-        if let Ok(value) = HeaderValue::from_str(&cookie) {
-            response.headers_mut().append(header::SET_COOKIE, value);
-        }
+        append_cookie(response, &cookie);
     }
+}
+
+fn append_cookie(response: &mut Response, cookie: &str) {
+    if let Ok(value) = HeaderValue::from_str(cookie) {
+        response.headers_mut().append(header::SET_COOKIE, value);
+    }
+}
+
+/// Returns true if the browser reached the server through TLS.
+fn is_secure(app: &App, headers: &HeaderMap) -> bool {
+    let origin = text(headers, &header::ORIGIN).unwrap_or_default();
+    let proxied = headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
+    app.site.certificates.is_some() || proxied == Some("https") || origin.starts_with("https://")
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Option<&'a str> {

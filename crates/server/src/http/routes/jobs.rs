@@ -162,7 +162,7 @@ pub(crate) async fn explain(
 ) -> Result<Answer<Explanation>, ApiError> {
     check_plan_rate(&app, &caller)?;
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
-    Ok(Answer(app.core.explain(row.id).await?))
+    Ok(Answer(app.core.explain(&caller, row).await?))
 }
 
 /// Forecast for a job that is not submitted.
@@ -176,10 +176,10 @@ pub(crate) async fn what_if(
 ) -> Result<Answer<Explanation>, ApiError> {
     check_plan_rate(&app, &caller)?;
     let job = read_job(&body)?;
-    app.core.what_if(&caller, job).map(Answer)
+    app.core.what_if(&caller, job).await.map(Answer)
 }
 
-/// Limits the forecasts of an account, because the core is blocked while the engine plans.
+/// Limits the forecasts of an account, because each occupies a processor.
 fn check_plan_rate(app: &App, caller: &Caller) -> Result<(), ApiError> {
     app.auth.plans.take(caller.user.id).map_err(|seconds| {
         ApiError::too_many("Too many what-if requests of this account; try again later", seconds)

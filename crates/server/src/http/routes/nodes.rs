@@ -10,8 +10,8 @@ use serde_json::Value;
 use agentaflow_api::error::{Credential, TokenProblem};
 use agentaflow_api::ids::{CredentialId, NodeId};
 use agentaflow_api::node::{
-    AvailableNodes, Heartbeat, Node, NodeApproval, NodeRegistration, NodeStats, NodeStatus,
-    NodeUpdate,
+    AvailableNodes, GpuInstance, Heartbeat, Node, NodeApproval, NodeRegistration, NodeStats,
+    NodeStatus, NodeUpdate,
 };
 use agentaflow_api::units::{Cores, Stamp};
 
@@ -175,10 +175,15 @@ pub(crate) async fn stats(
         max_concurrent_jobs: node.spec.max_concurrent_jobs,
         utilization_percentage: (booked * 100.0).round() / 100.0,
         gpu_utilization: gpus.iter().map(|gpu| gpu.utilization.unwrap_or(0.0)).collect(),
-        temperature: gpus.iter().map(|gpu| gpu.temperature).collect(),
-        power_usage: gpus.iter().map(|gpu| gpu.power_usage).collect(),
+        temperature: all_readings(&gpus, |gpu| gpu.temperature),
+        power_usage: all_readings(&gpus, |gpu| gpu.power_usage),
         simulated: node.spec.simulated,
     }))
+}
+
+/// Readings of all GPUs; empty if one is missing: clients require numbers.
+fn all_readings(gpus: &[GpuInstance], reading: impl Fn(&GpuInstance) -> Option<f64>) -> Vec<f64> {
+    gpus.iter().map(reading).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// Nodes on which a task of this size fits now.
