@@ -131,7 +131,7 @@ impl Core {
                 .collect()
         });
         let budget = |(id, user, prepaid, limit): (UserId, String, bool, Option<_>)| {
-            let account = self.inner.published.account(id, now);
+            let account = self.inner.published.account(id, now, self.inner.clock);
             let spent = account.spent_this_month.0;
             // A prepaid user may spend the balance, which is what is left of the payments.
             let prepaid = prepaid.then(|| spent.saturating_add(account.balance.0.max(0)));
