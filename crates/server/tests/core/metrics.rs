@@ -86,7 +86,7 @@ async fn the_error_of_an_eta_and_each_decision_are_counted() {
     worker.report(key, running()).await;
     let waits = rig.submit(spec(1)).await;
     has(&rig.core, "agentaflow_decisions_total{outcome=\"pending\",reason=\"NoRoom\"}", 1.0).await;
-    let explained = rig.core.explain(waits).await.unwrap();
+    let explained = rig.explain(waits).await;
     assert!(explained.eta.is_some(), "{explained:?}");
     has(&rig.core, "agentaflow_eta_error_seconds_count", 0.0).await;
     worker.report(key, ended(0, 100)).await;
