@@ -64,7 +64,7 @@ const PODS: [Panel; 4] = [
     },
 ];
 
-const JOBS: [Panel; 4] = [
+const JOBS: [Panel; 6] = [
     Panel {
         title: "GPU utilization by job",
         about: "Percent of a GPU used by each job.",
@@ -96,6 +96,29 @@ const JOBS: [Panel; 4] = [
         queries: &[of(
             AGENT,
             "sum by (job_id) (rate(agentaflow_job_gpu_energy_joules_total{node=~\"$node\"}[$__rate_interval]))",
+            "job {{job_id}}",
+        )],
+    },
+    Panel {
+        title: "CPU by job",
+        about: "CPU cores used by each job.",
+        unit: "short",
+        view: View::Half,
+        // The runtime of Kubernetes reports none.
+        queries: &[rare(
+            AGENT,
+            "sum by (job_id) (rate(agentaflow_job_cpu_seconds_total{node=~\"$node\"}[$__rate_interval]))",
+            "job {{job_id}}",
+        )],
+    },
+    Panel {
+        title: "Memory by job",
+        about: "Memory used by each job.",
+        unit: "bytes",
+        view: View::Half,
+        queries: &[rare(
+            AGENT,
+            "sum by (job_id) (agentaflow_job_memory_bytes{node=~\"$node\"})",
             "job {{job_id}}",
         )],
     },
