@@ -51,7 +51,7 @@ impl State {
             RequestedEnd::Cancel => (EventKind::CancelRequested, "cancel"),
             RequestedEnd::Complete => (EventKind::CompleteRequested, "complete"),
         };
-        self.job_event(id, kind, format!("{by} requested to {verb} the job"));
+        self.job_event(id, kind, format!("`{by}` requested to {verb} the job"));
         if has_live_task {
             self.stop_tasks(id, StopCause::Cancelled, None);
             self.end_tasks_on_lost_nodes(id);
