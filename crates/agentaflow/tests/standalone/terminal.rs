@@ -41,8 +41,10 @@ fn an_escape_sequence_with_a_pause_is_harmless_on_a_terminal() {
     let mut cluster = Cluster::server(&[]);
     cluster.agent("box", &[]);
     cluster.wait_for_nodes(1);
-    let command = r"printf 'a\302'; sleep 2; printf '\2332Jb\033[08mc\342\200\256d\n'";
-    let shown = on_terminal(&cluster, &["run", "--", "sh", "-c", command]);
+    let command = r"printf 'a\302'; sleep 3; printf '\2332Jb\033[08mc\342\200\256d\n'";
+    let id = cluster.submit(command, json!({}));
+    cluster.wait_for_status(id, "running");
+    let shown = on_terminal(&cluster, &["logs", "-f", &id.to_string()]);
     assert!(shown.contains("a\u{fffd}2Jb␛[08mc\u{fffd}d"), "{shown:?}");
 }
 
