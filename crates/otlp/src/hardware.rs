@@ -115,7 +115,7 @@ fn encode(readings: &[DeviceReading], start: Stamp, now: Stamp) -> Vec<Value> {
         let points: Vec<Value> =
             readings.iter().filter_map(|gpu| Some(point(gpu, read(gpu)?, kind.clone()))).collect();
         if !points.is_empty() {
-            metrics.push(metric(name, unit, form, points));
+            metrics.push(metric(name, unit, form, &points));
         }
     }
     let states = readings.iter().flat_map(|gpu| {
@@ -124,11 +124,12 @@ fn encode(readings: &[DeviceReading], start: Stamp, now: Stamp) -> Vec<Value> {
             point(gpu, value, Some(Attribute::new("hw.state", state)))
         })
     });
-    metrics.push(metric("hw.status", "1", Form::UpDownCounter, states.collect()));
+    let states: Vec<Value> = states.collect();
+    metrics.push(metric("hw.status", "1", Form::UpDownCounter, &states));
     metrics
 }
 
-fn metric(name: &str, unit: &str, form: Form, points: Vec<Value>) -> Value {
+fn metric(name: &str, unit: &str, form: Form, points: &[Value]) -> Value {
     let sum = |monotonic: bool| json!({ "dataPoints": points, "aggregationTemporality": CUMULATIVE, "isMonotonic": monotonic });
     let (key, data) = match form {
         Form::Gauge => ("gauge", json!({ "dataPoints": points })),
