@@ -17,7 +17,7 @@ use crate::scheduler::Port;
 use crate::{Cluster, Failure};
 
 /// Longest wait for the result of a test, and the pause between two questions.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 const TEST_PAUSE: Duration = Duration::from_millis(300);
 
 const FIELD_MANAGER: &str = "agentaflow-cli-alerts";

@@ -206,7 +206,7 @@ async fn kube_uninstall_removes_all_traces_and_keeps_the_objects_of_users() {
 /// Namespace of the manifests.
 const INSTALLED: &str = "agentaflow";
 
-/// Objects of `deploy/kubernetes`, in the order of the files, and the rights of `deploy/autoscaling`. Its APIService would
+/// Objects of `deploy/kubernetes`, in the order of the files, and the rights of `deploy/autoscaling`. Its `APIService` would
 /// change the API of other tests.
 fn installation() -> Vec<Value> {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");

@@ -8,11 +8,11 @@ use axum::response::{IntoResponse, Response};
 
 /// Error of a request.
 #[derive(Debug)]
-pub(crate) struct Problem(StatusCode, ErrorBody);
+pub(crate) struct Problem(StatusCode, Box<ErrorBody>);
 
 impl Problem {
     fn new(status: StatusCode, code: ErrorCode, detail: impl Into<String>) -> Self {
-        Self(status, ErrorBody::new(code, detail))
+        Self(status, Box::new(ErrorBody::new(code, detail)))
     }
 
     pub(crate) fn malformed(detail: impl Into<String>) -> Self {

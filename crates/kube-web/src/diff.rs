@@ -67,7 +67,7 @@ fn status(job: &Job, now: Stamp) -> (EventKind, Stamp, String) {
             (EventKind::Failed, ended, cause)
         }
         JobStatus::Cancelled => (EventKind::Cancelled, ended, "cancelled".to_owned()),
-        _ => (EventKind::Requeued, now, "pending again".to_owned()),
+        JobStatus::Pending => (EventKind::Requeued, now, "pending again".to_owned()),
     }
 }
 

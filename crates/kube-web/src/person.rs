@@ -27,16 +27,15 @@ impl FromRequestParts<App> for Person {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let token = match bearer(&parts.headers) {
-            Some(token) => token,
-            None => {
-                let token = cookie(&parts.headers);
-                let token = token.ok_or_else(|| Problem::unauthenticated("Log in first"))?;
-                if !parts.method.is_safe() {
-                    check_origin(&parts.method, &parts.headers)?;
-                }
-                token
+        let token = if let Some(token) = bearer(&parts.headers) {
+            token
+        } else {
+            let token = cookie(&parts.headers);
+            let token = token.ok_or_else(|| Problem::unauthenticated("Log in first"))?;
+            if !parts.method.is_safe() {
+                check_origin(&parts.method, &parts.headers)?;
             }
+            token
         };
         let user = app.sessions.user(token).await?;
         let user = user.ok_or_else(|| {

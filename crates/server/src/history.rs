@@ -58,9 +58,9 @@ pub(crate) async fn run(core: Core, history: Arc<History>, stopping: Cancellatio
     while stopping.run_until_cancelled(tokio::time::sleep(until_sample(core.now()))).await.is_some()
     {
         let (at, jobs) = (core.now(), core.job_samples());
-        let samples = sampler.samples(&core, &jobs, Instant::now());
+        let readings = sampler.samples(&core, &jobs, Instant::now());
         let history = history.clone();
-        let written = tokio::task::spawn_blocking(move || write(&history, at, &samples)).await;
+        let written = tokio::task::spawn_blocking(move || write(&history, at, &readings)).await;
         let failed = written.is_ok_and(|written| {
             if let (Err(error), false) = (&written, failing) {
                 tracing::warn!(%error, "Cannot write the history");

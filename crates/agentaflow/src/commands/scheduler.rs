@@ -188,13 +188,11 @@ async fn until_stop(
     port: Option<impl Future<Output = Result<(), ServeError>>>,
     stop: &CancellationToken,
 ) -> Result<(), ServeError> {
-    match port {
-        Some(port) => port.await,
-        None => {
-            stop.cancelled().await;
-            Ok(())
-        }
+    if let Some(port) = port {
+        return port.await;
     }
+    stop.cancelled().await;
+    Ok(())
 }
 
 fn webhook_options(args: &Args, namespace: &str) -> webhook::Options {

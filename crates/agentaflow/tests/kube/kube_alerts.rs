@@ -64,8 +64,8 @@ fn xid(status: &'static str) -> impl Fn(&Received) -> bool {
 /// Waits for a request without blocking the runtime.
 async fn arrives(receiver: &Receiver, what: &str, test: impl Fn(&Received) -> bool) -> Received {
     wait_for(what, async || {
-        let received = receiver.received();
-        received.iter().find(|one| test(one)).cloned().ok_or_else(|| format!("{received:#?}"))
+        let all = receiver.received();
+        all.iter().find(|one| test(one)).cloned().ok_or_else(|| format!("{all:#?}"))
     })
     .await
 }
@@ -169,8 +169,8 @@ async fn rules_and_silences_of_the_config_map_apply_at_run_time() {
     let silenced = me.says(&["alerts", "silence", "--kind", "gpu_hot", "--for", "1h"]);
     let id = silenced.split(' ').nth(1).expect("an id").to_owned();
     wait_for("the silence is in force", async || {
-        let silences = me.says(&["alerts", "list", "--silences", "-o", "name"]);
-        silences.contains(&id).then_some(()).ok_or(silences)
+        let listed = me.says(&["alerts", "list", "--silences", "-o", "name"]);
+        listed.contains(&id).then_some(()).ok_or(listed)
     })
     .await;
     report(&share, &node, json!({"temperature": 40})).await;

@@ -18,7 +18,7 @@ use crate::support::{NodePlan, PodPlan, Program, Scheduler, Share, free_port};
 const FITTING: usize = 100;
 const TOO_LARGE: usize = 300;
 /// Longest time for all of them.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 /// Calls per second that kube-scheduler may make; its default is 50.
 const CALLS: u32 = 5000;
 /// Tests beside this one disturb both schedulers.

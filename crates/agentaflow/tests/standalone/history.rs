@@ -36,7 +36,7 @@ fn curves_and_use_survive_kill_9_and_other_users_see_neither() {
     let of_job = format!("/history/jobs/{id}?points=2000");
     let before = eventually("two samples of the job", SAMPLED, || {
         let curves = cluster.get(&of_job).ok();
-        (readings(&curves, "gpu_utilization_percent").len() >= 1).then_some(curves)
+        (!readings(&curves, "gpu_utilization_percent").is_empty()).then_some(curves)
     });
     // One process is busy. Simulated GPUs are, too.
     let cpu = readings(&before, "cpu_cores");
@@ -67,7 +67,8 @@ fn curves_and_use_survive_kill_9_and_other_users_see_neither() {
 
     let row = eventually("the running job in the report", SOON, || {
         let rows = cluster.get("/billing/waste?by=job").ok();
-        rows.as_array()?.iter().find(|row| row["key"] == id.to_string()).cloned()
+        let key = id.to_string();
+        rows.as_array()?.iter().find(|row| row["key"] == *key).cloned()
     });
     assert_eq!((&row["running"], &row["name"]), (&json!(1), &json!("busy")));
     // The meter of the killed agent continues: nearly the whole run time is measured.

@@ -127,13 +127,14 @@ async fn authenticate(
 
 /// The mail as DATA sends it: lines that start with a dot get another one, and a dot ends the mail.
 fn dotted(mail: &str) -> String {
-    let lines = mail.trim_end_matches("\r\n").split("\r\n");
-    let mut text: String = lines
-        .map(|line| {
-            let dot = if line.starts_with('.') { "." } else { "" };
-            format!("{dot}{line}\r\n")
-        })
-        .collect();
+    let mut text = String::with_capacity(mail.len() + 8);
+    for line in mail.trim_end_matches("\r\n").split("\r\n") {
+        if line.starts_with('.') {
+            text.push('.');
+        }
+        text.push_str(line);
+        text.push_str("\r\n");
+    }
     text.push('.');
     text
 }

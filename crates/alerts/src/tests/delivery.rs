@@ -57,7 +57,8 @@ async fn send(sink: &SinkConfig, url: &str) -> Result<(), DeliveryError> {
 async fn each_sink_receives_one_post_with_its_whole_payload() {
     let message = message(vec![alert("0")], Vec::new());
     let origin = Origin::default();
-    let cases: [(fn(HttpConfig) -> SinkKind, &str, Value); 5] = [
+    type Case<'a> = (fn(HttpConfig) -> SinkKind, &'a str, Value);
+    let cases: [Case<'_>; 5] = [
         (SinkKind::Slack, "/services/T0/B0/x", slack::payload(&message, origin)),
         (SinkKind::Teams, "/workflows/1?sig=x", teams::payload(&message, origin)),
         (SinkKind::Webhook, "/hook", webhook::payload(&message, origin)),

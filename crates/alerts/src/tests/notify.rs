@@ -76,7 +76,7 @@ fn a_failed_message_is_repeated_unchanged_with_growing_pauses() {
         bench.alerts.failed(bench.now, &first, "the sink answered 500", None);
         assert_eq!(bench.wait(Duration::from_secs(pause - 1)).due(), []);
         let again = bench.wait(SECOND).due();
-        assert_eq!(again, [first.clone()], "after {pause} s");
+        assert_eq!(again, std::slice::from_ref(&first), "after {pause} s");
     }
     bench.alerts.delivered(bench.now, &first);
     assert_eq!(bench.due(), []);
@@ -100,11 +100,11 @@ fn a_restart_keeps_unsent_messages_and_their_pauses() {
     let first = bench.due().remove(0);
     // Killed during the attempt: the message is sent again at once, with the same id.
     bench.restart();
-    assert_eq!(bench.due(), [first.clone()]);
+    assert_eq!(bench.due(), std::slice::from_ref(&first));
     bench.alerts.failed(bench.now, &first, "no answer", None);
     bench.restart();
     assert_eq!(bench.wait(4 * SECOND).due(), [], "the pause goes on");
-    assert_eq!(bench.wait(SECOND).due(), [first.clone()]);
+    assert_eq!(bench.wait(SECOND).due(), std::slice::from_ref(&first));
     bench.alerts.delivered(bench.now, &first);
     bench.restart();
     assert_eq!(bench.deliver(&xid()), [], "nothing is sent twice");

@@ -161,7 +161,7 @@ async fn deliver_to(
         ..mail_config()
     };
     change(&mut config, &file.display().to_string());
-    let served = tokio::spawn(server.serve(listener, played));
+    let conversation = tokio::spawn(server.serve(listener, played));
     let sink = SinkConfig {
         name: "mail".into(),
         kind: SinkKind::Email(config),
@@ -170,7 +170,7 @@ async fn deliver_to(
     let secrets = Secrets([("password".to_owned(), Secret("pass word".into()))].into());
     let sent = message(vec![alert("0")], Vec::new());
     let result = deliver(&Config::default(), &sink, &sent, &secrets).await;
-    (result, served.await.unwrap())
+    (result, conversation.await.unwrap())
 }
 
 fn expected_mail() -> String {

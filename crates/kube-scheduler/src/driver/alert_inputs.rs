@@ -64,7 +64,8 @@ impl Inputs {
                 Err(error) => problems.push(format!("{}: {error}", place(key))),
             }
         }
-        let test = data.get(names::ALERTS_TEST).and_then(|text| serde_json::from_str(text).ok());
+        let request = data.get(names::ALERTS_TEST);
+        let test = request.and_then(|text| serde_json::from_str(text).ok());
         Self { config, secrets, silences, test, problems }
     }
 }

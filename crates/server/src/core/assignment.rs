@@ -132,13 +132,7 @@ impl State {
                 return None;
             }
         };
-        let mut env: BTreeMap<String, Secret> =
-            plain_env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
-        env.extend(secret_env);
-        env.insert("JOB_ID".to_owned(), job.id.to_string().into());
-        if let Some(parent) = traceparent(job) {
-            env.entry(TRACEPARENT.to_ascii_uppercase()).or_insert_with(|| parent.into());
-        }
+        let mut env = environment(job, plain_env, secret_env);
         let tasks = job.state.tasks.len();
         let mut gang = None;
         if tasks > 1 {
@@ -258,6 +252,22 @@ fn master_port(key: TaskKey) -> u16 {
     let attempt = i64::from(key.epoch.saturating_sub(1));
     let offset = key.job.0.wrapping_add(attempt.wrapping_mul(PORT_STRIDE)).rem_euclid(1000);
     MASTER_PORT + u16::try_from(offset).unwrap_or(0)
+}
+
+/// Variables of every task of a job.
+fn environment(
+    job: &JobRow,
+    plain: &BTreeMap<String, String>,
+    secret: BTreeMap<String, Secret>,
+) -> BTreeMap<String, Secret> {
+    let mut env: BTreeMap<String, Secret> =
+        plain.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+    env.extend(secret);
+    env.insert("JOB_ID".to_owned(), job.id.to_string().into());
+    if let Some(parent) = traceparent(job) {
+        env.entry(TRACEPARENT.to_ascii_uppercase()).or_insert_with(|| parent.into());
+    }
+    env
 }
 
 /// Image with registry and tag; a digest replaces the tag.

@@ -8,7 +8,7 @@ use agentaflow_api::link::TaskUse;
 use agentaflow_api::node::{GpuInstance, GpuStatus, Node, NodeStatus};
 
 use super::handle::Core;
-use super::node::{NodeView, TaskRef, gpu_id};
+use super::node::{LiveNode, NodeView, TaskRef, gpu_id};
 use super::state::State;
 use crate::store::{GpuAccount, JobRow, MeasuredJob};
 
@@ -84,7 +84,7 @@ impl Core {
     pub(crate) fn job_samples(&self) -> BTreeMap<JobId, JobSample> {
         let state = self.inner.lock();
         let mut samples: BTreeMap<JobId, JobSample> = BTreeMap::new();
-        for used in state.nodes.iter().flat_map(|node| node.task_uses()) {
+        for used in state.nodes.iter().flat_map(LiveNode::task_uses) {
             samples.entry(used.key.job).or_default().tasks.push(used);
         }
         samples
@@ -93,8 +93,8 @@ impl Core {
     /// Running jobs whose use of GPUs is measured, with earlier attempts.
     pub(crate) fn running_measured_jobs(&self, user: Option<UserId>) -> Vec<MeasuredJob> {
         let state = self.inner.lock();
-        let uses = state.nodes.iter().flat_map(|node| node.task_uses());
-        let jobs: BTreeSet<JobId> = uses.map(|used| used.key.job).collect();
+        let reported = state.nodes.iter().flat_map(LiveNode::task_uses);
+        let jobs: BTreeSet<JobId> = reported.map(|used| used.key.job).collect();
         let jobs = jobs.into_iter().filter_map(|id| state.jobs.get(id));
         let jobs = jobs.filter(|job| user.is_none_or(|user| job.user_id == user));
         jobs.filter_map(|job| {
