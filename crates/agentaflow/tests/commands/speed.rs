@@ -42,6 +42,7 @@ const COMMANDS: [(&str, i32); 34] = [
     ("health", 5),
     ("metrics", 5),
     ("cost", 5),
+    ("waste", 5),
     ("queue list", 5),
     ("cordon a", 5),
     ("drain a", 5),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{Cluster, SOON, eventually, free_port};
 use crate::http::Connection;
 
-/// Two samples of the history, on a busy machine.
+/// Three samples of the history, on a busy machine.
 const SAMPLED: Duration = Duration::from_secs(90);
 
 /// Readings of a column that are not null.
@@ -34,9 +34,9 @@ fn curves_and_use_survive_kill_9_and_other_users_see_neither() {
     let id = cluster.submit(work, json!({"gpu_count": 1, "job_name": "busy"}));
     cluster.wait_for_status(id, "running");
     let of_job = format!("/history/jobs/{id}?points=2000");
-    let before = eventually("two samples of the job", SAMPLED, || {
+    let before = eventually("two rates of the job", SAMPLED, || {
         let curves = cluster.get(&of_job).ok();
-        (!readings(&curves, "gpu_utilization_percent").is_empty()).then_some(curves)
+        (readings(&curves, "gpu_utilization_percent").len() >= 2).then_some(curves)
     });
     // One process is busy. Simulated GPUs are, too.
     let cpu = readings(&before, "cpu_cores");
@@ -87,7 +87,8 @@ fn curves_and_use_survive_kill_9_and_other_users_see_neither() {
     cluster.post(&format!("/gpu-workers/jobs/{id}/cancel"), &json!({})).ok();
     let ended = cluster.wait_for_status(id, "cancelled");
     let usage = &ended["gpu_usage"];
-    assert!(usage["used_ms"].as_u64().unwrap() >= 15_000, "{usage}");
+    // The agent saves its meter every 15 seconds; before the kill it ran for at least 30.
+    assert!(usage["used_ms"].as_u64().unwrap() >= 12_000, "{usage}");
     let ran = ended["duration_seconds"].as_f64().unwrap() * 1_000.0;
     assert!(usage["allocated_ms"].as_f64().unwrap() <= ran + 2_000.0, "{usage} of {ran}");
     let curves = cluster.get(&of_job).ok();

@@ -50,12 +50,12 @@ async fn the_number_of_readings_is_bounded_and_wrong_periods_are_refused() {
     assert!((1_000..=2_000).contains(&values.len()), "{}", values.len());
     assert!(curves["step_seconds"].as_u64().unwrap() >= 300, "{}", curves["step_seconds"]);
     for query in ["points=0", "points=2001", "from=2026-02-01&to=2026-01-01", "from=x", "step=5"] {
-        site.get(site.admin(), &format!("/history/cluster?{query}")).await.refused(400);
+        site.get(site.admin(), &format!("/history/cluster?{query}")).await.refused(422);
     }
     site.get(site.admin(), "/history/nodes/gpu-none").await.refused(404);
     site.get(site.admin(), "/history/jobs/7").await.refused(404);
     for query in ["by=node", "from=2026-02-01&to=2026-01-01", "limit=1001", "format=xml"] {
-        site.get(site.admin(), &format!("/billing/waste?{query}")).await.refused(400);
+        site.get(site.admin(), &format!("/billing/waste?{query}")).await.refused(422);
     }
     let table = site.get(site.admin(), "/billing/waste?by=job&format=csv").await;
     assert!(table.text.starts_with("key,name,user,jobs,running,gpu_hours,"), "{}", table.text);

@@ -96,7 +96,7 @@ pub(crate) async fn waste(
     let until = to.unwrap_or(Stamp(app.core.now().0 + 1));
     let from = from.unwrap_or(Stamp(until.0.saturating_sub(WASTE_DAYS_MS)));
     let mut jobs = ended_measured_jobs(&app, user, from, until).await?;
-    if to.is_none() {
+    if to.is_none() && from < until {
         jobs.extend(app.core.running_measured_jobs(user).into_iter().map(|job| (job, true)));
     }
     let jobs: Vec<WasteJob> = app.core.directory(|directory| {
