@@ -179,7 +179,8 @@ async fn silence(args: &SilenceArgs) -> Result<()> {
         return Err(usage("name an alert, or use --kind, --node, --job, --queue or --user"));
     }
     let seconds = args.length.as_secs().max(1);
-    let wanted = SilenceCreate { matcher, seconds, comment: args.comment.clone().unwrap_or_default() };
+    let comment = args.comment.clone().unwrap_or_default();
+    let wanted = SilenceCreate { matcher, seconds, comment };
     let silence = args.connect.backend().await?.silence(&wanted).await?;
     output::print(&format!("silence {} lasts until {}\n", silence.id, silence.until))
 }
