@@ -75,18 +75,18 @@ fn schedules_are_in_a_time_zone_that_there_is() {
         let made = make(&format!("{scaler} --time-zone {zone}"));
         assert_eq!(made.objects.last().unwrap()["spec"]["timeZone"], zone);
     }
-    let hint = "use a form such as Europe/Berlin or Etc/UTC";
+    let hint = ": use a form such as Europe/Berlin or Etc/UTC";
     for (zone, hint) in [
         ("Moon/Crater", hint),
         ("Local", hint),
         ("", hint),
-        ("Europe/Berlim", "(did you mean `Europe/Berlin`?)"),
-        ("europe/berlin", "(did you mean `Europe/Berlin`?)"),
-        ("berlin", "(did you mean `Europe/Berlin`?)"),
-        ("new york", "(did you mean `America/New_York`?)"),
-        ("utc", "(did you mean `UTC`?)"),
+        ("Europe/Berlim", " (did you mean `Europe/Berlin`?)"),
+        ("europe/berlin", " (did you mean `Europe/Berlin`?)"),
+        ("berlin", " (did you mean `Europe/Berlin`?)"),
+        ("new york", " (did you mean `America/New_York`?)"),
+        ("utc", " (did you mean `UTC`?)"),
     ] {
-        let output = format!("--time-zone: `{zone}` is not a time zone: {hint}");
+        let output = format!("--time-zone: `{zone}` is not a time zone{hint}");
         assert_eq!(refusal(&format!("{scaler} --time-zone '{zone}'")), output);
         let file = format!("{{cloud: karpenter, time-zone: '{zone}'}}");
         let by_file = recipe("scaler").over(&file).unwrap();
