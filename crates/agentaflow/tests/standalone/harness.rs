@@ -96,7 +96,16 @@ impl Cluster {
 
     /// `agentaflow server` on another address than loopback, ready.
     pub(crate) fn server_at(address: &str, extra: &[&str]) -> Self {
-        Self::start("server", address, extra, Vec::new())
+        Self::server_at_with(address, extra, Vec::new())
+    }
+
+    /// [`Self::server_at`] with environment variables.
+    pub(crate) fn server_at_with(
+        address: &str,
+        extra: &[&str],
+        environment: Vec<(String, String)>,
+    ) -> Self {
+        Self::start("server", address, extra, environment)
     }
 
     /// `agentaflow up` with simulated GPUs, ready.

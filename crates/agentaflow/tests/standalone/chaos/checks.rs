@@ -119,6 +119,8 @@ fn bills(campaign: &Campaign, jobs: &BTreeMap<i64, Value>, struck: &str) {
             JobKind::Process { seconds } | JobKind::Container { seconds } => {
                 (seconds * 1000.0) as u64
             }
+            // Each task is billed.
+            JobKind::Gang { seconds } => (seconds * 2000.0) as u64,
             JobKind::Pushed { .. } => 0,
         };
         let time = times.get(id).copied().unwrap_or(0);

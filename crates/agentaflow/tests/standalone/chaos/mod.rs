@@ -69,6 +69,10 @@ enum JobKind {
     Container {
         seconds: f64,
     },
+    /// Two processes on any nodes.
+    Gang {
+        seconds: f64,
+    },
     /// On the original worker.
     Pushed {
         /// Requeued if the worker forgets the job.
@@ -189,7 +193,10 @@ impl Campaign {
         let url = postgres.as_ref().map(PostgresServer::url);
         arguments.extend(url.iter().flat_map(|url| ["--database", url.as_str()]));
         let server = clocks.as_ref().map(|clocks| clocks.server.environment());
-        let mut cluster = Cluster::server_with(&arguments, server.unwrap_or_default());
+        // Agents in the network of the engine reach the server at another address.
+        let address = if docker.is_some() { "0.0.0.0" } else { "127.0.0.1" };
+        arguments.extend(docker.iter().map(|_| "--insecure"));
+        let mut cluster = Cluster::server_at_with(address, &arguments, server.unwrap_or_default());
         let agent = clocks.as_ref().map(|clocks| clocks.agent.environment());
         cluster.set_agent_environment(CLOCK_AGENT, agent.unwrap_or_default());
         for name in ["one", "two", "three"] {
@@ -287,7 +294,8 @@ impl Campaign {
                 let requeue = self.dice.below(3) == 0;
                 (JobKind::Pushed { requeue }, pushed_job(requeue))
             }
-            1..7 if self.docker.is_some() => {
+            1 => (JobKind::Gang { seconds }, gang(&self.cluster, seconds, more)),
+            2..7 if self.docker.is_some() => {
                 (JobKind::Container { seconds }, container_job(&self.cluster, seconds, &more))
             }
             _ => (JobKind::Process { seconds }, process_job(&self.cluster, seconds, more)),
@@ -327,9 +335,10 @@ fn start_agent(cluster: &mut Cluster, name: &str, docker: Option<&DockerHost>) {
     let Some(docker) = docker else { return cluster.agent(name, &[]) };
     let (socket, mount) = (docker.socket(), format!("{}:rw", cluster.shared("")));
     let runtimes = ["--runtime", "docker,process", "--allow-process", "--docker-socket", &socket];
-    // Agents cannot set firewall rules in the engine's own network.
-    let mounts = ["--allow-mount", &mount, "--allow-host-access"];
-    cluster.agent(name, &[runtimes.as_slice(), &mounts].concat());
+    // Agents set firewall rules in the network of the engine.
+    cluster.set_agent_network(name, docker.network());
+    let server = format!("http://{}:{}", docker.gateway(), cluster.port);
+    cluster.agent_at(name, &server, &[runtimes.as_slice(), &["--allow-mount", &mount]].concat());
 }
 
 fn pushed_job(requeue: bool) -> Value {
@@ -338,11 +347,18 @@ fn pushed_job(requeue: bool) -> Value {
         "max_retries": 50, "on_node_lost": on_node_lost})
 }
 
-/// A job that holds its own lock while it runs, and reports a lock held by another instance.
+/// A gang of two processes, one GPU each at most.
+fn gang(cluster: &Cluster, seconds: f64, mut more: Value) -> Value {
+    more["replicas"] = json!(2);
+    more["gpu_count"] = json!(more["gpu_count"].as_u64().map(|gpus| gpus.min(1)));
+    process_job(cluster, seconds, more)
+}
+
+/// A job that holds a lock for each of its tasks while it runs, and reports a lock held by another instance.
 fn process_job(cluster: &Cluster, seconds: f64, more: Value) -> Value {
     let folder = cluster.shared("");
     let script = format!(
-        "exec 9>> {folder}lock.$JOB_ID; flock -n 9 || echo $JOB_ID >> {folder}twice; \
+        "exec 9>> {folder}lock.$JOB_ID.$RANK; flock -n 9 || echo $JOB_ID >> {folder}twice; \
          echo $JOB_ID >> {folder}began; sleep {seconds}; echo $JOB_ID >> {folder}ended"
     );
     shell_job(&script, more)
