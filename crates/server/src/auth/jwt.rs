@@ -74,32 +74,31 @@ impl JwtKeys {
         sid: &str,
         now: Stamp,
     ) -> Result<Secret, ApiError> {
-        self.sign(user, epoch, sid, now, ACCESS_SECONDS)
-    }
-
-    /// A token that only proves that this server issued it to the user.
-    pub fn issue_expired(&self, user: UserId, sid: &str, now: Stamp) -> Result<Secret, ApiError> {
-        self.sign(user, 0, sid, now, 0)
-    }
-
-    fn sign(
-        &self,
-        user: UserId,
-        epoch: u32,
-        sid: &str,
-        now: Stamp,
-        seconds: u64,
-    ) -> Result<Secret, ApiError> {
         let iat = now.0.div_euclid(1000);
-        let claims = Claims {
+        self.sign(&Claims {
             sub: user.to_string(),
             session_epoch: epoch,
             sid: sid.to_owned(),
             iat,
-            exp: iat + seconds as i64,
+            exp: iat + ACCESS_SECONDS as i64,
             nbf: None,
-        };
-        let claims = serde_json::to_vec(&claims)
+        })
+    }
+
+    /// A token that only proves that this server issued it to the user.
+    pub fn issue_expired(&self, user: UserId, sid: &str, now: Stamp) -> Result<Secret, ApiError> {
+        self.sign(&Claims {
+            sub: user.to_string(),
+            session_epoch: 0,
+            sid: sid.to_owned(),
+            iat: now.0.div_euclid(1000),
+            exp: 0,
+            nbf: None,
+        })
+    }
+
+    fn sign(&self, claims: &Claims) -> Result<Secret, ApiError> {
+        let claims = serde_json::to_vec(claims)
             .map_err(|_| ApiError::unavailable("The token cannot be signed; retry"))?;
         let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(claims));
         let signature = self.mac.clone().chain_update(&signed).finalize().into_bytes();

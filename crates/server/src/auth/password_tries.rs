@@ -23,24 +23,24 @@ pub const STRANGER_TRIES: (f64, f64) = (1.0, 1000.0);
 /// Limits of password tries, by lowercase user name.
 #[derive(Debug)]
 pub struct PasswordTries {
-    by_device: Limiter<Device>,
-    by_client: Limiter<(String, u128)>,
-    by_user: Limiter<String>,
+    devices: Limiter<Device>,
+    clients: Limiter<(String, u128)>,
+    strangers: Limiter<String>,
 }
 
 impl PasswordTries {
     /// `strangers` is the number of tries per second, and the burst, of all strangers of one user.
     pub fn new(strangers: (f64, f64)) -> Self {
         Self {
-            by_device: Limiter::new(CLIENT.0, CLIENT.1),
-            by_client: Limiter::new(CLIENT.0, CLIENT.1),
-            by_user: Limiter::new(strangers.0, strangers.1),
+            devices: Limiter::new(CLIENT.0, CLIENT.1),
+            clients: Limiter::new(CLIENT.0, CLIENT.1),
+            strangers: Limiter::new(strangers.0, strangers.1),
         }
     }
 
     /// Takes one try of a device of the user. The error is the number of seconds until the next one.
     pub fn take_device(&self, device: Device) -> Result<(), u64> {
-        self.by_device.take(device)
+        self.devices.take(device)
     }
 
     /// Takes one try. `has_session` returns true if a session of the user was opened from the address. The error is the
@@ -63,9 +63,9 @@ impl PasswordTries {
         now: Instant,
     ) -> Result<(), u64> {
         let user = user.to_lowercase();
-        self.by_client.take_at((user.clone(), address_key(address)), now)?;
+        self.clients.take_at((user.clone(), address_key(address)), now)?;
         // The search for a session is rare, because it takes longer.
-        self.by_user
+        self.strangers
             .take_at(user, now)
             .or_else(|wait| if has_session() { Ok(()) } else { Err(wait) })
     }

@@ -4,6 +4,11 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 
+use agentaflow_api::queue::QueueSpec;
+use agentaflow_server::core::Ids;
+use agentaflow_server::directory::Directory;
+use agentaflow_server::store::{Change, QueueRow};
+
 use crate::site::Site;
 
 #[tokio::test]
@@ -77,11 +82,15 @@ async fn open_sign_up_makes_plain_users() {
     assert_eq!(site.post("", "/auth/register", new).await.refused(409)["code"], "name_taken");
 }
 
+/// Queues of earlier versions list names without users.
 #[tokio::test]
 async fn a_sign_up_with_a_name_that_a_queue_lists_is_refused() {
-    let site = Site::with(|settings| settings.open_signup = true).await;
-    let queue = json!({"name": "lab", "users": ["Eve"]});
-    site.post(site.admin(), "/queues", queue).await.expect(201);
+    let site = Site::new().await;
+    let spec = QueueSpec { name: "lab".into(), users: vec!["Eve".into()], ..QueueSpec::default() };
+    let row = QueueRow { spec, ..QueueRow::default() };
+    let write = move |_: &Directory, _: &mut Ids, _| Ok((vec![Change::Queue(Box::new(row))], ()));
+    site.running.core.write(Box::new(write)).await.unwrap();
+    let site = site.again_with(|settings| settings.open_signup = true).await;
     let new = |name: &str| json!({"username": name, "password": "correct horse"});
     let refusal = site.post("", "/auth/register", new("eve")).await.refused(409);
     assert_eq!(refusal["code"], "name_taken", "{refusal}");

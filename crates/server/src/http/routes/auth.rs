@@ -122,17 +122,16 @@ fn take_try(
 ) -> Result<(), ApiError> {
     let has_device = device.is_some();
     let named = app.core.directory(|directory| directory.user_named(username).map(|user| user.id));
-    let taken = match device.filter(|device| Some(device.user) == named) {
-        Some(device) => app.auth.password_tries.take_device(device),
-        None => {
-            if has_device {
-                take_login(app, address)?;
-            }
-            let now = app.core.now();
-            let has_session =
-                || app.core.directory(|all| has_session_from(all, username, address, now));
-            app.auth.password_tries.take(username, address, has_session)
+    let taken = if let Some(device) = device.filter(|device| Some(device.user) == named) {
+        app.auth.password_tries.take_device(device)
+    } else {
+        if has_device {
+            take_login(app, address)?;
         }
+        let now = app.core.now();
+        let has_session =
+            || app.core.directory(|all| has_session_from(all, username, address, now));
+        app.auth.password_tries.take(username, address, has_session)
     };
     taken.map_err(|seconds| {
         let message = "too many logins with this name; keys still work";
