@@ -25,7 +25,7 @@ pub const STRANGER_TRIES: (f64, f64) = (1.0, 1000.0);
 pub struct PasswordTries {
     devices: Limiter<Device>,
     clients: Limiter<(String, u128)>,
-    users: Limiter<String>,
+    strangers: Limiter<String>,
 }
 
 impl PasswordTries {
@@ -34,7 +34,7 @@ impl PasswordTries {
         Self {
             devices: Limiter::new(CLIENT.0, CLIENT.1),
             clients: Limiter::new(CLIENT.0, CLIENT.1),
-            users: Limiter::new(strangers.0, strangers.1),
+            strangers: Limiter::new(strangers.0, strangers.1),
         }
     }
 
@@ -65,6 +65,8 @@ impl PasswordTries {
         let user = user.to_lowercase();
         self.clients.take_at((user.clone(), address_key(address)), now)?;
         // The search for a session is rare, because it takes longer.
-        self.users.take_at(user, now).or_else(|wait| if has_session() { Ok(()) } else { Err(wait) })
+        self.strangers
+            .take_at(user, now)
+            .or_else(|wait| if has_session() { Ok(()) } else { Err(wait) })
     }
 }
