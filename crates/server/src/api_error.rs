@@ -7,6 +7,9 @@ use agentaflow_api::error::{
 };
 use thiserror::Error;
 
+/// Longest name that an error repeats, in characters.
+const MOST_NAME: usize = 200;
+
 /// A request that failed before any change was written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}")]
@@ -41,7 +44,8 @@ impl ApiError {
 
     /// 404: the object does not exist or is not visible to the caller.
     pub fn not_found(kind: ResourceKind, name: impl Display) -> Self {
-        let resource = ResourceRef { kind, name: Some(name.to_string()) };
+        let name = name.to_string().chars().take(MOST_NAME).collect();
+        let resource = ResourceRef { kind, name: Some(name) };
         let message = agentaflow_explain::error::not_found(&resource);
         Self::new(404, ErrorCode::NotFound, message).about(resource.kind, resource.name)
     }

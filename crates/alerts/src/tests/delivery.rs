@@ -55,9 +55,9 @@ async fn send(sink: &SinkConfig, url: &str) -> Result<(), DeliveryError> {
 
 #[tokio::test]
 async fn each_sink_receives_one_post_with_its_whole_payload() {
+    type Case<'a> = (fn(HttpConfig) -> SinkKind, &'a str, Value);
     let message = message(vec![alert("0")], Vec::new());
     let origin = Origin::default();
-    type Case<'a> = (fn(HttpConfig) -> SinkKind, &'a str, Value);
     let cases: [Case<'_>; 5] = [
         (SinkKind::Slack, "/services/T0/B0/x", slack::payload(&message, origin)),
         (SinkKind::Teams, "/workflows/1?sig=x", teams::payload(&message, origin)),
