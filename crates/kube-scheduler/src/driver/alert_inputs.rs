@@ -64,9 +64,9 @@ impl Inputs {
                 Err(error) => problems.push(format!("{}: {error}", place(key))),
             }
         }
-        let request = data.get(names::ALERTS_TEST);
-        let test = request.and_then(|text| serde_json::from_str(text).ok());
-        Self { config, secrets, silences, test, problems }
+        let requested = data.get(names::ALERTS_TEST);
+        let requested = requested.and_then(|json| serde_json::from_str(json).ok());
+        Self { config, secrets, silences, test: requested, problems }
     }
 }
 
