@@ -79,7 +79,7 @@ pub struct HttpConfig {
     pub url: SecretRef,
     /// Bearer token.
     pub token: Option<SecretRef>,
-    /// PEM file of authorities to trust besides those of the system.
+    /// PEM file of authorities to trust besides the system's.
     pub ca_file: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub struct EmailConfig {
     pub to: Vec<String>,
     pub user: Option<String>,
     pub password: Option<SecretRef>,
-    /// PEM file of authorities to trust besides those of the system.
+    /// PEM file of authorities to trust besides the system's.
     pub ca_file: Option<String>,
 }
 

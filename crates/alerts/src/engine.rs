@@ -164,7 +164,7 @@ impl Alerts {
         Ok(silence)
     }
 
-    /// Replaces all silences by those of another owner, such as a `ConfigMap`.
+    /// Replaces all silences by the silences of another owner, such as a `ConfigMap`.
     pub fn set_silences(&mut self, silences: Vec<Silence>) {
         self.state.silences = silences;
     }

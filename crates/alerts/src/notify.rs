@@ -85,7 +85,7 @@ struct Due {
 }
 
 impl Notifier {
-    /// Updates the messages of all sinks, and returns those whose next attempt is due.
+    /// Updates the messages of all sinks, and returns the messages with a due attempt.
     pub(crate) fn due(
         &mut self,
         now: Stamp,

@@ -15,7 +15,7 @@ use crate::types::{Device, GpuError, Sample};
 /// Environment variable with the path of the file.
 const VARIABLE: &str = "AGENTAFLOW_SIMULATED_FAULTS";
 
-/// Values that replace those of the simulation.
+/// Values that replace simulated values.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct GpuFault {

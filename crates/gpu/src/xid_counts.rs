@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::types::Sample;
 use crate::xid_action::XidAction;
 
-/// Driver errors by GPU since the program started, those of applications included.
+/// Driver errors by GPU since the program started, errors of applications included.
 #[derive(Clone, Debug, Default)]
 pub struct XidCounts {
     gpus: BTreeMap<String, GpuXids>,

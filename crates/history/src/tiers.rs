@@ -17,7 +17,7 @@ pub(crate) const FINE: Span = Span { step: 15, slots: 24 * 240 };
 pub(crate) const COARSE: Span = Span { step: 300, slots: 30 * 288 };
 /// Fine slots of a coarse one.
 const RATIO: u64 = COARSE.step as u64 / FINE.step as u64;
-/// A shorter series has no means: those of a short job would take a whole block.
+/// A shorter series has no means: they would take a whole block.
 const LEAST_SLOTS: u64 = 240;
 /// A series without a record for this number of coarse slots has ended.
 const QUIET: u64 = 2;
@@ -140,7 +140,7 @@ impl Tiers {
         Ok(Curve { start: first * step, step: every * step, rows: rows.collect() })
     }
 
-    /// Means from `first` to before `end`. Those that are not written yet come from the readings.
+    /// Means from `first` to before `end`. Means that are not written yet come from the readings.
     fn read_means(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
 //! A reading in 16 bits: 5 bits of exponent, 11 bits of mantissa with an implicit leading bit. Whole numbers up to 4,096 are
-//! exact; the relative error of others is below 0.025 %.
+//! exact; the relative error of other values is below 0.025 %.
 
 /// Code of a missing reading.
 const NONE: u16 = u16::MAX;

@@ -60,7 +60,7 @@ pub enum CertificateSource {
         /// Certificate chain.
         certificate: PathBuf,
         key: PathBuf,
-        /// Trusted authority; without it no API server is told to trust the certificate.
+        /// Trusted authority; without it no API server trusts the certificate.
         authority: Option<PathBuf>,
     },
 }

@@ -9,7 +9,7 @@ use agentaflow_api::ids::EventSeq;
 use agentaflow_kube_scheduler::ClusterReader;
 
 use super::answer::Problem;
-use super::diff::{self, News};
+use super::diff::{self, RowEvent};
 use super::rows::Rows;
 
 /// Age at which the lists are made again.
@@ -24,7 +24,7 @@ pub(crate) struct Board {
 }
 
 struct Past {
-    events: VecDeque<Arc<News>>,
+    events: VecDeque<Arc<RowEvent>>,
     next: EventSeq,
 }
 
@@ -62,14 +62,14 @@ impl Board {
     }
 
     /// Events with a higher number, oldest first.
-    pub(crate) fn after(&self, seq: EventSeq) -> Vec<Arc<News>> {
+    pub(crate) fn after(&self, seq: EventSeq) -> Vec<Arc<RowEvent>> {
         let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.events.iter().filter(|news| news.event.seq > seq).cloned().collect()
     }
 }
 
 impl Past {
-    fn extend(&mut self, news: Vec<News>) {
+    fn extend(&mut self, news: Vec<RowEvent>) {
         for mut one in news {
             one.event.seq = self.next;
             self.next = self.next.next();

@@ -8,22 +8,22 @@ use super::rows::{Origin, Row, Rows};
 
 /// An event with the object that it is about.
 #[derive(Clone, Debug)]
-pub(crate) struct News {
+pub(crate) struct RowEvent {
     pub(crate) origin: Origin,
     pub(crate) event: Event,
 }
 
 /// Changes from one list to the next, in the order of their time.
-pub(crate) fn news(old: &Rows, new: &Rows, now: Stamp) -> Vec<News> {
+pub(crate) fn news(old: &Rows, new: &Rows, now: Stamp) -> Vec<RowEvent> {
     let mut news = Vec::new();
     for (id, row) in &new.jobs {
         for (kind, at, message) in changes(old.jobs.get(id), &row.job, now) {
-            news.push(told(row, kind, at, message));
+            news.push(row_event(row, kind, at, message));
         }
     }
     for (id, row) in &old.jobs {
         if !new.jobs.contains_key(id) && !row.job.status.is_final() {
-            news.push(told(row, EventKind::Cancelled, now, "deleted".to_owned()));
+            news.push(row_event(row, EventKind::Cancelled, now, "deleted".to_owned()));
         }
     }
     news.sort_by_key(|news| news.event.at);
@@ -71,11 +71,11 @@ fn status(job: &Job, now: Stamp) -> (EventKind, Stamp, String) {
     }
 }
 
-fn told(row: &Row, kind: EventKind, at: Stamp, message: String) -> News {
+fn row_event(row: &Row, kind: EventKind, at: Stamp, message: String) -> RowEvent {
     let name = row.job.k8s_job_name.clone().unwrap_or_default();
     let event =
         Event { at, kind, message, job_id: Some(row.job.id), job: Some(name), ..Event::default() };
-    News { origin: row.origin.clone(), event }
+    RowEvent { origin: row.origin.clone(), event }
 }
 
 #[cfg(test)]

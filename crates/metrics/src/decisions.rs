@@ -9,7 +9,7 @@ use crate::values::{Counter, Histogram};
 const WAITS: [f64; 12] =
     [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0];
 
-/// Right by which a workload preempts others.
+/// Right by which a workload preempts another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreemptionRight {
     Priority,

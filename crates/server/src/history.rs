@@ -30,7 +30,7 @@ pub(crate) const GPU_COLUMNS: [&str; 5] =
 pub(crate) const JOB_COLUMNS: [&str; 5] =
     ["cpu_cores", "memory_mib", "gpu_utilization_percent", "gpu_memory_mib", "gpu_power_watts"];
 
-/// Opens the history in a data directory; none if it is switched off or cannot be opened.
+/// Opens the history in a data directory; none if it is disabled or cannot be opened.
 pub(crate) fn open(data_dir: &Path, bytes: u64) -> Option<Arc<History>> {
     if bytes == 0 {
         return None;

@@ -50,7 +50,7 @@ struct Minute {
     used_ms: f64,
 }
 
-/// Readings of one tick. UUIDs are those of GPUs, not of MIG slices.
+/// Readings of one tick. UUIDs name GPUs, not MIG slices.
 pub(super) struct Readings<'a> {
     pub(super) uses: &'a [GpuUse<TaskKey>],
     pub(super) samples: &'a BTreeMap<String, Sample>,

@@ -78,7 +78,7 @@ async fn two_accounts_see_the_jobs_of_their_own_namespaces_and_of_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
-async fn a_reader_changes_only_what_the_own_token_may_change() {
+async fn a_reader_changes_only_objects_that_the_own_token_may_change() {
     let lab = Lab::start().await;
     let (ada, ben) =
         (lab.reader("ada", &lab.own, VIEW).await, lab.reader("ben", &lab.other, EDIT).await);
@@ -105,10 +105,10 @@ async fn a_reader_changes_only_what_the_own_token_may_change() {
 async fn a_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use() {
     let lab = Lab::start().await;
     let ada = lab.reader("ada", &lab.own, VIEW).await;
-    let nobody = Reader { client: lab.client.clone(), headers: HeaderMap::new() };
-    assert_eq!(nobody.get("/gpu-workers/jobs").await.status, 401);
-    assert_eq!(nobody.get("/version").await.json()["login"], "token");
-    let page = nobody.get("/").await;
+    let stranger = Reader { client: lab.client.clone(), headers: HeaderMap::new() };
+    assert_eq!(stranger.get("/gpu-workers/jobs").await.status, 401);
+    assert_eq!(stranger.get("/version").await.json()["login"], "token");
+    let page = stranger.get("/").await;
     assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
     if page.status == 200 {
         let policy = page.header("content-security-policy").unwrap_or_default();
@@ -129,7 +129,7 @@ async fn a_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use() {
         ("content-type", "application/json"),
     ];
     let login = async |headers: &[(&'static str, &str)], token: &str| {
-        nobody.send("POST", "/auth/login", headers, wish(token)).await
+        stranger.send("POST", "/auth/login", headers, wish(token)).await
     };
     assert_eq!(login(&same_site, "not-a-token").await.status, 401);
     assert_eq!(login(&other_site, ada.token()).await.status, 403);
@@ -140,11 +140,11 @@ async fn a_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use() {
         assert!(cookie.contains(attribute), "{attribute}: {cookie}");
     }
     let cookie = cookie.split(';').next().expect("a pair");
-    let me = nobody.send("GET", "/auth/me", &[("cookie", cookie)], String::new()).await;
+    let me = stranger.send("GET", "/auth/me", &[("cookie", cookie)], String::new()).await;
     let name = format!("system:serviceaccount:{}:ada", lab.share.namespace);
     assert_eq!(me.json()["username"], name.as_str());
     let logout = async |headers: &[(&'static str, &str)]| {
-        nobody.send("POST", "/auth/logout", headers, String::new()).await.status
+        stranger.send("POST", "/auth/logout", headers, String::new()).await.status
     };
     assert_eq!(
         logout(&[("cookie", cookie), ("origin", "https://example.com"), ("host", "localhost")])

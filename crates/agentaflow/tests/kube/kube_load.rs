@@ -100,7 +100,7 @@ async fn times(share: &Share) -> Times {
     let mut times = Times { conditions: LIMIT, bindings: LIMIT };
     let all = async {
         while bound.len() < FITTING || waiting.len() < TOO_LARGE {
-            let event = events.try_next().await.expect("an event").expect("the watch goes on");
+            let event = events.try_next().await.expect("an event").expect("the watch continues");
             let WatchEvent::Modified(pod) = event else { continue };
             let name = pod.metadata.name.clone();
             // The time of a start does not count.

@@ -13,7 +13,7 @@ use crate::promtool;
 use crate::skip::skip;
 use crate::support::{NodePlan, Program, Scheduler, Share, free_port, get, repository};
 
-/// Name of the scrape job with the series of a source; `up` has those of a server and of an agent.
+/// Name of the scrape job with the series of a source; `up` has the series of a server and of an agent.
 fn job(source: Source) -> &'static str {
     match source {
         Source::Server | Source::Agent => "up",

@@ -157,7 +157,10 @@ fn an_xid_that_asks_for_a_reset_takes_one_gpu_out_until_its_cordon_ends() {
     lab.node_is("active");
     let (text, code) = lab.health();
     assert!(
-        text.contains(&format!("critical  sick GPU {gpu}: failed: the driver reported XID 109")),
+        text.contains(&format!(
+            "critical  {} GPU {gpu}: failed: the driver reported XID 109",
+            node_of(&job)
+        )),
         "{text}"
     );
     assert_eq!(code, Some(1));

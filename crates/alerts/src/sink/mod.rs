@@ -53,7 +53,7 @@ fn labels(subject: &AlertSubject) -> impl Iterator<Item = (&'static str, &str)> 
     all.into_iter().filter_map(|(label, value)| Some((label, value.as_deref()?)))
 }
 
-/// The first alerts, and the number of the others.
+/// The first alerts, and the number of further alerts.
 fn listed(alerts: &[Alert]) -> (&[Alert], usize) {
     let shown = alerts.len().min(LISTED);
     (&alerts[..shown], alerts.len() - shown)
@@ -65,7 +65,7 @@ fn one_line(text: &str) -> String {
     text.chars().map(blank).take(500).collect()
 }
 
-/// Characters that change the direction or the place of others.
+/// Characters that change the direction or the place of other characters.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }

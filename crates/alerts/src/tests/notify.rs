@@ -46,7 +46,7 @@ fn an_alert_is_sent_once_repeated_after_a_time_and_resolved_once() {
 }
 
 #[test]
-fn a_resolved_alert_is_not_sent_to_a_sink_that_was_not_told() {
+fn a_resolved_alert_is_not_sent_to_a_sink_without_its_firing_message() {
     let mut bench = Bench::new(&ONE_SINK.replace("group_wait = \"0s\"", "group_wait = \"1m\""));
     assert_eq!(bench.deliver(&xid()), []);
     assert_eq!(bench.wait(MINUTE / 2).deliver(&healthy()), []);
@@ -103,7 +103,7 @@ fn a_restart_keeps_unsent_messages_and_their_pauses() {
     assert_eq!(bench.due(), std::slice::from_ref(&first));
     bench.alerts.failed(bench.now, &first, "no answer", None);
     bench.restart();
-    assert_eq!(bench.wait(4 * SECOND).due(), [], "the pause goes on");
+    assert_eq!(bench.wait(4 * SECOND).due(), [], "the pause continues");
     assert_eq!(bench.wait(SECOND).due(), std::slice::from_ref(&first));
     bench.alerts.delivered(bench.now, &first);
     bench.restart();

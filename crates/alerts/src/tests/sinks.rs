@@ -212,7 +212,7 @@ fn markup_in_the_name_of_a_job_stays_text() {
 }
 
 #[test]
-fn a_message_lists_twenty_alerts_and_counts_the_others() {
+fn a_message_lists_twenty_alerts_and_counts_further_ones() {
     let many = message((0..50).map(|gpu| alert(&gpu.to_string())).collect(), Vec::new());
     for text in [
         slack::payload(&many, ORIGIN).to_string(),

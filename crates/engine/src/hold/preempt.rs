@@ -227,7 +227,7 @@ impl Scheduler {
         self.fewest_victims_on(workload, node, candidates, ahead)
     }
 
-    /// Starts with all candidates, then keeps each one that can stay: first candidates beyond their budgets, then the others,
+    /// Starts with all candidates, then keeps each one that can stay: first candidates beyond their budgets, then the rest,
     /// most valuable first.
     fn fewest_victims_on(
         &mut self,
@@ -261,7 +261,7 @@ impl Scheduler {
         (!victims.is_empty() && self.within_budgets(&victims)).then_some(victims)
     }
 
-    /// Candidates beyond their disruption budgets, if the most valuable ones draw on them first, and the others; both most
+    /// Candidates beyond their disruption budgets, if the most valuable ones draw on them first, and the rest; both most
     /// valuable first.
     fn split_by_budgets(&self, candidates: &[WorkloadIdx]) -> (Vec<WorkloadIdx>, Vec<WorkloadIdx>) {
         let (mut beyond, mut within) = (Vec::new(), Vec::new());

@@ -59,7 +59,7 @@ pub(crate) struct Group {
     pub(crate) members: BTreeMap<Rank, WorkloadIdx>,
     /// Reason that blocks all members; `None` when the group is ready.
     pub(crate) blocked: Option<Arc<WaitReason>>,
-    /// Members to which the next pass may have to report a reason: those of `unreported`, or all of them without `reported`.
+    /// Members to which the next pass may have to report a reason: the members in `unreported`, or all of them without `reported`.
     unreported: Vec<(u64, WorkloadIdx)>,
     /// Class of the reason that all other members were told. A pass that blocks the group again for a reason of this class
     /// skips them: a group may have 100,000 members.

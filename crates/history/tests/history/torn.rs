@@ -10,7 +10,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Readings of a series over this number of slots, after a pause of others.
+    /// Readings of a series over this number of slots, after a pause of other series.
     Record { series: u8, pause: u16, slots: u16 },
     /// The process is killed: nothing is closed or flushed.
     Kill,

@@ -96,7 +96,7 @@ fn apply_to_container(
     Ok(())
 }
 
-/// Adds objects to a list of the template, in place of those with the same key.
+/// Adds objects to a list of the template, in place of objects with the same key.
 fn merge(
     target: &mut Map<String, Value>,
     path: &str,

@@ -99,7 +99,7 @@ super::resource!(
     NamespaceResourceScope
 );
 
-/// Limits are read from the status, which has those in force.
+/// Limits are read from the status, which has the limits in force.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceQuotaSpec {

@@ -58,7 +58,7 @@ fn add_node(facts: &mut Facts, devices: &GpuNode, lost: bool) {
     let name = &devices.spec.node_name;
     facts.nodes.push(NodeFacts {
         name: name.clone(),
-        // A node in maintenance may be switched off.
+        // A node in maintenance may be powered off.
         silent: lost && !maintenance,
         unknown: false,
         last_report: status.last_updated.as_ref().map(|time| Stamp(time.0.as_millisecond())),

@@ -1,4 +1,4 @@
-//! Conditions of a `GPUNode` that the scheduler writes beside those of its monitor. Pure.
+//! Conditions of a `GPUNode` that the scheduler writes beside the conditions of its monitor. Pure.
 
 use agentaflow_kube_core::crd::GpuNode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

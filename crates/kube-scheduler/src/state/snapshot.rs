@@ -11,7 +11,7 @@ use super::ClusterState;
 #[derive(Clone, Debug, Default)]
 pub struct ClusterSnapshot {
     pub workloads: Vec<Arc<Workload>>,
-    /// Pods of this scheduler, with those of workloads.
+    /// Pods of this scheduler, pods of workloads included.
     pub pods: Vec<Arc<Pod>>,
     pub nodes: Vec<NodeSnapshot>,
     pub queues: Vec<Queue>,

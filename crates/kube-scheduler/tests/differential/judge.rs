@@ -131,7 +131,7 @@ impl Sight {
         placed
     }
 
-    /// Pods that the engine preempts for a pod, those of the highest priority first.
+    /// Pods that the engine preempts for a pod, highest priority first.
     pub(crate) fn victims(&self, pod: &Pod) -> Vec<Victim> {
         let mut engine = self.engine(None, |_| true);
         tell(&mut engine, Event::Submitted(Box::new(self.workload(pod))));

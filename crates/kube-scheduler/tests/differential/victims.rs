@@ -153,7 +153,7 @@ fn budget_path(share: &Share, name: &str) -> String {
     format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets/{name}", share.namespace)
 }
 
-/// The preemptor and its victims, those of the highest priority first; none before kube-scheduler decided.
+/// The preemptor and its victims, highest priority first; none before kube-scheduler decided.
 async fn answer(share: &Share) -> Option<(Pod, Vec<Victim>)> {
     let (preemptor, victims) = preemptor_and_victims(share).await?;
     let status = &preemptor.status;

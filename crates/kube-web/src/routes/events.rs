@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answer::Problem;
 use crate::board::FRESH;
-use crate::diff::News;
+use crate::diff::RowEvent;
 use crate::person::Person;
 use crate::router::App;
 use crate::sight::Sight;
@@ -75,7 +75,7 @@ struct Follower {
     app: App,
     person: Person,
     after: EventSeq,
-    waiting: VecDeque<Arc<News>>,
+    waiting: VecDeque<Arc<RowEvent>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -90,7 +90,7 @@ fn follow(follower: Follower) -> impl Stream<Item = Result<sse::Event, Infallibl
 
 impl Follower {
     /// The next event; none when the reader may not follow any more.
-    async fn next(&mut self) -> Option<Arc<News>> {
+    async fn next(&mut self) -> Option<Arc<RowEvent>> {
         loop {
             if let Some(news) = self.waiting.pop_front() {
                 self.after = news.event.seq;
@@ -105,7 +105,7 @@ impl Follower {
 }
 
 /// Events that the reader may see, with a higher number.
-async fn seen(app: &App, person: &Person, after: EventSeq) -> Result<Vec<Arc<News>>, Problem> {
+async fn seen(app: &App, person: &Person, after: EventSeq) -> Result<Vec<Arc<RowEvent>>, Problem> {
     let rows = app.board.rows().await?;
     let mut news = app.board.after(after);
     if news.is_empty() {

@@ -144,7 +144,7 @@ fn text(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
 }
 
-/// A job that the reader may list; to all others it does not exist.
+/// A job that the reader may list; to all other readers it does not exist.
 async fn job(app: &App, person: &Person, id: i64) -> Result<Job, Problem> {
     let rows = app.board.rows().await?;
     let missing = || Problem::not_found(format!("Job {id} not found"));

@@ -1,7 +1,7 @@
 //! Devices from which a user logged in before, recognised by a token of the server.
 //!
 //! A browser has a cookie for this; a program sends an access token or key of the user, which may have expired. The token
-//! permits nothing: the password tries of the device count apart from those of strangers, who could otherwise lock out
+//! permits nothing: the password tries of the device count apart from tries of strangers, who could otherwise lock out
 //! the user.
 
 use agentaflow_api::ids::UserId;

@@ -1,7 +1,7 @@
 //! Limits of password tries.
 //!
 //! Strangers with many addresses can exhaust the last of these limits, and strangers at the same address the second. The
-//! device from which a user logged in before is never locked out by others:
+//! device from which a user logged in before is never locked out by other clients:
 //!
 //! | client | limit |
 //! |---|---|
@@ -17,7 +17,7 @@ use super::limiter::{Limiter, address_key};
 
 /// Tries per second, and burst, of one device or address.
 const CLIENT: (f64, f64) = (0.1, 20.0);
-/// The same for all strangers together: those of ten addresses try no faster.
+/// The same for all strangers together: ten addresses try no faster.
 pub const STRANGER_TRIES: (f64, f64) = (1.0, 1000.0);
 
 /// Limits of password tries, by lowercase user name.

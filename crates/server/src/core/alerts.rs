@@ -208,7 +208,7 @@ impl State {
 fn node_facts(view: &NodeView, status: NodeStatus) -> NodeFacts {
     NodeFacts {
         name: view.node().spec.node_name.clone(),
-        // A node in maintenance may be switched off, and a new node has not reported yet.
+        // A node in maintenance may be powered off, and a new node has not reported yet.
         silent: status == NodeStatus::Inactive,
         unknown: !view.is_settled(),
         last_report: view.node().last_heartbeat,

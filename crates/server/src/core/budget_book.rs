@@ -10,7 +10,7 @@ use agentaflow_engine::Price;
 
 use super::pricing::{self, Allocation};
 
-/// Gated jobs whose reasons show the amounts of the last check. The others show those of their own last change.
+/// Gated jobs whose reasons show the amounts of the last check. All other jobs show the amounts of their own last change.
 const SHOWN: usize = 100;
 
 /// Owner of the budgeted jobs of all users.

@@ -22,7 +22,7 @@ const COPY_INTERVALS: u32 = 50;
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 /// An unused copy is deleted after this time.
 const COPY_LIFE: Duration = Duration::from_secs(10);
-/// Plans of one account at a time; the others of the account are rejected.
+/// Plans of one account at a time; further plans of the account are rejected.
 const PLANS_OF_USER: usize = 4;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct EngineCopy {
     took: Duration,
 }
 
-/// Place of a plan among those of its user.
+/// Place of a plan among the plans of its user.
 struct UserSlot {
     user: UserId,
     users: Arc<Mutex<FxHashMap<UserId, usize>>>,

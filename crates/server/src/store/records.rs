@@ -266,7 +266,7 @@ pub struct JobState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuAccount {
-    /// Times are sums over the tasks; the other values are those of the task with the highest one.
+    /// Times are sums over the tasks; the other values are the highest of any task.
     pub usage: GpuUsage,
     /// Billed thousandths of a GPU × milliseconds.
     pub billed: u64,

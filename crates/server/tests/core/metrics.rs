@@ -107,7 +107,7 @@ async fn gpu_time_is_allocated_time_and_the_part_with_a_running_kernel() {
     let key = worker.assignment().await.key;
     worker.report(key, running()).await;
     let began = Instant::now();
-    // Two of the four GPUs are allocated; the others have the same readings and do not count.
+    // Two of the four GPUs are allocated; the other two have the same readings and do not count.
     readings(&rig.core, &worker, "a", 4, GpuStatus::Busy);
     worker
         .beating(async {

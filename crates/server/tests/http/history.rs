@@ -12,7 +12,7 @@ fn column_names(curves: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_user_sees_the_gpus_of_the_cluster_but_not_the_jobs_of_others() {
+async fn a_user_sees_the_gpus_of_the_cluster_but_not_the_jobs_of_other_users() {
     let site = Site::new().await;
     let (ana, ben, viewer) = (
         site.user("ana", "user").await,
