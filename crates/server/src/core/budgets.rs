@@ -242,7 +242,7 @@ mod tests {
             state.jobs.insert(job(id), 100);
             state.update_budget_gates();
         }
-        let each = (busy() - start) / changes as u32;
+        let each = busy().saturating_sub(start) / changes as u32;
         assert!(each < Duration::from_millis(10), "{each:?}");
         assert_eq!(state.jobs.gated_of(ANA).len(), (JOBS + changes) as usize);
         state.credit_account(ANA, MicroUsd(i64::MAX / 2), None).unwrap();

@@ -211,7 +211,7 @@ async fn guess_from_many_addresses(site: &Site, name: &str) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn many_addresses_do_not_lock_out_a_user_who_logged_in_before_even_after_a_restart() {
+async fn many_addresses_do_not_lock_out_a_known_device_even_after_a_restart() {
     let mut site = Site::with(few_strangers).await;
     site.user("ada", "user").await;
     let right =
