@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_numbers_and_a_colour_takes_the_next_ones() {
+    fn attributes_are_numbers_and_the_values_of_a_colour_follow_it() {
         for colour in ["38;5;8", "48;2;8;8;8", "38:5:8", "", ";1", "01;031", "90;107"] {
             let text = format!("\u{1b}[{colour}mx");
             assert_eq!(shown(&text), text);
