@@ -1,7 +1,7 @@
 //! The scheduler as a program: watches in, writes out, one leader.
 //!
 //! One task owns the [`ClusterState`] and loops: watch events and action results in, one pass of the engine, actions out.
-//! Everything that takes time runs in other tasks (`watch`, `executor`). [`run`] is the whole life of a replica.
+//! Everything that takes time runs in other tasks (`watch`, `executor`). [`Replica::run`] is the whole life of a replica.
 
 mod alert_inputs;
 mod alert_store;
